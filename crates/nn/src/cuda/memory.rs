@@ -145,8 +145,18 @@ impl Scratch {
         Self { gpu: gpu.clone(), buffers, has_grown, error }
     }
 
-    /// Address of `bytes` bytes, zeros at first; 0 if there is no memory, which [`finish`](Self::finish) reports.
-    pub(super) fn get(&mut self, name: &'static str, bytes: usize) -> u64 {
+    /// Whether memory has grown since the last call.
+    pub(super) fn finish(&mut self) -> Result<bool, Error> {
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(std::mem::take(&mut self.has_grown)),
+        }
+    }
+}
+
+impl stonechat_quant::cuda::Scratch for Scratch {
+    /// 0 also if there is no memory, which [`finish`](Self::finish) reports.
+    fn get(&mut self, name: &'static str, bytes: usize) -> u64 {
         if bytes == 0 {
             return 0;
         }
@@ -163,13 +173,5 @@ impl Scratch {
             }
         }
         self.buffers[name].address()
-    }
-
-    /// Whether memory has grown since the last call.
-    pub(super) fn finish(&mut self) -> Result<bool, Error> {
-        match self.error.take() {
-            Some(error) => Err(error),
-            None => Ok(std::mem::take(&mut self.has_grown)),
-        }
     }
 }

@@ -12,8 +12,8 @@ use stonechat_compute::op::{
     RopeKvArgs, Routing, SlotTable, TensorType,
 };
 use stonechat_quant::cuda::{
-    CudaEmbed, CudaEpilogue, CudaMatrix, ExpertMatmul, Operand, RowNorm, embed, expert_block_len,
-    matmul, matmul_experts, matmul_gated, matmul_group,
+    CudaEmbed, CudaEpilogue, CudaMatrix, ExpertMatmul, Operand, RowNorm, Scratch as _, embed,
+    expert_block_len, matmul, matmul_experts, matmul_gated, matmul_group,
 };
 
 use super::memory::{ProgramMemory, Scratch};
@@ -160,8 +160,7 @@ impl ProgramMemory {
                     (matrix(&args.weight), self.output(id, counts), optional(args.bias.as_ref()))
                 });
                 let products: Vec<_> = products.collect();
-                let mut scratch = |name, bytes| scratch.get(name, bytes);
-                matmul_group(list, &mut scratch, self.input(node, counts), &products);
+                matmul_group(list, scratch, self.input(node, counts), &products);
             }
             Op::Attention(_) => self.attention(list, scratch, (segment, node), None, step),
             op => self.record_op(list, scratch, (op, node), step),
@@ -276,15 +275,13 @@ impl ProgramMemory {
             Op::Convert(_) => rows::convert(list, out, x(0)),
             Op::Matmul(args) => {
                 let x = self.input(node, counts);
-                let mut scratch = |name, bytes| scratch.get(name, bytes);
                 let w = matrix(&args.weight);
-                matmul(list, &mut scratch, output, x, w, epilogue(args, accumulate));
+                matmul(list, scratch, output, x, w, epilogue(args, accumulate));
             }
             Op::GatedProduct(args) => {
                 let weights = [&args.gate, &args.up].map(|args| matrix(&args.weight));
                 let x = self.input(node, counts);
-                let mut scratch = |name, bytes| scratch.get(name, bytes);
-                matmul_gated(list, &mut scratch, output, x, weights, args.activation);
+                matmul_gated(list, scratch, output, x, weights, args.activation);
             }
             Op::Conv1d(args) => {
                 let n_windows = counts[node.inputs[0].rows.count];
@@ -381,8 +378,7 @@ fn conv1d(
     let address = scratch.get("conv1d", bytes);
     rows::windows(list, address, x, (n_groups, args.stride), is_operand);
     let x = Operand { address, rows: n_rows, stride: w.k(), norm: None };
-    let mut scratch = |name, bytes| scratch.get(name, bytes);
-    matmul(list, &mut scratch, out, x, w, epilogue(&args.matmul, accumulate));
+    matmul(list, scratch, out, x, w, epilogue(&args.matmul, accumulate));
 }
 
 /// `out[t] (+)= Σ weight * expert(x[t])` over the top-k experts of the logits.
@@ -399,7 +395,7 @@ fn experts(
     let n_choices = logits.rows * n_used;
     let choices = scratch.get("moe choices", 8 * n_choices);
     moe::route(list, choices, logits, n_used, args.routing == Routing::NormalizedTopK);
-    let block_len = expert_block_len(n_choices, n_experts);
+    let block_len = expert_block_len(list.gpu(), &[w_gate, w_up, w_down], (n_choices, n_experts));
     let n_blocks = ExpertOrder::max_blocks(n_choices, n_experts, block_len);
     let order = ExpertOrder {
         order: scratch.get("moe order", 4 * n_choices),
@@ -433,10 +429,9 @@ fn experts(
     let x_up = operand(list, "moe x", x, d, w_up);
     let [gate, up] = ["moe gate", "moe up"].map(|name| scratch.get(name, 4 * n_choices * f));
     let of_gate = expert_matmul(f, optional(args.gate_bias.as_ref()), n_used);
-    let mut of_gemv = |name, bytes| scratch.get(name, bytes);
-    matmul_experts(list, &mut of_gemv, gate, x_gate, w_gate, of_gate);
+    matmul_experts(list, scratch, gate, x_gate, w_gate, of_gate);
     let of_up = expert_matmul(f, optional(args.up_bias.as_ref()), n_used);
-    matmul_experts(list, &mut of_gemv, up, x_up, w_up, of_up);
+    matmul_experts(list, scratch, up, x_up, w_up, of_up);
     let packed = |address| Rows { address, rows: n_choices, cols: f, stride: f };
     let writes_operand = w_down.reads_operand() && f.is_multiple_of(OPERAND_COLUMNS);
     let hidden = scratch.get("moe hidden", 4 * n_choices * f);
@@ -450,7 +445,6 @@ fn experts(
     }
     let results = scratch.get("moe results", 4 * n_choices * d);
     let of_down = expert_matmul(d, optional(args.down_bias.as_ref()), 1);
-    let mut of_gemv = |name, bytes| scratch.get(name, bytes);
-    matmul_experts(list, &mut of_gemv, results, of_hidden, w_down, of_down);
+    matmul_experts(list, scratch, results, of_hidden, w_down, of_down);
     moe::combine(list, out, (choices, results), [logits.rows, d, n_used], accumulate);
 }

@@ -31,14 +31,73 @@ pub(super) struct GemvWork {
     /// Strips of all matrices, or of each of a gated pair.
     pub(super) n_strips: usize,
     pub(super) is_gated: bool,
-    /// Blocks of choices of experts, with `rows` each.
-    pub(super) n_blocks: usize,
+    /// Blocks of at most `rows` choices of experts.
+    pub(super) n_expert_blocks: Option<usize>,
 }
 
 impl GemvWork {
     pub(super) fn of_rows(rows: usize, cols: usize, n_strips: usize) -> Self {
-        Self { rows, cols, n_strips, is_gated: false, n_blocks: 1 }
+        Self { rows, cols, n_strips, is_gated: false, n_expert_blocks: None }
     }
+}
+
+/// What shapes depend on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    n_multiprocessors: usize,
+    /// Shared memory of a block.
+    max_shared_bytes: usize,
+}
+
+impl From<&CudaDevice> for Limits {
+    fn from(device: &CudaDevice) -> Self {
+        Self {
+            n_multiprocessors: device.n_multiprocessors as usize,
+            max_shared_bytes: device.max_shared_bytes as usize,
+        }
+    }
+}
+
+/// A block of threads.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    kernel: &'static str,
+    rows: usize,
+    warps: usize,
+    strips: usize,
+    stages: usize,
+    shared_bytes: usize,
+    per_multiprocessor: usize,
+}
+
+impl Block {
+    /// The block of as many of `rows` rows, and of as many strips, as shared memory holds, in three stages or four.
+    ///
+    /// # Panics
+    /// If no block fits, which 48 KB are enough for.
+    fn new(limits: Limits, format: &Format, rows: usize) -> Self {
+        let max_bytes = limits.max_shared_bytes;
+        let limit = (max_bytes - STATIC_SHARED_BYTES).min(MAX_SHARED_BYTES);
+        let needed = ROWS.iter().position(|(_, of_warp, halves)| of_warp * halves >= rows);
+        let candidates = ROWS[..=needed.unwrap_or(ROWS.len() - 1)].iter().rev();
+        let sizes = candidates.flat_map(|row| [8, 4, 2].map(|strips| (row, strips)));
+        let mut blocks = sizes.filter_map(|(&(kernel, of_warp, halves), strips)| {
+            let (rows, warps) = (of_warp * halves, strips * halves);
+            let bytes = |stages| shared_bytes(format, rows, strips, stages);
+            // Two small blocks share a multiprocessor.
+            let is_small = warps <= 8 && 2 * (bytes(3) + STATIC_SHARED_BYTES) <= max_bytes;
+            let limit = if is_small { max_bytes / 2 - STATIC_SHARED_BYTES } else { limit };
+            let stages = [4, 3].into_iter().find(|&stages| bytes(stages) <= limit)?;
+            let (shared_bytes, per_multiprocessor) = (bytes(stages), 1 + usize::from(is_small));
+            Some(Self { kernel, rows, warps, strips, stages, shared_bytes, per_multiprocessor })
+        });
+        blocks.next().expect("48 KB of shared memory")
+    }
+}
+
+/// Rows of a block of `format` on a device, at most `rows`.
+pub(super) fn block_rows(limits: Limits, format: &Format, rows: usize) -> usize {
+    Block::new(limits, format, rows).rows.min(rows)
 }
 
 /// Launch of a product.
@@ -67,37 +126,24 @@ fn shared_bytes(format: &Format, rows: usize, strips: usize, stages: usize) -> u
 }
 
 impl GemvShape {
-    /// Blocks of as many rows as needed and as many strips as shared memory holds, in three stages or four; and the number of
-    /// splits that takes the least time.
+    /// The block of [`Block::new`], and the number of splits that takes the least time.
     ///
     /// # Panics
-    /// If no block fits the shared memory of the device, which 48 KB are enough for.
-    pub(super) fn new(device: &CudaDevice, format: &Format, work: &GemvWork) -> Self {
-        let max_bytes = device.max_shared_bytes as usize;
-        let limit = (max_bytes - STATIC_SHARED_BYTES).min(MAX_SHARED_BYTES);
-        let needed = ROWS.iter().position(|(_, rows, halves)| rows * halves >= work.rows);
-        let candidates = ROWS[..=needed.unwrap_or(ROWS.len() - 1)].iter().rev();
-        let sizes = candidates.flat_map(|row| [8, 4, 2].map(|strips| (row, strips)));
-        let mut shapes = sizes.filter_map(|(&(kernel, warp_rows, halves), strips)| {
-            let (rows, warps) = (warp_rows * halves, strips * halves);
-            let bytes = |stages| shared_bytes(format, rows, strips, stages);
-            // Two small blocks share a multiprocessor.
-            let is_small = warps <= 8 && 2 * (bytes(3) + STATIC_SHARED_BYTES) <= max_bytes;
-            let limit = if is_small { max_bytes / 2 - STATIC_SHARED_BYTES } else { limit };
-            let stages = [4, 3].into_iter().find(|&stages| bytes(stages) <= limit)?;
-            Some((kernel, rows, warps, strips, stages, bytes(stages), 1 + usize::from(is_small)))
-        });
-        let (kernel, rows, warps, strips, stages, shared_bytes, per_multiprocessor) =
-            shapes.next().expect("48 KB of shared memory");
+    /// If a block of choices of experts has more than a block of threads, see [`block_rows`].
+    pub(super) fn new(limits: Limits, format: &Format, work: &GemvWork) -> Self {
+        let Block { kernel, rows, warps, strips, stages, shared_bytes, per_multiprocessor } =
+            Block::new(limits, format, work.rows);
         let n_groups = work.n_strips.div_ceil(if work.is_gated { strips / 2 } else { strips });
-        let row_blocks = if work.n_blocks > 1 { 1 } else { work.rows.div_ceil(rows) };
-        let tiles = n_groups * row_blocks * work.n_blocks;
+        let row_blocks = work.rows.div_ceil(rows);
+        let is_whole = work.n_expert_blocks.is_none() || row_blocks == 1;
+        assert!(is_whole, "{} choices of an expert in a block of {rows}", work.rows);
+        let n_expert_blocks = work.n_expert_blocks.unwrap_or(1);
+        let tiles = n_groups * row_blocks * n_expert_blocks;
         let n_units = work.cols.div_ceil(OPERAND_COLUMNS * format.unit_tiles);
-        let n_multiprocessors = device.n_multiprocessors as usize;
         let time = |n_splits: usize| {
             let units = n_units.div_ceil(PARTS).max(1) * PARTS / n_splits;
             let units = units.min(n_units);
-            let rounds = (tiles * n_splits).div_ceil(n_multiprocessors);
+            let rounds = (tiles * n_splits).div_ceil(limits.n_multiprocessors);
             let starts = rounds.div_ceil(per_multiprocessor);
             rounds * units + START_UNITS * starts + if n_splits > 1 { SPLIT_UNITS } else { 0 }
         };
@@ -110,12 +156,59 @@ impl GemvShape {
             stages,
             n_splits,
             launch: Launch {
-                grid: [n_groups * row_blocks * n_splits, work.n_blocks, 1],
+                grid: [n_groups * row_blocks * n_splits, n_expert_blocks, 1],
                 threads: 32 * warps,
                 shared_bytes,
             },
             partial_bytes: if is_split { tiles * PARTS * 4 * rows * 16 * strips } else { 0 },
             counter_bytes: if is_split { 4 * tiles } else { 0 },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::matrix::FORMATS;
+    use super::*;
+
+    /// Shared memory of a block: of capability 7.5, 8.6 and 12.0, 8.0, 9.0.
+    const SHARED_BYTES: [usize; 4] = [64 << 10, 99 << 10, 163 << 10, 227 << 10];
+
+    #[test]
+    fn blocks_fit_every_device_and_cover_all_rows() {
+        for (max_shared_bytes, format) in
+            SHARED_BYTES.iter().flat_map(|bytes| FORMATS.iter().map(move |f| (*bytes, f)))
+        {
+            let limits = Limits { n_multiprocessors: 100, max_shared_bytes };
+            for rows in 1..=128 {
+                let work = GemvWork::of_rows(rows, 2304, 37);
+                let shape = GemvShape::new(limits, format, &work);
+                let shared = shape.launch.shared_bytes + STATIC_SHARED_BYTES;
+                assert!(shared <= max_shared_bytes, "{format:?}, {rows} rows: {shape:?}");
+                let of_warp = if shape.kernel == "gemv_8" { 8 } else { 32 };
+                let of_block = shape.launch.threads / 32 / shape.strips * of_warp;
+                let blocks = shape.launch.grid[0] / shape.n_splits;
+                let n_groups = 37usize.div_ceil(shape.strips);
+                assert_eq!(blocks, n_groups * rows.div_ceil(of_block), "{format:?}: {shape:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn choices_of_an_expert_fit_a_block() {
+        for (max_shared_bytes, format) in
+            SHARED_BYTES.iter().flat_map(|bytes| FORMATS.iter().map(move |f| (*bytes, f)))
+        {
+            let limits = Limits { n_multiprocessors: 100, max_shared_bytes };
+            for asked in [8, 32, 64] {
+                let rows = block_rows(limits, format, asked);
+                assert!((8..=asked).contains(&rows), "{format:?}: {rows} of {asked}");
+                let work = GemvWork::of_rows(rows, 2304, 37);
+                let work = GemvWork { n_expert_blocks: Some(5), ..work };
+                assert_eq!(GemvShape::new(limits, format, &work).launch.grid[1], 5);
+            }
+        }
+        let hopper = Limits { n_multiprocessors: 132, max_shared_bytes: 227 << 10 };
+        assert!(FORMATS.iter().all(|format| block_rows(hopper, format, 64) == 64));
     }
 }

@@ -8,7 +8,7 @@ use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output};
 use stonechat_compute::cuda::{CommandList, Gpu, Launch};
 
 use super::ARCHIVE;
-use super::gemv::{GemvShape, GemvWork, MAX_SHARED_BYTES};
+use super::gemv::{GemvShape, GemvWork, MAX_SHARED_BYTES, block_rows};
 use super::matrix::{CudaMatrix, Format, Order};
 
 /// Most rows of GEMV, whose sums of a row do not depend on the others.
@@ -32,8 +32,11 @@ const MAX_ROW: usize = 28 << 10;
 /// Threads of a block of other kernels.
 const THREADS: usize = 256;
 
-/// Memory that kernels of an op share, by name and least bytes: its address. It holds zeros at first.
-pub type Scratch<'a> = &'a mut dyn FnMut(&'static str, usize) -> u64;
+/// Memory that kernels of an op share.
+pub trait Scratch {
+    /// Address of at least `bytes` bytes, zeros at first; 0 if there are none.
+    fn get(&mut self, name: &'static str, bytes: usize) -> u64;
+}
 
 /// Rows that products read: an f16 operand, or f32 for f32 weights.
 #[derive(Debug, Clone, Copy)]
@@ -163,7 +166,7 @@ fn factor(w: &CudaMatrix, out: Output, bias: u64) -> Factor {
 /// Launches GEMV for the rows of `params`, or for blocks of choices of experts.
 fn launch_gemv(
     list: &mut CommandList,
-    scratch: Scratch<'_>,
+    scratch: &mut dyn Scratch,
     format: &'static Format,
     mut params: MatmulParams,
     work: GemvWork,
@@ -181,11 +184,11 @@ fn launch_gemv(
         list.launch(kernel, launch, &params);
         return;
     }
-    let shape = GemvShape::new(device, format, &work);
+    let shape = GemvShape::new(device.into(), format, &work);
     (params.block_strips, params.n_stages) = (shape.strips as u32, shape.stages as u32);
     params.n_splits = shape.n_splits as u32;
-    params.partials = scratch("gemv partials", shape.partial_bytes);
-    params.counters = scratch("gemv counters", shape.counter_bytes);
+    params.partials = scratch.get("gemv partials", shape.partial_bytes);
+    params.counters = scratch.get("gemv counters", shape.counter_bytes);
     let kernel = list.gpu().kernel(&ARCHIVE, format.module, shape.kernel, MAX_SHARED_BYTES);
     list.launch(kernel, shape.launch, &params);
 }
@@ -241,7 +244,7 @@ pub fn can_pair(gate: &CudaMatrix, up: &CudaMatrix) -> bool {
 /// `act(x·Wᵀ + bias)` of any number of rows.
 pub fn matmul(
     list: &mut CommandList,
-    scratch: Scratch<'_>,
+    scratch: &mut dyn Scratch,
     out: Output,
     x: Operand,
     w: &CudaMatrix,
@@ -269,7 +272,7 @@ pub fn matmul(
 /// If they cannot be [grouped](can_group).
 pub fn matmul_group(
     list: &mut CommandList,
-    scratch: Scratch<'_>,
+    scratch: &mut dyn Scratch,
     x: Operand,
     all: &[(&CudaMatrix, Output, u64)],
 ) {
@@ -290,7 +293,7 @@ pub fn matmul_group(
 /// If they cannot be [paired](can_pair).
 pub fn matmul_gated(
     list: &mut CommandList,
-    scratch: Scratch<'_>,
+    scratch: &mut dyn Scratch,
     out: Output,
     x: Operand,
     [gate, up]: [&CudaMatrix; 2],
@@ -307,14 +310,23 @@ pub fn matmul_gated(
     launch_gemv(list, scratch, format, params, GemvWork { is_gated: true, ..work });
 }
 
-/// Choices of a block of an expert, for so many choices of so many experts.
+/// Choices of a block of an expert, for so many choices of so many experts: as many as a block of threads of each matrix has.
 #[must_use]
-pub fn expert_block_len(n_choices: usize, n_experts: usize) -> usize {
-    match n_choices.div_ceil(n_experts) {
+pub fn expert_block_len(
+    gpu: &Gpu,
+    matrices: &[&CudaMatrix],
+    (n_choices, n_experts): (usize, usize),
+) -> usize {
+    let len = match n_choices.div_ceil(n_experts) {
         0..=8 => 8,
         9..=32 => 32,
         _ => 64,
-    }
+    };
+    let formats = matrices.iter().filter_map(|w| match w.order {
+        Order::Strips(format) => Some(format),
+        Order::Dense => None,
+    });
+    formats.map(|format| block_rows(gpu.device().into(), format, len)).min().unwrap_or(len)
 }
 
 /// Choices of experts.
@@ -337,7 +349,7 @@ pub struct ExpertMatmul {
 /// Products of rows with the experts of their choices: a row of f32 values a choice.
 pub fn matmul_experts(
     list: &mut CommandList,
-    scratch: Scratch<'_>,
+    scratch: &mut dyn Scratch,
     out: u64,
     x: Operand,
     w: &CudaMatrix,
@@ -359,7 +371,7 @@ pub fn matmul_experts(
     // An expert may begin within a strip.
     let strips = if n.is_multiple_of(STRIP_ROWS) { n / STRIP_ROWS } else { n / STRIP_ROWS + 2 };
     let work = GemvWork::of_rows(order.block_len, w.k(), strips);
-    let work = GemvWork { n_blocks: order.n_blocks, ..work };
+    let work = GemvWork { n_expert_blocks: Some(order.n_blocks), ..work };
     launch_gemv(list, scratch, format, params, work);
 }
 

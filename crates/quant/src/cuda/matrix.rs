@@ -38,7 +38,7 @@ impl Format {
 
 macro_rules! formats {
     ($($dtype:ident $module:literal $repack:literal $tiles:literal $unit:literal $bytes:expr;)*) => {
-        const FORMATS: &[Format] = &[$(Format {
+        pub(super) const FORMATS: &[Format] = &[$(Format {
             dtype: DType::$dtype,
             module: $module,
             repack: $repack,
