@@ -161,6 +161,49 @@ fn rows_of_a_batch_have_the_bits_of_single_rows() {
     }
 }
 
+#[test]
+fn groups_of_many_rows_have_the_bits_of_single_products() {
+    const D: usize = 1536;
+    for backend in cuda::backends("groups_of_many_rows_have_the_bits_of_single_products") {
+        let device = Device::from(backend);
+        for (dtype, n_rows) in [(DType::Q4K, 200), (DType::F16, 300)] {
+            let mut random_values = Lcg::new(5);
+            let weights = GROUP_COLUMNS.map(|n| {
+                let bytes = random_weights(dtype, &mut random_values, (n, D), 0.02);
+                let bytes = &SharedBytes::from(bytes);
+                let source = MatrixSource { name: "test", rows: n, cols: D, dtype, bytes };
+                device.load_matrix(source).expect("a supported type")
+            });
+            let values = random(9, n_rows * D);
+            let run = |weights: &[Weight]| {
+                let mut ops = body(Rows::of(Count::Tokens));
+                let x = ops.import(IMPORT, Rows::of(Count::Tokens), D);
+                for (i, weight) in weights.iter().enumerate() {
+                    let (weight, activation) = (weight.clone(), Activation::None);
+                    let args = MatmulArgs { weight, bias: None, activation };
+                    let y = ops.op(Op::Matmul(args), &[x]);
+                    ops.output(Port::Value(1 + i), y);
+                }
+                let of_step = counts(&[(Count::Tokens, n_rows)]);
+                let mut products = device.compile(&ops.finish(), &of_step).expect("a program");
+                products.import(IMPORT, &values);
+                products.run(&step(of_step));
+                let ranges = weights.iter().enumerate().map(|(i, weight)| {
+                    PortRange::first(Port::Value(1 + i), n_rows * weight.info().rows)
+                });
+                let mut results = Vec::new();
+                let ranges: Vec<_> = ranges.collect();
+                pollster::block_on(products.read(&ranges, &mut results)).expect("results");
+                bits(&results)
+            };
+            let single: Vec<u32> =
+                weights.iter().flat_map(|w| run(std::slice::from_ref(w))).collect();
+            assert!(single.iter().any(|&bits| bits != 0));
+            assert!(run(&weights) == single, "{dtype}");
+        }
+    }
+}
+
 /// A rank with its own values.
 struct TestRank {
     gpu: Gpu,

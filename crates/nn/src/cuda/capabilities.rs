@@ -65,7 +65,7 @@ fn matrices(all: &[MatmulArgs]) -> Vec<&CudaMatrix> {
 fn accepts(op: &Op, class: RowClass) -> bool {
     match op {
         Op::RopeKv(_) => true,
-        Op::MatmulGroup(all) => class.max <= MAX_GEMV_ROWS && can_group(&matrices(all)),
+        Op::MatmulGroup(all) => can_group(&matrices(all)),
         Op::GatedProduct(args) => {
             let factors = [&args.gate, &args.up];
             let [gate, up] = factors.map(|args| matrix(&args.weight));

@@ -194,9 +194,11 @@ fn launch_gemv(
 }
 
 /// Launches GEMM. Blocks of 256 rows of activations read weights half as often; they pay if they fill the device.
-fn launch_gemm(list: &mut CommandList, format: &'static Format, params: &MatmulParams, n: usize) {
+fn launch_gemm(list: &mut CommandList, format: &'static Format, params: &MatmulParams) {
     let device = list.gpu().device();
-    let (rows, y) = (params.m as usize, n.div_ceil(GEMM_BLOCK));
+    let factors = &params.factors[..params.n_factors as usize];
+    let y = factors.iter().map(|factor| (factor.n as usize).div_ceil(GEMM_BLOCK)).sum::<usize>();
+    let rows = params.m as usize;
     let n_multiprocessors = device.n_multiprocessors as usize;
     let (name, block_rows, stages) = match device.capability {
         (9, 0) if rows.div_ceil(256) * y >= n_multiprocessors => ("wgmma_256", 256, 4),
@@ -262,11 +264,11 @@ pub fn matmul(
     if x.rows <= MAX_GEMV_ROWS {
         launch_gemv(list, scratch, format, params, GemvWork::of_rows(x.rows, w.k(), n_strips(w)));
     } else {
-        launch_gemm(list, format, &params, w.n());
+        launch_gemm(list, format, &params);
     }
 }
 
-/// Products of one operand of at most [`MAX_GEMV_ROWS`] rows: matrix, output and bias of each.
+/// Products of one operand: matrix, output and bias of each.
 ///
 /// # Panics
 /// If they cannot be [grouped](can_group).
@@ -282,9 +284,13 @@ pub fn matmul_group(
     for (to, (w, out, bias)) in params.factors.iter_mut().zip(all) {
         *to = factor(w, *out, *bias);
     }
-    let strips = all.iter().map(|(w, ..)| n_strips(w)).sum();
-    let work = GemvWork::of_rows(x.rows, all[0].0.k(), strips);
-    launch_gemv(list, scratch, format, params, work);
+    if x.rows <= MAX_GEMV_ROWS {
+        let strips = all.iter().map(|(w, ..)| n_strips(w)).sum();
+        let work = GemvWork::of_rows(x.rows, all[0].0.k(), strips);
+        launch_gemv(list, scratch, format, params, work);
+    } else {
+        launch_gemm(list, format, &params);
+    }
 }
 
 /// `act(gate · x) * (up · x)` of at most [`MAX_GEMV_ROWS`] rows.

@@ -36,17 +36,26 @@ DEVICE void store_gemm(const MatmulParams &p, const Factor &f, u32 row, u32 n, f
     store(f.out, at, y);
 }
 
+// Factor of a block of 128 rows of weights, and its first row.
+DEVICE const Factor &factor_of_block(const MatmulParams &p, u32 block, u32 &first_n) {
+    u32 i = 0;
+    for (; i + 1 < p.n_factors && block >= (p.factors[i].n + 127) / 128; i++) block -= (p.factors[i].n + 127) / 128;
+    first_n = block * 128;
+    return p.factors[i];
+}
+
 DEVICE u32 stages_at(const void *shared) { return (shared_address(shared) + 1023) & ~1023u; }
 
 #if !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// Grid: (blocks of 128 rows of x, blocks of 128 rows of weights).
+// Grid: (blocks of 128 rows of x, blocks of 128 rows of the weights of all factors).
 KERNEL(256) gemm(const __grid_constant__ MatmulParams p) {
     extern __shared__ uint4 shared[];
     launch_dependents();
     load_codebook();
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
-    u32 first_row = blockIdx.x * 128, first_n = blockIdx.y * 128 + warp % 4 * 32, warp_rows = warp / 4 * 64;
-    const Factor &f = p.factors[0];
+    u32 block_n;
+    const Factor &f = factor_of_block(p, blockIdx.y, block_n);
+    u32 first_row = blockIdx.x * 128, first_n = block_n + warp % 4 * 32, warp_rows = warp / 4 * 64;
     u64 strip_bytes = (u64)p.n_chunks * CHUNK_BYTES;
     u32 n_strips = (f.n + 15) / 16;
     const u8 *strips[2];

@@ -18,15 +18,16 @@ DEVICE void prefetch_unit(const u8 *strip, u32 first, u32 k_tiles, u32 lane) {
     for (u32 i = lane; i < LINES; i += 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + 128 * i));
 }
 
-// Grid: (blocks of N rows of x, blocks of 128 rows of weights).
+// Grid: (blocks of N rows of x, blocks of 128 rows of the weights of all factors).
 template <int N> DEVICE void wgmma(const MatmulParams &p) {
     extern __shared__ uint4 shared[];
     launch_dependents();
     load_codebook();
     constexpr u32 S = X_STAGES<N>, STAGE_BYTES = N * 128, AHEAD = 4 * UNIT;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
-    u32 first_row = blockIdx.x * N, block_n = blockIdx.y * 128, first_n = block_n + warp * 16;
-    const Factor &f = p.factors[0];
+    u32 block_n;
+    const Factor &f = factor_of_block(p, blockIdx.y, block_n);
+    u32 first_row = blockIdx.x * N, first_n = block_n + warp * 16;
     u64 strip_bytes = (u64)p.n_chunks * CHUNK_BYTES;
     // Behind the last strip: the last one, whose results are not stored.
     const u8 *strip = f.weights + min(first_n / 16, (f.n + 15) / 16 - 1) * strip_bytes;
