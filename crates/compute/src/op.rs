@@ -341,6 +341,9 @@ pub enum Op {
     MatmulGroup(Vec<MatmulArgs>),
     /// Tensor parallelism: `Σ x` over the ranks of a group, in ascending order of ranks, so that all have equal bits.
     AllReduce,
+    /// Fused: [`Op::AllReduce`] with a residual, of which each rank has its own rows, a part of all in order of ranks, and the RMS
+    /// norm of all rows in f16 on every rank. Results: the sum, whose other rows are undefined, and the norm.
+    AllReduceNorm(NormArgs),
     /// Tensor parallelism: the columns of all ranks side by side, `[T, N_r]` to `[T, N]`. First column of each rank, then `N`.
     AllGather(Vec<usize>),
 }
@@ -374,6 +377,7 @@ impl Op {
             Self::MatmulGroup(_) => "matmul_group",
             Self::RopeKv(_) => "rope_kv",
             Self::AllReduce => "all_reduce",
+            Self::AllReduceNorm(_) => "all_reduce_norm",
             Self::AllGather(_) => "all_gather",
         }
     }
@@ -381,16 +385,15 @@ impl Op {
     /// Whether the op can add its result to a residual.
     #[must_use]
     pub fn takes_residual(&self) -> bool {
-        matches!(
-            self,
-            Self::Matmul(_) | Self::RmsNorm(_) | Self::Moe(_) | Self::Conv1d(_) | Self::AllReduce
-        )
+        let is_norm = matches!(self, Self::RmsNorm(_) | Self::AllReduceNorm(_));
+        is_norm
+            || matches!(self, Self::Matmul(_) | Self::Moe(_) | Self::Conv1d(_) | Self::AllReduce)
     }
 
     /// Whether the op waits for the same op of the other ranks of a group.
     #[must_use]
     pub fn is_collective(&self) -> bool {
-        matches!(self, Self::AllReduce | Self::AllGather(_))
+        matches!(self, Self::AllReduce | Self::AllReduceNorm(_) | Self::AllGather(_))
     }
 
     /// Number of results that can be in the memory of the operand of the same index.
@@ -485,6 +488,9 @@ impl Op {
                 vec![same(&x[0])]
             }
             Self::SoftCap(_) | Self::LogitFilter | Self::AllReduce => vec![same(&x[0])],
+            Self::AllReduceNorm(_) => {
+                vec![same(&x[0]), TensorInfo { dtype: TensorType::F16, ..same(&x[0]) }]
+            }
             Self::AllGather(first_cols) => {
                 let cols = first_cols.last().copied().unwrap_or_default();
                 assert!(x[0].cols < cols, "{name}: a part of the columns");

@@ -11,6 +11,7 @@
 //! | group | matmuls of one operand, without activation and residual | [`Op::MatmulGroup`] |
 //! | norm | RMS norm, read by a product or group before all others | the norm on that op |
 //! | result | `Convert` of the result of an op that can write this type | that type as the result; norms write f32, too, if it is read |
+//! | reduced norm | RMS norm that writes an operand, of a sum over ranks that nothing else reads but the next such sum | [`Op::AllReduceNorm`] |
 //! | dead value | an op without effect whose results nobody reads | removed |
 //!
 //! Rules match data flow (producer, sole reader), never neighbors in the list. The order of the result is topological with
@@ -38,7 +39,7 @@ pub struct Capabilities {
     pub row_classes: &'static [RowClass],
     /// Type in which a [`Op::Matmul`] or [`Op::Moe`] reads its first operand.
     pub operand: OfOp<TensorType>,
-    /// Whether there is a kernel for a [`Op::GatedProduct`], [`Op::RopeKv`] or [`Op::MatmulGroup`].
+    /// Whether there is a kernel for a [`Op::GatedProduct`], [`Op::RopeKv`], [`Op::MatmulGroup`] or [`Op::AllReduceNorm`].
     pub accepts: OfOp<bool>,
     /// Whether a product can apply an RMS norm to its operand.
     pub fuses_norm: OfOp<bool>,
@@ -104,6 +105,7 @@ pub fn fuse(program: &Program, capabilities: &Capabilities) -> Program {
             rules.groups(accepts);
             rules.norms(|op| (capabilities.fuses_norm)(op, class));
             rules.results(|op, dtype, cols| (capabilities.writes)(op, class, dtype, cols));
+            rules.reduced_norms(accepts);
             let nodes = ordered(rules.nodes.into_iter().flatten().collect());
             fused.segments.push(Segment { class, nodes, ..segment });
         }
@@ -394,6 +396,39 @@ impl Rules<'_> {
                 continue;
             }
             self.nodes[convert] = None;
+        }
+    }
+
+    /// Sums over ranks apply the norm that reads them. Other rows than the own ones of the sum are undefined then.
+    fn reduced_norms(&mut self, accepts: impl Fn(&Op) -> bool) {
+        for norm in 0..self.nodes.len() {
+            let Some(Node { op: Op::RmsNorm(args), inputs, outputs, residual: None, .. }) =
+                &self.nodes[norm]
+            else {
+                continue;
+            };
+            let (op, x) = (Op::AllReduceNorm(args.clone()), inputs[0]);
+            let &[operand] = &outputs[..] else { continue };
+            let is_operand = self.tensors[operand].dtype == TensorType::F16;
+            if !is_operand || !self.is_whole(x) || self.is_pinned(x.id) || !accepts(&op) {
+                continue;
+            }
+            let reads_own_rows = |reader: usize| {
+                reader == norm
+                    || self.nodes[reader].as_ref().is_some_and(|node| {
+                        matches!(node.op, Op::AllReduce | Op::AllReduceNorm(_))
+                            && node.residual.is_some_and(|y| y.id == x.id)
+                    })
+            };
+            let is_sum =
+                |node: &&mut Node| matches!(node.op, Op::AllReduce) && node.outputs == [x.id];
+            if !self.readers(x.id).all(reads_own_rows) {
+                continue;
+            }
+            let Some(sum) = self.nodes.iter_mut().flatten().find(is_sum) else { continue };
+            sum.op = op;
+            sum.outputs.push(operand);
+            self.nodes[norm] = None;
         }
     }
 

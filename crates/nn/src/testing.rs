@@ -23,7 +23,7 @@ pub(crate) const F: usize = 8;
 /// Rows of a decode step.
 const FEW_ROWS: RowClass = RowClass { min: 1, max: 4 };
 /// Rows of a prompt.
-const MANY_ROWS: RowClass = RowClass { min: 5, max: usize::MAX };
+pub(crate) const MANY_ROWS: RowClass = RowClass { min: 5, max: usize::MAX };
 /// Numbers of rows of every class.
 pub(crate) const N_ROWS: [usize; 2] = [1, 7];
 
@@ -489,12 +489,16 @@ impl Meaning {
             }
             Op::RmsNorm(args) => vec![rms_norm(args, x[0])],
             Op::LayerNorm(args) => vec![hash(("layer_norm", number(&args.weight), &x))],
+            Op::AllReduce | Op::AllReduceNorm(_) => vec![hash(("all_reduce", &x))],
             op => vec![hash((format!("{op:?}"), &x))],
         };
         if let Some(residual) = node.residual {
             results[0] = sum(self.read(program, residual), results[0]);
         }
         results.extend(norm);
+        if let Op::AllReduceNorm(args) = &node.op {
+            results.push(rms_norm(args, results[0]));
+        }
         if let Op::LayerNorm(_) | Op::RmsNorm(_) = node.op {
             // The result in another type.
             results.resize(node.outputs.len(), results[0]);

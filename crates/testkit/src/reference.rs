@@ -67,11 +67,15 @@ impl DeviceApi for Reference {
         Ok(Weight::new(info, Arc::new(Values(values.iter().map(|&v| f64::from(v)).collect()))))
     }
 
-    /// Everything that any device fuses.
+    /// Everything that any device fuses on one rank.
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             residuals: true,
-            accepts: Box::new(|op, _| !matches!(op, Op::MatmulGroup(all) if all.len() > 3)),
+            accepts: Box::new(|op, _| match op {
+                Op::MatmulGroup(all) => all.len() <= 3,
+                Op::AllReduceNorm(_) => false,
+                _ => true,
+            }),
             fuses_norm: Box::new(|op, _| {
                 matches!(op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_))
             }),

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use stonechat_compute::cuda::ops::Rows as DeviceRows;
-use stonechat_compute::cuda::ops::all_reduce::{all_gather, all_reduce};
+use stonechat_compute::cuda::ops::all_reduce::{Sum, all_gather, all_reduce, all_reduce_norm};
+use stonechat_compute::cuda::ops::rows::Norm;
+use stonechat_compute::cuda::ops::{Output, Rows as DeviceRows, rows};
 use stonechat_compute::cuda::{Buffer, CommandList, CopyRange, Exchange, Gpu, HostCopies};
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::op::{Count, MatmulArgs, NormArgs, Op, Port, Rows, Tensor, Weight};
@@ -221,12 +222,22 @@ impl TestRank {
         Self { gpu: gpu.clone(), x: memory, out, list: CommandList::new(gpu) }
     }
 
-    fn results(&self) -> Vec<u32> {
-        let mut copies = HostCopies::new(&self.gpu, self.out.bytes()).expect("memory");
-        let range = CopyRange { src: &self.out, offset: 0, len: self.out.bytes() };
-        copies.enqueue(&self.gpu, &[range]).expect("a copy");
-        bytemuck::pod_collect_to_vec(copies.wait(&self.gpu).expect("results"))
+    /// Sum over all ranks.
+    fn sum(&self, rows: usize, cols: usize) -> Sum {
+        let x = DeviceRows { address: self.x.address(), rows, cols, stride: cols };
+        Sum { x, out: self.out.address(), accumulate: false, has_own_rows: false }
     }
+
+    fn results(&self) -> Vec<u32> {
+        contents(&self.gpu, &self.out)
+    }
+}
+
+fn contents(gpu: &Gpu, buffer: &Buffer) -> Vec<u32> {
+    let mut copies = HostCopies::new(gpu, buffer.bytes()).expect("memory");
+    let range = CopyRange { src: buffer, offset: 0, len: buffer.bytes() };
+    copies.enqueue(gpu, &[range]).expect("a copy");
+    bytemuck::pod_collect_to_vec(copies.wait(gpu).expect("results"))
 }
 
 /// Runs the lists of all ranks in turn.
@@ -257,17 +268,16 @@ fn bits(values: &[f32]) -> Vec<u32> {
 fn sums_over_ranks_have_the_bits_of_sums_in_their_order() {
     for group in cuda::groups("sums_over_ranks_have_the_bits_of_sums_in_their_order") {
         let (gpus, exchange) = group_of(&group);
-        // One-shot up to 131,072 values, two-phase in pieces of 2 Mi.
+        // One-shot up to 131,072 values, else two-phase.
         for n in [1, 2, 3, 65, 4096, 100_001, 131_072, 131_073, 300_002, 5_000_003] {
             let terms: Vec<_> = (0..gpus.len()).map(|rank| random(rank as u64, n)).collect();
             let sum = |i: usize| terms.iter().map(|x| x[i]).reduce(|sum, x| sum + x);
             let sums: Vec<f32> = (0..n).filter_map(sum).collect();
             let ranks = gpus.iter().zip(&terms).enumerate().map(|(i, (gpu, x))| {
                 let mut rank = TestRank::new(gpu, x, n);
-                let (list, addresses) = (&mut rank.list, (rank.out.address(), rank.x.address()));
-                let place = exchange.rank(i);
-                all_reduce(list, &place, addresses, n, false);
-                all_reduce(list, &place, addresses, n, true);
+                let (sum, place) = (rank.sum(1, n), exchange.rank(i));
+                all_reduce(&mut rank.list, &place, sum);
+                all_reduce(&mut rank.list, &place, Sum { accumulate: true, ..sum });
                 rank
             });
             let mut ranks: Vec<TestRank> = ranks.collect();
@@ -277,6 +287,58 @@ fn sums_over_ranks_have_the_bits_of_sums_in_their_order() {
                 run(&mut ranks);
                 for (i, rank) in ranks.iter().enumerate() {
                     assert!(rank.results() == expected, "{n} values, round {round}, rank {i}");
+                }
+                assert!(!exchange.has_timed_out());
+            }
+        }
+    }
+}
+
+#[test]
+fn norms_of_sums_over_ranks_have_the_bits_of_sums_and_norms() {
+    for group in cuda::groups("norms_of_sums_over_ranks_have_the_bits_of_sums_and_norms") {
+        let (gpus, exchange) = group_of(&group);
+        for (rows, cols) in [(1, 64), (65, 64), (67, 192), (300, 4096), (130, 8192)] {
+            let weights = random(100, cols);
+            let ranks = gpus.iter().enumerate().map(|(i, gpu)| {
+                let upload = |values: &[f32]| {
+                    let buffer = Buffer::new(gpu, 4 * values.len()).expect("memory");
+                    gpu.upload(&buffer, 0, bytemuck::cast_slice(values)).expect("an upload");
+                    buffer
+                };
+                let place = exchange.rank(i);
+                let mut rank = TestRank::new(gpu, &random(i as u64, rows * cols), rows * cols);
+                let (weight, fused_out) = (upload(&weights), upload(&vec![0.0; rows * cols]));
+                let [operand, fused_operand] =
+                    [(); 2].map(|()| Buffer::new(gpu, 2 * rows * cols).expect("memory"));
+                let (list, eps) = (&mut rank.list, 1e-5);
+                let x = DeviceRows { address: rank.x.address(), rows, cols, stride: cols };
+                let sum = Sum { x, out: rank.out.address(), accumulate: true, has_own_rows: false };
+                all_reduce(list, &place, sum);
+                let norm = Norm { weight: weight.address(), bias: 0, eps, is_layer_norm: false };
+                let out = Output::default().with_operand(operand.address());
+                rows::norm(list, out, DeviceRows { address: sum.out, ..x }, norm, false);
+                all_reduce(list, &place, sum);
+                let sum = Sum { out: fused_out.address(), ..sum };
+                let norm = (fused_operand.address(), weight.address(), eps);
+                all_reduce_norm(list, &place, sum, norm);
+                all_reduce(list, &place, Sum { has_own_rows: true, ..sum });
+                (rank, weight, [operand, fused_operand], fused_out)
+            });
+            let ranks: Vec<_> = ranks.collect();
+            let (mut ranks, others): (Vec<_>, Vec<_>) = ranks
+                .into_iter()
+                .map(|(rank, weight, operands, out)| (rank, (weight, operands, out)))
+                .unzip();
+            for round in 0..3 {
+                run(&mut ranks);
+                for (i, (rank, (_, operands, fused_out))) in ranks.iter().zip(&others).enumerate() {
+                    let [operand, fused_operand] =
+                        operands.each_ref().map(|buffer| contents(&rank.gpu, buffer));
+                    assert!(operand.iter().any(|&pair| pair != 0));
+                    let place = format!("{rows}x{cols}, round {round}, rank {i}");
+                    assert!(operand == fused_operand, "{place}: norms");
+                    assert!(rank.results() == contents(&rank.gpu, fused_out), "{place}: sums");
                 }
                 assert!(!exchange.has_timed_out());
             }
@@ -331,8 +393,8 @@ fn a_rank_that_does_not_send_is_an_error_and_the_others_live() {
             .map(|(i, gpu)| {
                 let mut rank = TestRank::new(gpu, &[1.0; 300_000], 300_000);
                 for n in [1000, 300_000] {
-                    let addresses = (rank.out.address(), rank.x.address());
-                    all_reduce(&mut rank.list, &exchange.rank(i), addresses, n, false);
+                    let sum = rank.sum(1, n);
+                    all_reduce(&mut rank.list, &exchange.rank(i), sum);
                 }
                 rank
             })

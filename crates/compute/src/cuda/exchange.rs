@@ -21,6 +21,8 @@ pub const MAX_RANKS: usize = 8;
 #[derive(Debug)]
 pub struct Exchange {
     ranks: Vec<RankMemory>,
+    /// Whether a GPU has two ranks of this group.
+    has_shared_gpu: bool,
     /// Whether a GPU has another rank, of this group or of another one.
     shares_gpu: AtomicBool,
 }
@@ -65,7 +67,9 @@ impl Exchange {
             Ok(RankMemory { gpu: gpu.clone(), memory, fault })
         };
         let ranks = gpus.iter().map(rank).collect::<Result<_>>()?;
-        let exchange = Arc::new(Self { ranks, shares_gpu: AtomicBool::new(false) });
+        let is_repeated = |i: usize| gpus[..i].iter().any(|gpu| is_same(gpu, &gpus[i]));
+        let has_shared_gpu = (0..gpus.len()).any(is_repeated);
+        let exchange = Arc::new(Self { ranks, has_shared_gpu, shares_gpu: AtomicBool::new(false) });
         exchange.register()?;
         for index in 0..gpus.len() {
             let rank = Rank { exchange: Arc::clone(&exchange), index };
@@ -90,11 +94,7 @@ impl Exchange {
                 self.share_gpu()?;
             }
         }
-        let is_repeated = |i: usize| {
-            let mut earlier = self.ranks[..i].iter();
-            earlier.any(|rank| index(rank) == index(&self.ranks[i]))
-        };
-        if (0..self.ranks.len()).any(is_repeated) {
+        if self.has_shared_gpu {
             self.share_gpu()?;
         }
         groups.push(Arc::downgrade(self));
@@ -179,6 +179,11 @@ impl Rank {
     #[must_use]
     pub fn n_ranks(&self) -> usize {
         self.exchange.ranks.len()
+    }
+
+    /// Whether a GPU has two ranks of the group.
+    pub(super) fn shares_gpu(&self) -> bool {
+        self.exchange.has_shared_gpu
     }
 
     /// Addresses of the memory of all ranks, 0 behind the last one.

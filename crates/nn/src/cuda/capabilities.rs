@@ -66,6 +66,8 @@ fn accepts(op: &Op, class: RowClass) -> bool {
     match op {
         Op::RopeKv(_) => true,
         Op::MatmulGroup(all) => can_group(&matrices(all)),
+        // A norm of few rows is that of their products.
+        Op::AllReduceNorm(args) => class.min > MAX_GEMV_ROWS && args.bias.is_none(),
         Op::GatedProduct(args) => {
             let factors = [&args.gate, &args.up];
             let [gate, up] = factors.map(|args| matrix(&args.weight));

@@ -1,7 +1,7 @@
 //! Kernels of each op.
 
 use stonechat_compute::cuda::CommandList;
-use stonechat_compute::cuda::ops::all_reduce::{all_gather, all_reduce};
+use stonechat_compute::cuda::ops::all_reduce::{Sum, all_gather, all_reduce, all_reduce_norm};
 use stonechat_compute::cuda::ops::attention::{Attention, AttentionGrid, attention};
 use stonechat_compute::cuda::ops::moe::ExpertOrder;
 use stonechat_compute::cuda::ops::rope::{Heads, RopeKv, Rotation, Write, rope_kv};
@@ -9,7 +9,7 @@ use stonechat_compute::cuda::ops::rows::Norm;
 use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output, Rows, kv, moe, rows, top_k};
 use stonechat_compute::op::{
     ConvArgs, Count, EmbedArgs, KvWriteArgs, MatmulArgs, MoeArgs, NormArgs, Op, Port, RopeArgs,
-    RopeKvArgs, Routing, SlotTable, TensorType,
+    RopeKvArgs, Routing, SlotTable, Tensor, TensorType,
 };
 use stonechat_quant::cuda::{
     CudaEmbed, CudaEpilogue, CudaMatrix, ExpertMatmul, Operand, RowNorm, Scratch as _, embed,
@@ -302,12 +302,30 @@ impl ProgramMemory {
                 top_k::top_k(list, out, x, k, (counters, candidates));
             }
             Op::LogSumExp => rows::log_sum_exp(list, out, x(0)),
-            Op::AllReduce => {
-                let Rows { address, rows, cols, .. } = x(0);
-                all_reduce(list, self.rank(), (out, address), rows * cols, accumulate);
+            Op::AllReduce => all_reduce(list, self.rank(), self.sum(node, counts)),
+            Op::AllReduceNorm(NormArgs { weight, eps, .. }) => {
+                let operand = self.buffer(node.outputs[1]).address();
+                let norm = (operand, values(weight), *eps);
+                all_reduce_norm(list, self.rank(), self.sum(node, counts), norm);
             }
             Op::AllGather(first_cols) => all_gather(list, self.rank(), out, x(0), first_cols),
             _ => unreachable!("{} has no single result", op.name()),
+        }
+    }
+
+    /// Sum over ranks.
+    fn sum(&self, node: &Node, counts: &Counts) -> Sum {
+        let has_own_rows = |residual: &Tensor| {
+            let mut nodes = self.program.nodes();
+            nodes.any(|node| {
+                matches!(node.op, Op::AllReduceNorm(_)) && node.outputs[0] == residual.id
+            })
+        };
+        Sum {
+            x: self.rows(node.inputs[0], counts),
+            out: self.buffer(node.outputs[0]).address(),
+            accumulate: node.residual.is_some(),
+            has_own_rows: node.residual.as_ref().is_some_and(has_own_rows),
         }
     }
 

@@ -165,7 +165,9 @@ impl ReferenceExecutable {
             }
             Op::LogSumExp => x(0).iter().map(|row| vec![log_sum_exp(row)]).collect(),
             Op::TopK => return self.top_k(node.outputs[0], x(0), step.k),
-            op @ (Op::AllReduce | Op::AllGather(_)) => panic!("{} of one rank", op.name()),
+            op @ (Op::AllReduce | Op::AllReduceNorm(_) | Op::AllGather(_)) => {
+                panic!("{} of one rank", op.name())
+            }
         };
         self.finish_node(node, result, counts);
     }

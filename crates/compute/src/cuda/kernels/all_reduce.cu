@@ -1,29 +1,35 @@
 // Sums and gathers over the ranks of a group, in one process. Each rank has memory that all ranks write and it alone reads:
 //
 //   state    epoch | arrived blocks | failed | shares_gpu           256 bytes
-//   flags    [2 phases][MAX_RANKS][BLOCKS] epochs                   two-phase: data of a sender's block has arrived
+//   places   [MAX_RANKS][BLOCKS] addresses and epoch                two-phase: a sender's block has started, its values are there
+//   ends     [MAX_RANKS][BLOCKS] epochs                             two-phase: a sender's block has read and written its share
 //   lines    [2 parities][ranks][LINES] (value, epoch, value, epoch)  one-shot: data that carry their own flag
-//   chunks   [2 parities][CHUNK_FLOATS]                             two-phase: partial sums of the own chunk, by sender
-//   sums     [2 parities][CHUNK_FLOATS]                             two-phase: sums of all chunks
 //
 // One-shot (up to 512 KB): every rank stores its values to all others, polls its own lines, sums in ascending order of ranks. A
 // 16-byte store is written as two halves of 8 bytes, each with the epoch, so that a reader needs no fence and no clearing (NCCL's
-// LL protocol). Two-phase (more): rank q sums chunk q of all ranks, then stores the sum to all others; flags are released behind
-// the data.
+// LL protocol).
 //
-// Epoch e counts the collective kernels of a rank, the same on all ranks. It selects the buffer e % 2. A rank writes buffer
-// e % 2 of a peer in epoch e, after it received what the peer sent in epoch e - 1, which follows the end of the peer's epoch
-// e - 2, the last reader of that buffer. Hence two buffers and no barrier.
+// Two-phase (more): the values lie where kernels of the ranks read and write them, and a block does
+//
+//   send the addresses of x and out to the same block of all others, wait for theirs     all kernels before are done
+//   sum = x of rank 0 + x of rank 1 + ..    for its share of the rank's chunk             loads from peers
+//   out of all ranks = out + sum            of the rank itself, which has the residual    stores to peers
+//   send the end to the same block of all others, wait for theirs                        x and out are free
+//
+// so that a link carries both phases at once, without a copy or a barrier between them.
+//
+// Epoch e counts the collective kernels of a rank, the same on all ranks. It selects the lines e % 2. A rank writes lines e % 2 of
+// a peer in epoch e, after it received what the peer sent in epoch e - 1, which follows the end of the peer's epoch e - 2, the last
+// reader of these lines. Hence two buffers and no barrier.
 //
 // Block b of a rank waits for block b of the others alone, which needs no whole grid on the device. Ranks, of one group or of two,
 // may share a GPU: the next kernel starts behind this one then, since its blocks would take the place of those of another rank.
 // A wait ends after 2 s with an error flag for the host; all later waits end at once, until the host clears the memory.
-#include "common.cuh"
+#include "row_norm.cuh"
 
 #define MAX_RANKS 8
-#define BLOCKS 32
+#define BLOCKS 128
 #define LINES 65536u
-#define CHUNK_FLOATS (2u * 1024 * 1024 + 4 * MAX_RANKS)
 #define TIMEOUT_NS 2000000000ull
 
 struct State {
@@ -36,26 +42,25 @@ struct Group {
     u32 rank, n_ranks;
 };
 
+// Where a kernel of a rank has its values.
+struct Place {
+    u64 x, out, operand;
+    u32 epoch, unused;
+};
+
 // ---- Memory of a rank
 
 DEVICE State *state_of(u64 memory) { return (State *)memory; }
 
-DEVICE u32 *flag_of(u64 memory, u32 phase, u32 sender, u32 block) {
-    return (u32 *)(memory + 256) + (phase * MAX_RANKS + sender) * BLOCKS + block;
-}
+DEVICE Place *place_of(u64 memory, u32 sender, u32 block) { return (Place *)(memory + 256) + sender * BLOCKS + block; }
 
-DEVICE u64 lines_start(u64 memory) { return memory + 256 + 4 * 2 * MAX_RANKS * BLOCKS; }
+DEVICE u64 ends_start(u64 memory) { return memory + 256 + sizeof(Place) * MAX_RANKS * BLOCKS; }
+
+DEVICE u32 *end_of(u64 memory, u32 sender, u32 block) { return (u32 *)ends_start(memory) + sender * BLOCKS + block; }
 
 DEVICE uint4 *lines_of(const Group &g, u32 rank, u32 parity, u32 sender) {
-    return (uint4 *)lines_start(g.memory[rank]) + (size_t)(parity * g.n_ranks + sender) * LINES;
+    return (uint4 *)(ends_start(g.memory[rank]) + 4 * MAX_RANKS * BLOCKS) + (size_t)(parity * g.n_ranks + sender) * LINES;
 }
-
-DEVICE float4 *chunks_of(const Group &g, u32 rank, u32 parity) {
-    u64 start = lines_start(g.memory[rank]) + 2 * sizeof(uint4) * (u64)g.n_ranks * LINES;
-    return (float4 *)start + (size_t)parity * (CHUNK_FLOATS / 4);
-}
-
-DEVICE float4 *sums_of(const Group &g, u32 rank, u32 parity) { return chunks_of(g, rank, parity + 2); }
 
 // ---- Loads and stores that other GPUs see
 
@@ -68,12 +73,6 @@ DEVICE uint4 load_line(const uint4 *p) {
 DEVICE void store_line(uint4 *p, float a, float b, u32 epoch) {
     asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(__float_as_uint(a)), "r"(epoch),
         "r"(__float_as_uint(b)), "r"(epoch) : "memory");
-}
-
-DEVICE float4 load_received(const float4 *p) {
-    float4 x;
-    asm volatile("ld.volatile.global.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(p) : "memory");
-    return x;
 }
 
 DEVICE void release(u32 *flag, u32 epoch) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(epoch) : "memory"); }
@@ -132,20 +131,36 @@ struct Turn {
         }
     }
 
-    // Two-phase: tells the other ranks that this block has stored its data.
-    DEVICE void signal(const Group &g, u32 phase) {
-        __syncthreads();
-        if (threadIdx.x < g.n_ranks && threadIdx.x != g.rank)
-            release(flag_of(g.memory[threadIdx.x], phase, g.rank, blockIdx.x), epoch);
-    }
-
-    // Two-phase: waits for the data of the same block of the other ranks.
-    DEVICE void wait(const Group &g, u32 phase) {
-        if (threadIdx.x < g.n_ranks && threadIdx.x != g.rank) {
-            const u32 *flag = flag_of(g.memory[g.rank], phase, threadIdx.x, blockIdx.x);
-            while (acquire(flag) != epoch && !gives_up()) {}
+    // Two-phase: exchanges addresses with the same block of the other ranks, all of whose earlier kernels are done then.
+    DEVICE bool start_exchange(const Group &g, const Place &own, Place *places) {
+        u32 q = threadIdx.x;
+        bool is_other = q < g.n_ranks && q != g.rank, has_failed = false;
+        if (is_other) {
+            volatile Place *to = place_of(g.memory[q], g.rank, blockIdx.x);
+            to->x = own.x, to->out = own.out, to->operand = own.operand;
+            release((u32 *)&to->epoch, epoch);
         }
         __syncthreads();
+        if (q == g.rank) places[q] = own;
+        if (is_other) {
+            volatile Place *from = place_of(g.memory[g.rank], q, blockIdx.x);
+            while (!has_failed && acquire((u32 *)&from->epoch) != epoch) has_failed = gives_up();
+            places[q].x = from->x, places[q].out = from->out, places[q].operand = from->operand;
+        }
+        return !__syncthreads_or(has_failed);
+    }
+
+    // Two-phase: waits until the same block of the other ranks has read and written its share.
+    DEVICE void end_exchange(const Group &g) {
+        __syncthreads();
+        u32 q = threadIdx.x;
+        bool is_other = q < g.n_ranks && q != g.rank;
+        if (is_other) release(end_of(g.memory[q], g.rank, blockIdx.x), epoch);
+        __syncthreads();
+        if (is_other) {
+            const u32 *flag = end_of(g.memory[g.rank], q, blockIdx.x);
+            while (acquire(flag) != epoch && !gives_up()) {}
+        }
     }
 
     // The last block to arrive counts the kernel: all have read the epoch.
@@ -163,6 +178,7 @@ struct ReduceParams {
     const float *x;
     float *out;
     u32 n, accumulate;
+    u32 chunk, unused; // Two-phase: values of a rank, a multiple of 4.
 };
 
 // One-shot, n <= 2 LINES: out (+)= sum of x over ranks. A thread takes pairs of values.
@@ -192,41 +208,122 @@ KERNEL(512) all_reduce_lines(const __grid_constant__ ReduceParams p) {
     turn.end();
 }
 
-// Two-phase, n <= 2 Mi: out (+)= sum of x over ranks. Both have room for whole vectors.
+// Sum over the ranks of N vectors, `step` apart, in ascending order. Loads of two ranks are under way at once.
+template <int N, typename Valid> DEVICE void sum_ranks(float4 (&sum)[N], const Group &g, const Place *places, size_t at, u32 step, Valid valid) {
+#pragma unroll 1
+    for (u32 q = 0; q < g.n_ranks; q += 2) {
+        float4 x[2][N];
+#pragma unroll
+        for (u32 k = 0; k < 2; k++)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (q + k < g.n_ranks && valid(i)) x[k][i] = ((const float4 *)places[q + k].x)[at + i * step];
+#pragma unroll
+        for (u32 k = 0; k < 2; k++)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (q + k < g.n_ranks && valid(i)) sum[i] = q + k == 0 ? x[k][i] : add4(sum[i], x[k][i]);
+    }
+}
+
+// Vectors that a thread sums at once.
+#define VECTORS 2
+
+// Two-phase: out (+)= sum of x over ranks. Both have room for whole vectors. Rank r reads `out` of its chunk alone.
 KERNEL(512) all_reduce_chunks(const __grid_constant__ ReduceParams p) {
     const Group &g = p.group;
+    __shared__ Place places[MAX_RANKS];
     Turn turn;
     turn.begin(g);
-    if (p.n > 0) {
-        u32 n = (p.n + 3) / 4, chunk = (n + g.n_ranks - 1) / g.n_ranks, parity = turn.parity();
-        u32 first = blockIdx.x * 512 + threadIdx.x, step = gridDim.x * 512;
-        const float4 *x = (const float4 *)p.x;
-        float4 *out = (float4 *)p.out;
-        for (u32 k = 1; k < g.n_ranks; k++) {
-            u32 to = (g.rank + k) % g.n_ranks, at = to * chunk;
-            float4 *chunks = chunks_of(g, to, parity) + (size_t)g.rank * chunk;
-            for (u32 i = first; i < chunk && at + i < n; i += step) chunks[i] = x[at + i];
-        }
-        turn.signal(g, 0);
-        turn.wait(g, 0);
-        const float4 *chunks = chunks_of(g, g.rank, parity);
-        for (u32 i = first, at = g.rank * chunk; i < chunk && at + i < n; i += step) {
-            float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-            for (u32 q = 0; q < g.n_ranks; q++) {
-                float4 term = q == g.rank ? x[at + i] : load_received(chunks + (size_t)q * chunk + i);
-                sum = q == 0 ? term : add4(sum, term);
+    // Launches that load the kernel wait for nobody.
+    if (p.n > 0 && turn.start_exchange(g, {(u64)p.x, (u64)p.out, 0, 0, 0}, places)) {
+        u32 first = g.rank * (p.chunk / 4), end = min(first + p.chunk / 4, (p.n + 3) / 4);
+        for (u32 at = first + blockIdx.x * (512 * VECTORS) + threadIdx.x; at < end; at += gridDim.x * (512 * VECTORS)) {
+            auto valid = [&](int i) { return at + i * 512 < end; };
+            float4 residual[VECTORS], sum[VECTORS];
+#pragma unroll
+            for (int i = 0; i < VECTORS; i++)
+                if (p.accumulate && valid(i)) residual[i] = ((const float4 *)p.out)[at + i * 512];
+            sum_ranks(sum, g, places, at, 512, valid);
+#pragma unroll
+            for (int i = 0; i < VECTORS; i++)
+                if (p.accumulate && valid(i)) sum[i] = add4(residual[i], sum[i]);
+#pragma unroll 1
+            for (u32 k = 0; k < g.n_ranks; k++) {
+                float4 *out = (float4 *)places[(g.rank + k) % g.n_ranks].out;
+#pragma unroll
+                for (int i = 0; i < VECTORS; i++)
+                    if (valid(i)) out[at + i * 512] = sum[i];
             }
-            if (p.accumulate) sum = add4(out[at + i], sum);
-            out[at + i] = sum;
-            for (u32 k = 1; k < g.n_ranks; k++) sums_of(g, (g.rank + k) % g.n_ranks, parity)[at + i] = sum;
         }
-        turn.signal(g, 1);
-        turn.wait(g, 1);
-        const float4 *sums = sums_of(g, g.rank, parity);
-        for (u32 q = 0; q < g.n_ranks; q++) {
-            if (q == g.rank) continue;
-            for (u32 i = first, at = q * chunk; i < chunk && at + i < n; i += step) out[at + i] = load_received(sums + at + i);
+        turn.end_exchange(g);
+    }
+    turn.end();
+}
+
+struct ReduceNormParams {
+    Group group;
+    const float *x; // [rows, cols]
+    float *out;     // [rows, cols]
+    u16 *operand;   // [rows, cols] as products read it.
+    const float *weight;
+    u32 n_rows, cols, accumulate;
+    float eps;
+};
+
+// Two-phase, by rows: out (+)= sum of x over ranks, on the rank of the row alone; operand = RMS norm of out * weight, on all ranks.
+// 256 threads a row; cols is a multiple of 16.
+KERNEL(512) all_reduce_norm(const __grid_constant__ ReduceNormParams p) {
+    const Group &g = p.group;
+    __shared__ Place places[MAX_RANKS];
+    __shared__ float norm_sums[2][8];
+    u32 group = threadIdx.x / 256, thread = threadIdx.x % 256, lane = threadIdx.x % 32;
+    NormRow<true> row;
+    row.load_weights(p.weight, p.cols, thread);
+    Turn turn;
+    turn.begin(g);
+    if (p.n_rows > 0 && turn.start_exchange(g, {(u64)p.x, (u64)p.out, (u64)p.operand, 0, 0}, places)) {
+        u32 n_own = (p.n_rows + g.n_ranks - 1) / g.n_ranks, end = min((g.rank + 1) * n_own, p.n_rows);
+        for (u32 r = g.rank * n_own + blockIdx.x * 2 + group; r < end; r += gridDim.x * 2) {
+            float *y = p.out + (size_t)r * p.cols;
+            u32 vectors = p.cols / 4;
+#pragma unroll 1
+            for (u32 v = thread; v < vectors; v += 256 * VECTORS) {
+                auto valid = [&](int i) { return v + i * 256 < vectors; };
+                float4 residual[VECTORS], sum[VECTORS];
+#pragma unroll
+                for (int i = 0; i < VECTORS; i++)
+                    if (p.accumulate && valid(i)) residual[i] = ((const float4 *)y)[v + i * 256];
+                sum_ranks(sum, g, places, (size_t)r * vectors + v, 256, valid);
+#pragma unroll
+                for (int i = 0; i < VECTORS; i++)
+                    if (valid(i)) ((float4 *)y)[v + i * 256] = p.accumulate ? add4(residual[i], sum[i]) : sum[i];
+            }
+            // A thread reads the columns that it wrote.
+            row.load(y, p.eps, false, [&](float squares) {
+                squares = warp_sum(squares);
+                group_barrier(group);
+                if (lane == 0) norm_sums[group][thread / 32] = squares;
+                group_barrier(group);
+                float sum = 0.f;
+                for (int w = 0; w < 8; w++) sum += norm_sums[group][w];
+                return sum;
+            });
+            row.write(y, p.weight, [&](u32 c, float4 four) {
+                // Four lanes have the 16 columns of a group: pairs in the order of `operand_index`, 8 bytes a lane.
+                u32 low = pack_half(four.x, four.y), high = pack_half(four.z, four.w), mask = 0xfu << (lane & ~3);
+                u32 from = (lane & ~3) + 2 * (lane & 1);
+                u32 low0 = __shfl_sync(mask, low, from), low1 = __shfl_sync(mask, low, from + 1);
+                u32 high0 = __shfl_sync(mask, high, from), high1 = __shfl_sync(mask, high, from + 1);
+                uint2 pairs = lane & 2 ? make_uint2(high0, high1) : make_uint2(low0, low1);
+#pragma unroll 1
+                for (u32 k = 0; k < g.n_ranks; k++) {
+                    u16 *operand = (u16 *)places[(g.rank + k) % g.n_ranks].operand;
+                    *(uint2 *)(operand + (size_t)r * p.cols + c) = pairs;
+                }
+            });
         }
+        turn.end_exchange(g);
     }
     turn.end();
 }

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::Rows;
+use super::{OPERAND_COLUMNS, Rows};
 use crate::Result;
 use crate::cuda::exchange::MAX_RANKS;
 use crate::cuda::{ARCHIVE, CommandList, Gpu, Launch, Rank};
@@ -10,21 +10,23 @@ use crate::cuda::{ARCHIVE, CommandList, Gpu, Launch, Rank};
 const MODULE: &str = "all_reduce";
 /// Threads of a block.
 const THREADS: usize = 512;
-/// Most blocks, few enough that those of ranks that share a small GPU run at once.
-const BLOCKS: usize = 32;
+/// Most blocks of a kernel of a rank.
+const MAX_BLOCKS: usize = 128;
+/// Most blocks of a rank that shares a GPU with others of its group: those of all ranks run at once.
+const SHARED_GPU_BLOCKS: usize = 16;
+/// Most blocks of a one-shot kernel, whose time is that of the link.
+const LINES_BLOCKS: usize = 32;
 /// Lines of two values that a rank receives from another one.
 const LINES: usize = 65536;
-/// Most values of a two-phase sum.
-const PIECE: usize = 2 << 20;
-/// Bytes of counters and flags.
-const STATE_BYTES: usize = 256 + 4 * 2 * MAX_RANKS * BLOCKS;
+/// Bytes of counters, places and flags.
+const STATE_BYTES: usize = 256 + (32 + 4) * MAX_RANKS * MAX_BLOCKS;
 
 /// First byte of the word that is 1 if ranks share a GPU.
 pub(in crate::cuda) const SHARES_GPU: usize = 12;
 
 /// Bytes of memory of a rank of `n_ranks`.
 pub(in crate::cuda) fn memory_bytes(n_ranks: usize) -> usize {
-    STATE_BYTES + 2 * 16 * n_ranks * LINES + 2 * 2 * 4 * (PIECE + 4 * MAX_RANKS)
+    STATE_BYTES + 2 * 16 * n_ranks * LINES
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -55,6 +57,22 @@ struct ReduceParams {
     out: u64,
     n: u32,
     accumulate: u32,
+    chunk: u32,
+    unused: u32,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct ReduceNormParams {
+    group: Group,
+    x: u64,
+    out: u64,
+    operand: u64,
+    weight: u64,
+    n_rows: u32,
+    cols: u32,
+    accumulate: u32,
+    eps: f32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -69,38 +87,92 @@ struct GatherParams {
     n_pairs: u32,
 }
 
-/// Launches a kernel with a thread for each of `n` elements, up to a limit.
-fn launch<P: Pod>(list: &mut CommandList, name: &'static str, n: usize, params: &P) {
+/// Launches a kernel with so many blocks, up to a limit. All ranks have the same number.
+fn launch<P: Pod>(
+    list: &mut CommandList,
+    rank: &Rank,
+    name: &'static str,
+    n_blocks: usize,
+    params: &P,
+) {
     let kernel = list.gpu().kernel(&ARCHIVE, MODULE, name, 0);
-    let grid = [n.div_ceil(THREADS).clamp(1, BLOCKS), 1, 1];
+    let max_blocks = if rank.shares_gpu() { SHARED_GPU_BLOCKS } else { MAX_BLOCKS };
+    let grid = [n_blocks.clamp(1, max_blocks), 1, 1];
     list.launch_collective(kernel, Launch { grid, threads: THREADS, shared_bytes: 0 }, params);
 }
 
-/// Adds the sum of `x` over all ranks to the values of `out`, if `accumulate`, or replaces them by it: `n` f32 values at both
-/// addresses, which start and end at a multiple of 16 bytes in memory of their own. Every rank calls it in the same order with
-/// the same `n`. The sum is in ascending order of ranks, `out + (x_0 + x_1 + ..)`: all ranks get equal bits.
-pub fn all_reduce(
+/// Values to sum over the ranks.
+#[derive(Debug, Clone, Copy)]
+pub struct Sum {
+    /// Packed values of this rank.
+    pub x: Rows,
+    /// Address of the result.
+    pub out: u64,
+    /// Adds the sum to the values of `out`, else it replaces them.
+    pub accumulate: bool,
+    /// `out` holds the values of the rank's own rows alone, see [`all_reduce_norm`].
+    pub has_own_rows: bool,
+}
+
+impl Sum {
+    /// Rows of a rank; the last ranks may have fewer.
+    fn rows_per_rank(&self, n_ranks: usize) -> usize {
+        self.x.rows.div_ceil(n_ranks)
+    }
+}
+
+/// Sum of `x` over all ranks: `out (+)= x_0 + x_1 + ..`, in this order, so that all ranks get equal bits. Both addresses start and
+/// end at a multiple of 16 bytes in memory of their own. Every rank calls it in the same order with the same shape.
+pub fn all_reduce(list: &mut CommandList, rank: &Rank, sum: Sum) {
+    let Sum { x: Rows { address, rows, cols, .. }, out, accumulate, has_own_rows } = sum;
+    let n = rows * cols;
+    let chunk = match cols % 4 {
+        0 => sum.rows_per_rank(rank.n_ranks()) * cols,
+        _ => n.div_ceil(rank.n_ranks()).next_multiple_of(4),
+    };
+    let params = ReduceParams {
+        group: rank.into(),
+        x: address,
+        out,
+        n: n as u32,
+        accumulate: u32::from(accumulate),
+        chunk: chunk as u32,
+        unused: 0,
+    };
+    if n <= 2 * LINES && !has_own_rows {
+        let n_blocks = n.div_ceil(2 * THREADS).min(LINES_BLOCKS);
+        launch(list, rank, "all_reduce_lines", n_blocks, &params);
+    } else {
+        launch(list, rank, "all_reduce_chunks", chunk.div_ceil(8 * THREADS), &params);
+    }
+}
+
+/// Sum over all ranks, of which each rank keeps its own rows, and its RMS norm: as [`all_reduce`], and `operand = norm(out) * weight`
+/// of all rows in f16 on every rank. Rows of other ranks in `out` are not written.
+///
+/// # Panics
+/// If the columns are no multiple of [`OPERAND_COLUMNS`].
+pub fn all_reduce_norm(
     list: &mut CommandList,
     rank: &Rank,
-    (out, x): (u64, u64),
-    n: usize,
-    accumulate: bool,
+    sum: Sum,
+    (operand, weight, eps): (u64, u64, f32),
 ) {
-    for first in (0..n).step_by(PIECE) {
-        let len = PIECE.min(n - first);
-        let params = ReduceParams {
-            group: rank.into(),
-            x: x + 4 * first as u64,
-            out: out + 4 * first as u64,
-            n: len as u32,
-            accumulate: u32::from(accumulate),
-        };
-        if len <= 2 * LINES {
-            launch(list, "all_reduce_lines", len.div_ceil(2), &params);
-        } else {
-            launch(list, "all_reduce_chunks", len.div_ceil(4 * rank.n_ranks()), &params);
-        }
-    }
+    let Sum { x, out, accumulate, .. } = sum;
+    assert!(x.cols.is_multiple_of(OPERAND_COLUMNS), "all reduce: {} columns", x.cols);
+    let params = ReduceNormParams {
+        group: rank.into(),
+        x: x.address,
+        out,
+        operand,
+        weight,
+        n_rows: x.rows as u32,
+        cols: x.cols as u32,
+        accumulate: u32::from(accumulate),
+        eps,
+    };
+    let n_blocks = sum.rows_per_rank(rank.n_ranks()).div_ceil(2);
+    launch(list, rank, "all_reduce_norm", n_blocks, &params);
 }
 
 /// Writes the columns of all ranks side by side to the rows at `out`. `x`: packed rows of this rank; `first_cols`: first column of
@@ -127,19 +199,21 @@ pub fn all_gather(list: &mut CommandList, rank: &Rank, out: u64, x: Rows, first_
             first: first as u32,
             n_pairs: n_pairs as u32,
         };
-        launch(list, "all_gather_lines", n_pairs, &params);
+        let n_blocks = n_pairs.div_ceil(THREADS).min(LINES_BLOCKS);
+        launch(list, rank, "all_gather_lines", n_blocks, &params);
     }
 }
 
 /// Loads the kernels of a rank by launches without values, as many on every rank.
 pub(in crate::cuda) fn load(gpu: &Gpu, rank: &Rank) -> Result<()> {
     let mut list = CommandList::new(gpu);
-    let group = rank.into();
-    let params = ReduceParams { group, x: 0, out: 0, n: 0, accumulate: 0 };
-    launch(&mut list, "all_reduce_lines", 0, &params);
-    launch(&mut list, "all_reduce_chunks", 0, &params);
+    let none = Rows { address: 0, rows: 0, cols: 0, stride: 0 };
+    let sum = Sum { x: none, out: 0, accumulate: false, has_own_rows: false };
+    all_reduce(&mut list, rank, sum);
+    all_reduce(&mut list, rank, Sum { has_own_rows: true, ..sum });
+    all_reduce_norm(&mut list, rank, sum, (0, 0, 0.0));
     let params = GatherParams {
-        group,
+        group: rank.into(),
         x: 0,
         out: 0,
         first_col: [0; MAX_RANKS + 1],
@@ -147,6 +221,6 @@ pub(in crate::cuda) fn load(gpu: &Gpu, rank: &Rank) -> Result<()> {
         first: 0,
         n_pairs: 0,
     };
-    launch(&mut list, "all_gather_lines", 0, &params);
+    launch(&mut list, rank, "all_gather_lines", 0, &params);
     list.run()
 }

@@ -5,7 +5,7 @@ use stonechat_compute::op::{MatmulArgs, Op, Tensor, TensorType};
 use super::{check, check_for, names};
 use crate::fuse::{Capabilities, fuse};
 use crate::program::SegmentName;
-use crate::testing::{D, F, Ops, all_rules, cpu_rules, plain_rules};
+use crate::testing::{D, F, MANY_ROWS, Ops, all_rules, cpu_rules, gpu_rules, plain_rules};
 
 #[test]
 fn gate_and_up_are_one_op() {
@@ -299,5 +299,34 @@ fn a_product_does_not_apply_a_norm_on_its_residual() {
         let y = ops.r.add(if is_norm { h } else { x }, term);
         ops.output(y);
         check(ops, &["embed", "rms_norm", "matmul onto"]);
+    }
+}
+
+#[test]
+fn a_sum_over_ranks_applies_the_norm_if_nothing_else_reads_other_rows() {
+    let rules = || Capabilities {
+        accepts: Box::new(|op, class| class == MANY_ROWS && matches!(op, Op::AllReduceNorm(_))),
+        ..gpu_rules()
+    };
+    for is_read in [false, true] {
+        let mut ops = Ops::new();
+        let x = ops.embed();
+        let term = ops.r.op(Op::AllReduce, &[x]);
+        let y = ops.r.add(x, term);
+        let norm = ops.rms_norm(y);
+        let product = ops.matmul(norm, D);
+        let term = ops.r.op(Op::AllReduce, &[product]);
+        let z = ops.r.add(y, term);
+        ops.output(z);
+        if is_read {
+            ops.output(y);
+        }
+        let few = ["embed", "all_reduce onto", "normed matmul", "all_reduce onto"];
+        let many: &[&str] = if is_read {
+            &["embed", "all_reduce onto", "rms_norm", "matmul", "all_reduce onto"]
+        } else {
+            &["embed", "all_reduce_norm onto", "matmul", "all_reduce onto"]
+        };
+        check_for(&rules(), ops, &[&few, many].concat());
     }
 }
