@@ -161,7 +161,7 @@ const WHISPER_LARGE_V3: Whisper = Whisper {
 };
 
 /// Every shape, smallest first of each kind.
-pub(super) static SHAPES: [Shape; 12] = [
+pub(super) static SHAPES: [Shape; 13] = [
     Shape {
         name: "smollm2-135m",
         types: "q4_k_m",
@@ -273,6 +273,17 @@ pub(super) static SHAPES: [Shape; 12] = [
             is_tied: false,
             biases: Biases::None,
             ..QWEN2_5_0_5B
+        }),
+    },
+    Shape {
+        name: "llama-3-70b",
+        types: "q4_k_m",
+        sizes: Sizes::Language(Language {
+            d_model: 8192,
+            n_layers: 80,
+            n_heads: 64,
+            d_ff: 28672,
+            ..LLAMA_3_8B
         }),
     },
     Shape {

@@ -128,6 +128,7 @@ fn the_full_shapes_have_the_sizes_of_the_models() {
         ("llama-3-8b", 8_030_261_248),
         ("gpt-oss-20b", 20_914_757_184),
         ("qwen3-30b-a3b", 30_532_122_624),
+        ("llama-3-70b", 70_553_706_496),
         ("tiny.en", 37_760_256),
         ("large-v3-turbo", 808_878_080),
         ("large-v3", 1_543_490_560),
