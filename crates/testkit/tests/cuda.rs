@@ -163,18 +163,29 @@ fn rows_of_a_batch_have_the_bits_of_single_rows() {
 }
 
 #[test]
-fn groups_of_many_rows_have_the_bits_of_single_products() {
+fn groups_have_the_bits_of_single_products() {
     const D: usize = 1536;
-    for backend in cuda::backends("groups_of_many_rows_have_the_bits_of_single_products") {
+    for backend in cuda::backends("groups_have_the_bits_of_single_products") {
         let device = Device::from(backend);
-        for (dtype, n_rows) in [(DType::Q4K, 200), (DType::F16, 300)] {
+        // Alike, or of mixed files.
+        let types = [
+            [DType::Q4K; 3],
+            [DType::F16; 3],
+            [DType::Q4K, DType::Q4K, DType::Q6K],
+            [DType::Q5K, DType::Q4K, DType::Q4K],
+            [DType::Q6K, DType::Q5K, DType::Q6K],
+            [DType::Q4K, DType::Q5K, DType::Q6K],
+        ];
+        for (types, n_rows) in types.iter().flat_map(|types| [1, 2, 200, 300].map(|n| (types, n))) {
             let mut random_values = Lcg::new(5);
-            let weights = GROUP_COLUMNS.map(|n| {
+            let columns = types.iter().zip(GROUP_COLUMNS);
+            let weights = columns.map(|(&dtype, n)| {
                 let bytes = random_weights(dtype, &mut random_values, (n, D), 0.02);
                 let bytes = &SharedBytes::from(bytes);
                 let source = MatrixSource { name: "test", rows: n, cols: D, dtype, bytes };
                 device.load_matrix(source).expect("a supported type")
             });
+            let weights: Vec<_> = weights.collect();
             let values = random(9, n_rows * D);
             let run = |weights: &[Weight]| {
                 let mut ops = body(Rows::of(Count::Tokens));
@@ -200,7 +211,7 @@ fn groups_of_many_rows_have_the_bits_of_single_products() {
             let single: Vec<u32> =
                 weights.iter().flat_map(|w| run(std::slice::from_ref(w))).collect();
             assert!(single.iter().any(|&bits| bits != 0));
-            assert!(run(&weights) == single, "{dtype}");
+            assert!(run(&weights) == single, "{types:?}, {n_rows} rows");
         }
     }
 }

@@ -36,7 +36,10 @@ pub(super) fn capabilities(gpu: &Gpu) -> Capabilities {
         row_classes: CLASSES,
         residuals: true,
         operand: Box::new(|op, _| operand_type(op)),
-        accepts: Box::new(accepts),
+        accepts: {
+            let gpu = gpu.clone();
+            Box::new(move |op, class| accepts(&gpu, op, class))
+        },
         fuses_norm: Box::new(move |op, class| {
             let weight = match op {
                 Op::Matmul(args) => &args.weight,
@@ -62,10 +65,10 @@ fn matrices(all: &[MatmulArgs]) -> Vec<&CudaMatrix> {
     all.iter().map(|args| matrix(&args.weight)).collect()
 }
 
-fn accepts(op: &Op, class: RowClass) -> bool {
+fn accepts(gpu: &Gpu, op: &Op, class: RowClass) -> bool {
     match op {
         Op::RopeKv(_) => true,
-        Op::MatmulGroup(all) => can_group(&matrices(all)),
+        Op::MatmulGroup(all) => can_group(gpu, &matrices(all), class.min..=class.max),
         // A norm of few rows is that of their products.
         Op::AllReduceNorm(args) => class.min > MAX_GEMV_ROWS && args.bias.is_none(),
         Op::GatedProduct(args) => {

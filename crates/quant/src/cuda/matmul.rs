@@ -1,6 +1,9 @@
 //! Products and embeddings.
 
+use std::ops::RangeInclusive;
+
 use bytemuck::{Pod, Zeroable};
+use stonechat_compute::DType;
 use stonechat_compute::cpu::{Activation, GatedActivation};
 use stonechat_compute::cuda::ops::moe::ExpertOrder;
 use stonechat_compute::cuda::ops::rows::gated_code;
@@ -111,6 +114,8 @@ struct MatmulParams {
     n_splits: u32,
     partials: u64,
     counters: u64,
+    n_first_factors: u32,
+    n_first_blocks: u32,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -137,6 +142,64 @@ fn activation_code(activation: Activation) -> u32 {
         Activation::Gelu => 1,
         Activation::GeluTanh => 2,
     }
+}
+
+/// Formats of the matrices of a launch.
+#[derive(Debug, Clone, Copy)]
+struct Formats {
+    module: &'static str,
+    first: &'static Format,
+    /// Matrices of the second one are behind those of the first.
+    second: Option<&'static Format>,
+}
+
+/// Pairs of types with kernels for both, those of mixed files: module, first and second type.
+const PAIRS: [(&str, DType, DType); 3] = [
+    ("q4_k_q5_k", DType::Q4K, DType::Q5K),
+    ("q4_k_q6_k", DType::Q4K, DType::Q6K),
+    ("q5_k_q6_k", DType::Q5K, DType::Q6K),
+];
+
+impl Formats {
+    fn one(format: &'static Format) -> Self {
+        Self { module: format.module, first: format, second: None }
+    }
+
+    /// Those of a group, if there are kernels for them.
+    fn of(all: &[&CudaMatrix]) -> Option<Self> {
+        let strips = |w: &&CudaMatrix| match w.order {
+            Order::Strips(format) => Some(format),
+            Order::Dense => None,
+        };
+        let formats: Vec<_> = all.iter().map(strips).collect::<Option<_>>()?;
+        let is_of = |dtypes: &[DType]| formats.iter().all(|format| dtypes.contains(&format.dtype));
+        if is_of(&[formats[0].dtype]) {
+            return Some(Self::one(formats[0]));
+        }
+        let &(module, first, second) = PAIRS.iter().find(|pair| is_of(&[pair.1, pair.2]))?;
+        let format = |dtype| formats.iter().find(|format| format.dtype == dtype).copied();
+        Some(Self { module, first: format(first)?, second: Some(format(second)?) })
+    }
+
+    /// Bytes of a unit of either format, and slots of it.
+    fn slots(&self) -> (usize, usize) {
+        let all = [Some(self.first), self.second];
+        let bytes = all.iter().flatten().map(|format| format.unit_bytes());
+        let slots = all.iter().flatten().map(|format| row_slots(format));
+        (bytes.max().unwrap_or(0), slots.max().unwrap_or(0))
+    }
+}
+
+/// Blocks of threads for `strips` of the first and of the second format, of so many bytes each, so that the last one ends first.
+/// A block has [`ROW_GROUPS`] strips at a time.
+fn n_first_blocks(n_blocks: usize, strips: [usize; 2], bytes: [usize; 2]) -> usize {
+    let time = |i: usize, blocks: usize| strips[i].div_ceil(ROW_GROUPS * blocks) * bytes[i];
+    let both = |first: &usize| {
+        let times = [time(0, *first), time(1, n_blocks - first)];
+        // Of equal splits the one with the shorter second time.
+        (times[0].max(times[1]), times[0].min(times[1]))
+    };
+    (1..n_blocks).min_by_key(both).unwrap_or(1)
 }
 
 fn params(w: &CudaMatrix, format: &Format, x: Operand) -> MatmulParams {
@@ -167,7 +230,7 @@ fn factor(w: &CudaMatrix, out: Output, bias: u64) -> Factor {
 fn launch_gemv(
     list: &mut CommandList,
     scratch: &mut dyn Scratch,
-    format: &'static Format,
+    formats: Formats,
     mut params: MatmulParams,
     work: GemvWork,
 ) {
@@ -176,14 +239,25 @@ fn launch_gemv(
     let is_row = params.m == 1 && params.blocks == 0;
     if is_row && has_row_kernel(list.gpu(), params.cols as usize) {
         let row_bytes = 512 * params.k_tiles.div_ceil(4) as usize;
-        let slot_bytes = 8 * ROW_GROUPS * row_slots(format) * format.unit_bytes();
+        let (unit_bytes, slots) = formats.slots();
+        let slot_bytes = 8 * ROW_GROUPS * slots * unit_bytes;
         let shared_bytes = (slot_bytes + row_bytes).max(MIN_ROW_BYTES);
-        let kernel = list.gpu().kernel(&ARCHIVE, format.module, "gemv_row", MAX_SHARED_BYTES);
-        let grid = [work.n_strips.min(n_multiprocessors), 1, 1];
+        let kernel = list.gpu().kernel(&ARCHIVE, formats.module, "gemv_row", MAX_SHARED_BYTES);
+        let n_blocks = work.n_strips.min(n_multiprocessors);
+        if let Some(second) = formats.second {
+            let n_first = params.factors[..params.n_first_factors as usize].iter();
+            let n_first: usize = n_first.map(|f| (f.n as usize).div_ceil(STRIP_ROWS)).sum();
+            let bytes = [formats.first, second].map(Format::unit_bytes);
+            let strips = [n_first, work.n_strips - n_first];
+            params.n_first_blocks = n_first_blocks(n_blocks, strips, bytes) as u32;
+        }
+        let grid = [n_blocks, 1, 1];
         let launch = Launch { grid, threads: ROW_GROUPS * THREADS, shared_bytes };
         list.launch(kernel, launch, &params);
         return;
     }
+    let format = formats.first;
+    assert!(formats.second.is_none(), "GEMV of {} has one format", formats.module);
     let shape = GemvShape::new(device.into(), format, &work);
     (params.block_strips, params.n_stages) = (shape.strips as u32, shape.stages as u32);
     params.n_splits = shape.n_splits as u32;
@@ -194,10 +268,14 @@ fn launch_gemv(
 }
 
 /// Launches GEMM. Blocks of 256 rows of activations read weights half as often; they pay if they fill the device.
-fn launch_gemm(list: &mut CommandList, format: &'static Format, params: &MatmulParams) {
+fn launch_gemm(list: &mut CommandList, formats: Formats, mut params: MatmulParams) {
     let device = list.gpu().device();
     let factors = &params.factors[..params.n_factors as usize];
-    let y = factors.iter().map(|factor| (factor.n as usize).div_ceil(GEMM_BLOCK)).sum::<usize>();
+    let blocks = |all: &[Factor]| -> usize {
+        all.iter().map(|factor| (factor.n as usize).div_ceil(GEMM_BLOCK)).sum()
+    };
+    let y = blocks(factors);
+    params.n_first_blocks = blocks(&factors[..params.n_first_factors as usize]) as u32;
     let rows = params.m as usize;
     let n_multiprocessors = device.n_multiprocessors as usize;
     let (name, block_rows, stages) = match device.capability {
@@ -207,9 +285,9 @@ fn launch_gemm(list: &mut CommandList, format: &'static Format, params: &MatmulP
     };
     // A stage is a tile of activations. They begin at multiples of 1,024 bytes.
     let shared_bytes = stages * block_rows * 128 + 1024;
-    let kernel = list.gpu().kernel(&ARCHIVE, format.module, name, shared_bytes);
+    let kernel = list.gpu().kernel(&ARCHIVE, formats.module, name, shared_bytes);
     let grid = [rows.div_ceil(block_rows), y, 1];
-    list.launch(kernel, Launch { grid, threads: THREADS, shared_bytes }, params);
+    list.launch(kernel, Launch { grid, threads: THREADS, shared_bytes }, &params);
 }
 
 fn n_strips(w: &CudaMatrix) -> usize {
@@ -230,17 +308,25 @@ pub fn fuses_norm(gpu: &Gpu, k: usize) -> bool {
     has_row_kernel(gpu, k) && k.is_multiple_of(4)
 }
 
-/// Whether one launch multiplies with all of these matrices.
+/// Whether one launch multiplies so many rows with all of these matrices.
 #[must_use]
-pub fn can_group(all: &[&CudaMatrix]) -> bool {
-    let is_like = |w: &&CudaMatrix| w.dtype() == all[0].dtype() && w.k() == all[0].k();
-    all.len() <= MAX_GROUP && all[0].reads_operand() && all.iter().all(is_like)
+pub fn can_group(gpu: &Gpu, all: &[&CudaMatrix], n_rows: RangeInclusive<usize>) -> bool {
+    let k = all[0].k();
+    let has_pairs = if *n_rows.start() > MAX_GEMV_ROWS {
+        gpu.device().capability == (9, 0)
+    } else {
+        *n_rows.end() == 1 && has_row_kernel(gpu, k)
+    };
+    all.len() <= MAX_GROUP
+        && all.iter().all(|w| w.k() == k)
+        && Formats::of(all).is_some_and(|formats| formats.second.is_none() || has_pairs)
 }
 
 /// Whether one launch multiplies with gate and up.
 #[must_use]
 pub fn can_pair(gate: &CudaMatrix, up: &CudaMatrix) -> bool {
-    can_group(&[gate, up]) && gate.n() == up.n()
+    let is_like = (gate.dtype(), gate.k(), gate.n()) == (up.dtype(), up.k(), up.n());
+    is_like && gate.reads_operand()
 }
 
 /// `act(x·Wᵀ + bias)` of any number of rows.
@@ -261,10 +347,11 @@ pub fn matmul(
     params.n_factors = 1;
     params.activation = activation_code(activation);
     params.accumulate = u32::from(accumulate);
+    let formats = Formats::one(format);
     if x.rows <= MAX_GEMV_ROWS {
-        launch_gemv(list, scratch, format, params, GemvWork::of_rows(x.rows, w.k(), n_strips(w)));
+        launch_gemv(list, scratch, formats, params, GemvWork::of_rows(x.rows, w.k(), n_strips(w)));
     } else {
-        launch_gemm(list, format, &params);
+        launch_gemm(list, formats, params);
     }
 }
 
@@ -278,18 +365,22 @@ pub fn matmul_group(
     x: Operand,
     all: &[(&CudaMatrix, Output, u64)],
 ) {
-    let Order::Strips(format) = all[0].0.order else { panic!("a group of f32 weights") };
-    let mut params = params(all[0].0, format, x);
+    let matrices: Vec<_> = all.iter().map(|(w, ..)| *w).collect();
+    let formats = Formats::of(&matrices).expect("a group with a kernel");
+    let mut params = params(all[0].0, formats.first, x);
     params.n_factors = all.len() as u32;
-    for (to, (w, out, bias)) in params.factors.iter_mut().zip(all) {
-        *to = factor(w, *out, *bias);
+    let is_first = |w: &CudaMatrix| w.dtype() == formats.first.dtype;
+    let (first, second): (Vec<_>, Vec<_>) = all.iter().partition(|(w, ..)| is_first(w));
+    params.n_first_factors = if second.is_empty() { 0 } else { first.len() as u32 };
+    for (to, (w, out, bias)) in params.factors.iter_mut().zip(first.into_iter().chain(second)) {
+        *to = factor(w, out, bias);
     }
     if x.rows <= MAX_GEMV_ROWS {
         let strips = all.iter().map(|(w, ..)| n_strips(w)).sum();
         let work = GemvWork::of_rows(x.rows, all[0].0.k(), strips);
-        launch_gemv(list, scratch, format, params, work);
+        launch_gemv(list, scratch, formats, params, work);
     } else {
-        launch_gemm(list, format, &params);
+        launch_gemm(list, formats, params);
     }
 }
 
@@ -313,7 +404,8 @@ pub fn matmul_gated(
     params.factors[1] = factor(up, out, 0);
     (params.activation, params.alpha, params.limit) = gated_code(activation);
     let work = GemvWork::of_rows(x.rows, gate.k(), n_strips(gate));
-    launch_gemv(list, scratch, format, params, GemvWork { is_gated: true, ..work });
+    let work = GemvWork { is_gated: true, ..work };
+    launch_gemv(list, scratch, Formats::one(format), params, work);
 }
 
 /// Choices of a block of an expert, for so many choices of so many experts: as many as a block of threads of each matrix has.
@@ -378,7 +470,7 @@ pub fn matmul_experts(
     let strips = if n.is_multiple_of(STRIP_ROWS) { n / STRIP_ROWS } else { n / STRIP_ROWS + 2 };
     let work = GemvWork::of_rows(order.block_len, w.k(), strips);
     let work = GemvWork { n_expert_blocks: Some(order.n_blocks), ..work };
-    launch_gemv(list, scratch, format, params, work);
+    launch_gemv(list, scratch, Formats::one(format), params, work);
 }
 
 fn dense(

@@ -76,21 +76,29 @@ struct ElementParams {
 
 enum ElementOp { ELEMENT_ADD, ELEMENT_SOFT_CAP, ELEMENT_GATED };
 
-// out = op(x, y), packed.
+DEVICE float element(const ElementParams &p, float x, float y) {
+    switch (p.op) {
+    case ELEMENT_ADD: return x + y;
+    case ELEMENT_SOFT_CAP: return p.alpha * tanhf(x / p.alpha);
+    default: return gated_activation(x, y, p.activation, p.alpha, p.limit);
+    }
+}
+
+// out = op(x, y), packed. Grid: (threads of four columns, rows).
 KERNEL(256) elementwise(const __grid_constant__ ElementParams p) {
     begin_kernel();
-    size_t n = (size_t)p.n_rows * p.cols;
-    for (size_t i = blockIdx.x * 256ull + threadIdx.x; i < n; i += gridDim.x * 256ull) {
-        size_t row = i / p.cols, col = i % p.cols;
-        float x = p.x[row * p.x_stride + col], y = 0.f;
-        if (p.op != ELEMENT_SOFT_CAP) y = p.y[row * p.y_stride + col];
-        float z;
-        switch (p.op) {
-        case ELEMENT_ADD: z = x + y; break;
-        case ELEMENT_SOFT_CAP: z = p.alpha * tanhf(x / p.alpha); break;
-        default: z = gated_activation(x, y, p.activation, p.alpha, p.limit);
+    u32 col = 4 * (blockIdx.x * 256 + threadIdx.x);
+    if (col >= p.cols) return;
+    bool is_whole = ((p.cols | p.x_stride | p.y_stride) & 3) == 0 && (((u64)p.x | (u64)p.y | (u64)p.out.values) & 15) == 0;
+    for (size_t row = blockIdx.y; row < p.n_rows; row += gridDim.y) {
+        const float *xs = p.x + row * p.x_stride + col, *ys = p.y + row * p.y_stride + col;
+        size_t at = row * p.cols + col;
+        if (is_whole) {
+            float4 x = *(const float4 *)xs, y = *(const float4 *)ys;
+            store4(p.out, at, make_float4(element(p, x.x, y.x), element(p, x.y, y.y), element(p, x.z, y.z), element(p, x.w, y.w)));
+        } else {
+            for (u32 c = 0; c < min(4u, p.cols - col); c++) store(p.out, at + c, element(p, xs[c], ys[c]));
         }
-        store(p.out, i, z);
     }
 }
 

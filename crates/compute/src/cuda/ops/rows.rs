@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{OPERAND_COLUMNS, Output, Rows, launch, launch_elements};
+use super::{MAX_BLOCKS, OPERAND_COLUMNS, Output, Rows, THREADS, launch, launch_elements};
 use crate::cpu::GatedActivation;
 use crate::cuda::CommandList;
 
@@ -144,7 +144,8 @@ fn elementwise(
         alpha,
         limit,
     };
-    launch_elements(list, MODULE, "elementwise", x.rows * x.cols, &params);
+    let grid = [x.cols.div_ceil(4 * THREADS), x.rows.min(MAX_BLOCKS), 1];
+    launch(list, (MODULE, "elementwise"), grid, THREADS, &params);
 }
 
 /// `x + y`.

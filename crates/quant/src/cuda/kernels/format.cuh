@@ -22,7 +22,8 @@
 //                             A: s_0, bits 6, 7: s_1 & 3    B: m_0, bits 6, 7: m_1 & 3    C: s_1 >> 2, bits 4..8: m_1 >> 2
 //   q6_k, q3_k, iq4_xs (S8)   scales i8 [16][j % 2][h / 2][j / 2][h % 2], then d f16 [16]
 //   q2_k (S4)                 scale and minimum nibbles in the same order, then d and dmin f16 [16][2]
-#pragma once
+//
+// A source with two formats includes it, product.cuh and kernels in a namespace for each.
 #include "common.cuh"
 
 enum FormatId { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4, F16 };

@@ -1,6 +1,5 @@
 // GEMM: products of many rows, with weights in f16.
-#pragma once
-#include "product.cuh"
+#include "params.cuh"
 
 struct Unit {
     Raw chunks[UNIT_CHUNKS];
@@ -37,9 +36,9 @@ DEVICE void store_gemm(const MatmulParams &p, const Factor &f, u32 row, u32 n, f
 }
 
 // Factor of a block of 128 rows of weights, and its first row.
-DEVICE const Factor &factor_of_block(const MatmulParams &p, u32 block, u32 &first_n) {
-    u32 i = 0;
-    for (; i + 1 < p.n_factors && block >= (p.factors[i].n + 127) / 128; i++) block -= (p.factors[i].n + 127) / 128;
+DEVICE const Factor &factor_of_block(const MatmulParams &p, const Share &share, u32 &first_n) {
+    u32 i = share.first, block = share.block;
+    for (; i + 1 < share.end && block >= (p.factors[i].n + 127) / 128; i++) block -= (p.factors[i].n + 127) / 128;
     first_n = block * 128;
     return p.factors[i];
 }
@@ -54,7 +53,7 @@ KERNEL(256) gemm(const __grid_constant__ MatmulParams p) {
     load_codebook();
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
     u32 block_n;
-    const Factor &f = factor_of_block(p, blockIdx.y, block_n);
+    const Factor &f = factor_of_block(p, whole_share(p, blockIdx.y, gridDim.y), block_n);
     u32 first_row = blockIdx.x * 128, first_n = block_n + warp % 4 * 32, warp_rows = warp / 4 * 64;
     u64 strip_bytes = (u64)p.n_chunks * CHUNK_BYTES;
     u32 n_strips = (f.n + 15) / 16;

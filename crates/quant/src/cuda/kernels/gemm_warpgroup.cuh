@@ -4,7 +4,6 @@
 //   x          stages of a tile in shared memory: 16 KB (N = 128) or 32 KB, copied S - 2 tiles ahead
 //   weights    memory -> L2, 4 units ahead -> registers, one unit ahead -> f16, while the tile before is multiplied
 //   epilogue   sums through shared memory; a lane has 4 columns: bias, activation, residual and results are vectors
-#pragma once
 #include "wgmma.cuh"
 
 // Stages of x.
@@ -18,15 +17,15 @@ DEVICE void prefetch_unit(const u8 *strip, u32 first, u32 k_tiles, u32 lane) {
     for (u32 i = lane; i < LINES; i += 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + 128 * i));
 }
 
-// Grid: (blocks of N rows of x, blocks of 128 rows of the weights of all factors).
-template <int N> DEVICE void wgmma(const MatmulParams &p) {
+// Grid: (blocks of N rows of x, blocks of 128 rows of the weights of all factors). `share`: of the second.
+template <int N> DEVICE void wgmma(const MatmulParams &p, const Share &share) {
     extern __shared__ uint4 shared[];
     launch_dependents();
     load_codebook();
     constexpr u32 S = X_STAGES<N>, STAGE_BYTES = N * 128, AHEAD = 4 * UNIT;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
     u32 block_n;
-    const Factor &f = factor_of_block(p, blockIdx.y, block_n);
+    const Factor &f = factor_of_block(p, share, block_n);
     u32 first_row = blockIdx.x * N, first_n = block_n + warp * 16;
     u64 strip_bytes = (u64)p.n_chunks * CHUNK_BYTES;
     // Behind the last strip: the last one, whose results are not stored.
@@ -126,6 +125,3 @@ template <int N> DEVICE void wgmma(const MatmulParams &p) {
         }
     }
 }
-
-KERNEL(256) wgmma_128(const __grid_constant__ MatmulParams p) { wgmma<128>(p); }
-KERNEL(256) wgmma_256(const __grid_constant__ MatmulParams p) { wgmma<256>(p); }

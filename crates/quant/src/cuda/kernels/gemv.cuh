@@ -4,8 +4,6 @@
 // ahead, once for all strips.
 //
 // Parts are added in their order. Blocks of small matrices have some of the parts each; the last block adds those of all.
-#pragma once
-#include "product.cuh"
 
 // Sums of 8 rows of x in a unit.
 constexpr u32 SUMS = MIN_GROUPS * 32;

@@ -1,13 +1,9 @@
 // GEMV of one row, by bulk copies (Hopper and later).
-#pragma once
-#include "product.cuh"
+#include "params.cuh"
 #include "row_norm.cuh"
 
 // Slots of a warp's weights in shared memory: units on their way.
-constexpr u32 SLOTS = UNIT_BYTES > 4000 ? 2 : 3;
-// Groups of 8 warps of a block, each with strips of its own.
-constexpr u32 GROUPS = 2;
-
+constexpr u32 SLOTS = UNIT_BYTES > 4000 ? 2 : MAX_SLOTS;
 #if __CUDA_ARCH__ >= 900
 // Place of column c of the operand in shared memory: the 8 columns of a lane in 32 are adjacent.
 DEVICE u32 row_index(u32 c) { return (c & ~31u) | (c & 12) << 1 | (c & 16) >> 2 | (c & 3); }
@@ -69,28 +65,28 @@ struct RowProducts {
 // One row. As `gemv`, with weights by bulk copies to slots of each warp, before the kernel waits for its inputs, and the operand in
 // shared memory. A block takes more than half of the shared memory of a multiprocessor: two blocks on one would leave others idle.
 // The block of the next kernel starts, and loads its weights, when that of this one ends.
-extern "C" __global__ void __launch_bounds__(256 * GROUPS, 2) gemv_row(const __grid_constant__ MatmulParams p) {
+DEVICE void multiply_row(const MatmulParams &p, const Share &share, RowShared &shared) {
     extern __shared__ uint4 weights_and_row[];
-    __shared__ u64 barriers[GROUPS * PARTS * SLOTS];
-    __shared__ float partials[GROUPS][2][2 * PARTS * 16];
-    __shared__ float norm_sums[GROUPS][PARTS];
+    auto &norm_sums = shared.norm_sums;
     launch_dependents();
     load_codebook();
     u32 lane = threadIdx.x % 32, group = threadIdx.x / 256, thread = threadIdx.x % 256, warp = thread / 32;
     u8 *slots = (u8 *)weights_and_row + (group * PARTS + warp) * SLOTS * UNIT_BYTES;
     u16 *x = (u16 *)((u8 *)weights_and_row + GROUPS * PARTS * SLOTS * UNIT_BYTES);
-    u32 barrier = shared_address(barriers + (group * PARTS + warp) * SLOTS);
+    u32 barrier = shared_address(shared.barriers + (group * PARTS + warp) * SLOTS);
     if (lane < SLOTS) init_barrier(barrier + 8 * lane);
     publish_shared();
     __syncwarp();
     u64 strip_bytes = (u64)p.n_chunks * CHUNK_BYTES;
     // Items: strips of all factors, or of a gated pair.
-    u32 n_first = (p.factors[0].n + 15) / 16, n_items = n_first, n_second = 0;
-    if (!p.is_gated && p.n_factors > 1) n_second = (p.factors[1].n + 15) / 16, n_items += n_second;
-    if (!p.is_gated && p.n_factors > 2) n_items += (p.factors[2].n + 15) / 16;
+    const Factor *factors = p.factors + share.first;
+    u32 n_factors = share.end - share.first;
+    u32 n_first = (factors[0].n + 15) / 16, n_items = n_first, n_second = 0;
+    if (!p.is_gated && n_factors > 1) n_second = (factors[1].n + 15) / 16, n_items += n_second;
+    if (!p.is_gated && n_factors > 2) n_items += (factors[2].n + 15) / 16;
     auto factor_of = [&](u32 item) -> u32 { return item < n_first ? 0 : item < n_first + n_second ? 1 : 2; };
     auto strip_of = [&](u32 item) -> u32 { return item < n_first ? item : item < n_first + n_second ? item - n_first : item - n_first - n_second; };
-    u32 first_item = blockIdx.x + group * gridDim.x, step = gridDim.x * GROUPS;
+    u32 first_item = share.block + group * share.n_blocks, step = share.n_blocks * GROUPS;
     // The next unit to copy: item, pass, first tile.
     u32 next_item = first_item, next_pass = 0, next_tile = warp * UNIT;
     auto copy_next = [&](u32 slot) {
@@ -98,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(256 * GROUPS, 2) gemv_row(const __g
         if (lane == 0) {
             // The last unit may have fewer tiles than others only if chunks are tiles.
             u32 bytes = TILES == 4 ? UNIT_BYTES : min((u32)UNIT, p.k_tiles - next_tile) * CHUNK_BYTES;
-            const u8 *from = p.factors[p.is_gated ? next_pass : factor_of(next_item)].weights + strip_of(next_item) * strip_bytes;
+            const u8 *from = factors[p.is_gated ? next_pass : factor_of(next_item)].weights + strip_of(next_item) * strip_bytes;
             expect_copies(barrier + 8 * slot, bytes);
             copy_bulk(shared_address(slots + slot * UNIT_BYTES), from + (u64)(next_tile / TILES) * CHUNK_BYTES, bytes, barrier + 8 * slot);
         }
@@ -143,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(256 * GROUPS, 2) gemv_row(const __g
     RowProducts products;
     u32 slot = 0, phase = 0, side = 0;
     for (u32 item = first_item; item < n_items; item += step, side ^= 1) {
-        float *partial = partials[group][side];
+        float *partial = shared.partials[group][side];
         for (u32 pass = 0; pass <= p.is_gated; pass++) {
             products.clear();
 #pragma unroll 1
@@ -158,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(256 * GROUPS, 2) gemv_row(const __g
         }
         // The other side is read until here at most.
         group_barrier(group);
-        const Factor &f = p.factors[p.is_gated ? 0 : factor_of(item)];
+        const Factor &f = factors[p.is_gated ? 0 : factor_of(item)];
         u32 n = thread, column = strip_of(item) * 16 + n;
         if (n >= 16 || column >= f.n) continue;
         float y = 0.f;

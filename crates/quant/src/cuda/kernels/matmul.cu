@@ -14,9 +14,23 @@
 // Activations are f16, in an order of columns in which lanes load what instructions need, see `operand_index`; sums are f32.
 // Weights are f16; GEMV has integers instead for formats with integer scales, and scales sums of 256 columns in f32. Both kernels of
 // GEMV add a part of the columns in order, then the parts in theirs: the sums of a row of y do not depend on the other rows of x.
+#include "format.cuh"
+#include "product.cuh"
+
 #include "gemm.cuh"
 #include "gemv.cuh"
 #include "gemv_row.cuh"
+
+#if __CUDA_ARCH__ >= 900
+ROW_KERNEL gemv_row(const __grid_constant__ MatmulParams p) {
+    __shared__ RowShared shared;
+    multiply_row(p, whole_share(p, blockIdx.x, gridDim.x), shared);
+}
+#endif
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+KERNEL(256) wgmma_128(const __grid_constant__ MatmulParams p) { wgmma<128>(p, whole_share(p, blockIdx.y, gridDim.y)); }
+KERNEL(256) wgmma_256(const __grid_constant__ MatmulParams p) { wgmma<256>(p, whole_share(p, blockIdx.y, gridDim.y)); }
+#endif
 
 struct EmbedParams {
     const u8 *table;

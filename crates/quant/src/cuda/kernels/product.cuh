@@ -1,38 +1,8 @@
-// Parameters of products, and units of weights.
-#pragma once
-#include "format.cuh"
+// Units of weights, behind format.cuh and params.cuh.
 
 constexpr int UNIT = FORMAT == F16 ? 2 : 4; // Tiles.
 constexpr int UNIT_CHUNKS = UNIT / TILES > 0 ? UNIT / TILES : 1;
 constexpr u32 UNIT_BYTES = UNIT_CHUNKS * CHUNK_BYTES;
-// Parts of the columns, with a sum each: units part, part + PARTS and so on.
-constexpr int PARTS = 8;
-
-struct Factor {
-    const u8 *weights;
-    const float *bias;
-    Output out;
-    u32 n, out_stride;
-};
-
-struct MatmulParams {
-    Factor factors[3]; // Gated: gate, up; the result is that of the first.
-    const u16 *x;
-    const u32 *order, *blocks; // Experts: see moe.cu; null otherwise.
-    u32 m, k_tiles, n_chunks, x_stride;
-    u32 n_factors, activation, accumulate, is_gated;
-    float alpha, limit;
-    u32 choices_per_row, cols;
-    // One row: RMS norm of `row` as the operand, which is also written to `normed`, unless null.
-    const float *row, *norm_weight;
-    float *normed;
-    float eps;
-    // GEMV: strips of a block, stages of its shared memory, blocks that share the parts of a strip.
-    u32 block_strips, n_stages, n_splits;
-    // GEMV with splits: sums of parts, and blocks that have stored theirs, zeros at first.
-    float4 *partials;
-    u32 *counters;
-};
 
 // Sums of blocks of x for minima: of a group of 8 blocks, the lane's 2 t and 2 t + 1, as the second factor of an instruction whose
 // first one has the minima twice. A sum is that of two f16.
