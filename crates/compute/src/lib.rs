@@ -10,6 +10,7 @@ mod dtype;
 mod error;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod kernel_times;
+mod log_mel;
 pub mod op;
 mod parts;
 mod scratch;
@@ -24,6 +25,7 @@ pub use dtype::DType;
 pub use error::{Error, Result};
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub use kernel_times::KernelTime;
+pub use log_mel::{LogMelTables, MelFilter};
 pub use parts::Parts;
 pub use scratch::with_scratch;
 pub use shared_bytes::{ByteOwner, SharedBytes};

@@ -8,11 +8,13 @@
 //! | `attention` | decode and prefill over pages |
 //! | `moe` | routing, order by expert, weighted sum |
 //! | `top_k` | largest values of rows |
+//! | `log_mel` | log mel powers of audio |
 //! | `all_reduce` | sums and gathers over ranks |
 
 pub mod all_reduce;
 pub mod attention;
 pub mod kv;
+pub mod log_mel;
 pub mod moe;
 pub mod rope;
 pub mod rows;
