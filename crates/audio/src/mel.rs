@@ -9,9 +9,11 @@
 mod filters;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use realfft::{RealFftPlanner, RealToComplex};
+use stonechat_compute::LogMelTables;
 
 use crate::Error;
 use filters::FilterBank;
@@ -128,21 +130,64 @@ impl LogMel {
         padding_samples: usize,
         for_each: impl Fn(&mut [MelChunk<'_>], &(dyn Fn(&mut MelChunk<'_>) + Sync)),
     ) -> Mel {
+        let n_frames = (samples.len() + padding_samples) / HOP;
+        let data = vec![0.0f32; n_frames * self.n_mels()];
+        self.finish(samples, padding_samples, data, (0..0, f32::NEG_INFINITY), for_each)
+    }
+
+    /// [`compute_by`](Self::compute_by) with the frames whose windows lie within `samples` from `log_powers`, a device's kernel.
+    /// It gets the samples of these windows and memory `[frames, n_mels]` for `log10(max(power, 1e-10))`, and returns the largest
+    /// of these values. It is not called if there are no such frames.
+    ///
+    /// # Errors
+    /// That of `log_powers`.
+    pub fn compute_with<E>(
+        &self,
+        samples: &[f32],
+        padding_samples: usize,
+        log_powers: impl FnOnce(&[f32], &mut [f32]) -> Result<f32, E>,
+        for_each: impl Fn(&mut [MelChunk<'_>], &(dyn Fn(&mut MelChunk<'_>) + Sync)),
+    ) -> Result<Mel, E> {
         let n_mels = self.n_mels();
         let n_frames = (samples.len() + padding_samples) / HOP;
         let mut data = vec![0.0f32; n_frames * n_mels];
-        let chunks = data.chunks_mut(CHUNK_FRAMES * n_mels).enumerate();
-        let mut chunks: Vec<_> = chunks
-            .map(|(i, data)| MelChunk { first: i * CHUNK_FRAMES, data, max: f32::NEG_INFINITY })
-            .collect();
+        let inside = frames_inside(samples.len(), n_frames);
+        let mut top = f32::NEG_INFINITY;
+        if !inside.is_empty() {
+            let windows = window_start(inside.start)..window_start(inside.end - 1) + N_FFT;
+            let out = &mut data[inside.start * n_mels..inside.end * n_mels];
+            top = log_powers(&samples[windows], out)?;
+        }
+        Ok(self.finish(samples, padding_samples, data, (inside, top), for_each))
+    }
+
+    /// Window and filters, for a device's kernel.
+    pub fn tables(&self) -> LogMelTables<'_> {
+        LogMelTables { window: &self.window, hop: HOP, filters: self.filters.bands().collect() }
+    }
+
+    /// Computes the frames outside of `done`, whose log10 powers have this maximum, and normalizes all.
+    fn finish(
+        &self,
+        samples: &[f32],
+        padding_samples: usize,
+        mut data: Vec<f32>,
+        (done, done_max): (Range<usize>, f32),
+        for_each: impl Fn(&mut [MelChunk<'_>], &(dyn Fn(&mut MelChunk<'_>) + Sync)),
+    ) -> Mel {
+        let n_mels = self.n_mels();
+        let (head, rest) = data.split_at_mut(done.start * n_mels);
+        let tail = &mut rest[done.len() * n_mels..];
+        let mut chunks = chunks(0, head, n_mels);
+        chunks.extend(self::chunks(done.end, tail, n_mels));
         for_each(&mut chunks, &|chunk| self.transform(samples, padding_samples, chunk));
-        let top = chunks.iter().fold(f32::NEG_INFINITY, |top, chunk| top.max(chunk.max));
-        for_each(&mut chunks, &|chunk| {
+        let top = chunks.iter().fold(done_max, |top, chunk| top.max(chunk.max));
+        for_each(&mut self::chunks(0, &mut data, n_mels), &|chunk| {
             for x in &mut *chunk.data {
                 *x = (x.max(top - 8.0) + 4.0) / 4.0;
             }
         });
-        Mel { n_mels, n_frames, data }
+        Mel { n_mels, n_frames: data.len() / n_mels, data }
     }
 
     /// Computes the log10 mel powers of a chunk and their maximum.
@@ -175,6 +220,26 @@ impl LogMel {
             }
         }
     }
+}
+
+/// Chunks of the frames from `first` on in `data`, `[frames][n_mels]`.
+fn chunks(first: usize, data: &mut [f32], n_mels: usize) -> Vec<MelChunk<'_>> {
+    let chunks = data.chunks_mut(CHUNK_FRAMES * n_mels).enumerate();
+    chunks
+        .map(|(i, data)| MelChunk { first: first + i * CHUNK_FRAMES, data, max: f32::NEG_INFINITY })
+        .collect()
+}
+
+/// First sample of the window of a frame that does not start before the signal.
+fn window_start(frame: usize) -> usize {
+    frame * HOP - N_FFT / 2
+}
+
+/// Those of `n_frames` frames whose windows lie within `n_samples` samples.
+fn frames_inside(n_samples: usize, n_frames: usize) -> Range<usize> {
+    let first = (N_FFT / 2).div_ceil(HOP);
+    let end = n_samples.checked_sub(N_FFT / 2).map_or(0, |last| last / HOP + 1).min(n_frames);
+    if first < end { first..end } else { 0..0 }
 }
 
 /// Copies the window of frame `index` out of the reflected, padded signal.

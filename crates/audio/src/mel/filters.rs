@@ -1,5 +1,7 @@
 //! The mel filter bank, in a form that touches only the bins under each triangle.
 
+use stonechat_compute::MelFilter;
+
 use super::N_BINS;
 
 /// One triangle: its weights over `first_bin..first_bin + weights.len()`.
@@ -57,6 +59,12 @@ impl FilterBank {
             row[band.first_bin..band.first_bin + band.weights.len()].copy_from_slice(&band.weights);
         }
         rows
+    }
+
+    /// The triangles.
+    pub(super) fn bands(&self) -> impl Iterator<Item = MelFilter<'_>> {
+        let bands = self.bands.iter();
+        bands.map(|band| MelFilter { first_bin: band.first_bin, weights: &band.weights })
     }
 
     pub(super) fn n_mels(&self) -> usize {

@@ -88,3 +88,33 @@ fn any_length_gives_finite_frames_and_windows_are_padded_with_zeros() {
         assert!(window[n_real..].iter().all(|&x| x == 0.0));
     }
 }
+
+#[test]
+fn frames_of_a_kernel_and_of_the_host_make_one_spectrogram() {
+    let log_mel = LogMel::new(80);
+    for n in [0, 1, 150, 199, 200, 201, 400, 519, 520, 521, 679, 680, 1000, 100_003] {
+        for padding in [0, 1, 160, 3000] {
+            let samples = synthetic(n);
+            let mut n_frames = 0;
+            // The window of frame 2 starts at sample 120.
+            let kernel = |windows: &[f32], out: &mut [f32]| {
+                n_frames = out.len() / 80;
+                assert_eq!(windows.len(), (n_frames - 1) * HOP + N_FFT);
+                assert_eq!(windows, &samples[120..120 + windows.len()]);
+                let signal = [&[0.0; 120], windows].concat();
+                let mut chunk = MelChunk { first: 2, data: out, max: f32::NEG_INFINITY };
+                log_mel.transform(&signal, 0, &mut chunk);
+                Ok::<_, Error>(chunk.max)
+            };
+            let got = log_mel.compute_with(&samples, padding, kernel, |chunks, task| {
+                chunks.iter_mut().for_each(task);
+            });
+            assert_eq!(got.unwrap(), log_mel.compute(&samples, padding), "{n} and {padding}");
+            let ends = (0..(n + padding) / HOP).map(|frame| frame * HOP + N_FFT / 2);
+            let inside = ends.filter(|&end| end >= N_FFT && end <= n).count();
+            assert_eq!(n_frames, inside, "{n} and {padding}");
+        }
+    }
+    let fail = |_: &[f32], _: &mut [f32]| Err("a fault");
+    assert_eq!(log_mel.compute_with(&synthetic(1000), 0, fail, |_, _| ()), Err("a fault"));
+}
