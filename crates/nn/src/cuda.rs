@@ -5,26 +5,29 @@
 //! | `cuda/capabilities.rs` | ops and types that there are kernels for |
 //! | `cuda/executable.rs` | a compiled program: memory, steps, results |
 //! | `cuda/record.rs` | kernels of each op |
+//! | `cuda/log_mel.rs` | log-mel spectrograms |
 //! | `cuda/group.rs` | tensor parallelism: several GPUs as one device |
 //! | `cuda/memory.rs` | memory of a program's values, scratch memory |
 
 mod capabilities;
 mod executable;
 mod group;
+mod log_mel;
 mod memory;
 mod record;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stonechat_compute::DType;
 use stonechat_compute::cuda::{ARCHIVE, Buffer, Counters, CudaDevice, Gpu, Uploads};
 use stonechat_compute::op::{Weight, WeightInfo, WeightLayout};
+use stonechat_compute::{DType, LogMelTables};
 use stonechat_quant::cuda::CudaMatrix;
 
 use self::capabilities::capabilities;
 use self::executable::CudaExecutable;
 pub use self::group::CudaGroup;
-use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
+use self::log_mel::CudaLogMel;
+use crate::device::{Counts, Device, DeviceApi, Executable, HostTask, LogMelKernel};
 use crate::fuse::Capabilities;
 use crate::host_threads::HostThreads;
 use crate::program::Program;
@@ -172,6 +175,14 @@ impl DeviceApi for Cuda {
         let buffer = Buffer::new(&self.gpu, size_of_val(values)).map_err(allocation_error)?;
         self.gpu.upload(&buffer, 0, bytemuck::cast_slice(values))?;
         Ok(Weight::new(WeightInfo::values(values.len()), Arc::new(CudaWeight::Values(buffer))))
+    }
+
+    fn load_log_mel(
+        &self,
+        tables: &LogMelTables<'_>,
+    ) -> Result<Option<Box<dyn LogMelKernel>>, Error> {
+        let kernel = CudaLogMel::new(&self.gpu, tables).map_err(allocation_error)?;
+        Ok(kernel.map(|kernel| Box::new(kernel) as _))
     }
 
     fn start_profile(&self) -> bool {

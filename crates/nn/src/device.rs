@@ -14,7 +14,7 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use stonechat_compute::op::{Count, PoolId, Port, RowTable, Rows, SlotTable, Tensor, Weight};
-use stonechat_compute::{DType, SharedBytes};
+use stonechat_compute::{DType, LogMelTables, SharedBytes};
 
 use crate::fuse::{Capabilities, fuse};
 use crate::program::{Program, Segment, SegmentName};
@@ -146,6 +146,17 @@ pub trait DeviceApi: Debug + Send + Sync {
     /// [`Error::OutOfMemory`].
     fn load_values(&self, values: &[f32]) -> Result<Weight, Error>;
 
+    /// Loads the tables of a log-mel spectrogram and allocates memory for it; `None` if the device has no kernel.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], or if the device failed.
+    fn load_log_mel(
+        &self,
+        _tables: &LogMelTables<'_>,
+    ) -> Result<Option<Box<dyn LogMelKernel>>, Error> {
+        Ok(None)
+    }
+
     /// Starts to measure the time of kernels; whether the device can.
     fn start_profile(&self) -> bool {
         false
@@ -164,6 +175,20 @@ pub trait DeviceApi: Debug + Send + Sync {
     /// # Errors
     /// [`Error::OutOfMemory`], or [`Error::Unsupported`] if an op has no kernel.
     fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error>;
+}
+
+/// Log-mel kernel of a device, with its tables and memory. It runs beside the steps of executables; calls of several threads run
+/// one by one.
+pub trait LogMelKernel: Debug + Send + Sync {
+    /// Writes `log10(max(power, 1e-10))` of the mels of consecutive windows of `samples`, `[n_frames, n_mels]`. Waits for the device
+    /// and returns the largest value.
+    ///
+    /// # Errors
+    /// If the device failed.
+    ///
+    /// # Panics
+    /// If `samples` ends before the window of the last frame.
+    fn log_powers(&self, samples: &[f32], out: &mut [f32]) -> Result<f32, Error>;
 }
 
 /// A compiled program with its memory.

@@ -60,8 +60,8 @@ pub use cpu::{Cpu, OpTime, Repack};
 #[cfg(feature = "cuda")]
 pub use cuda::{Cuda, CudaGroup};
 pub use device::{
-    AttentionRows, Counts, Device, DeviceApi, Executable, HostFetches, HostTask, MatrixSource,
-    PortRange, Step, resolve_token, token_reference, warmup_batch_sizes,
+    AttentionRows, Counts, Device, DeviceApi, Executable, HostFetches, HostTask, LogMelKernel,
+    MatrixSource, PortRange, Step, resolve_token, token_reference, warmup_batch_sizes,
 };
 pub use error::Error;
 pub use fuse::{Capabilities, OfOp, Writes, fuse};

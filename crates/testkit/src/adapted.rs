@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stonechat_compute::DType;
+use stonechat_compute::{DType, LogMelTables};
 use stonechat_nn::op::{PoolId, Port, Weight};
 use stonechat_nn::{
     BoxFuture, Capabilities, Counts, Device, DeviceApi, Error, Executable, HostTask, LoadStats,
-    MatrixSource, PortRange, Program, Step,
+    LogMelKernel, MatrixSource, PortRange, Program, Step,
 };
 
-use crate::Reference;
+use crate::{Reference, ReferenceLogMel};
 
 /// A device with kernels of another one.
 #[derive(Debug)]
@@ -19,20 +19,38 @@ pub struct Adapted {
     fuses: bool,
     /// Most steps whose outputs were enqueued and not read, if the device runs ahead.
     max_in_flight: Option<Arc<AtomicUsize>>,
+    log_mel: Option<LogMelOutcome>,
+}
+
+/// Result of the log-mel kernel of [`Adapted::with_log_mel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogMelOutcome {
+    /// That of [`ReferenceLogMel`].
+    Reference,
+    /// An error.
+    Failure,
 }
 
 impl Adapted {
     /// The f64 oracle as a device that fuses no ops: it runs programs as they were recorded.
     #[must_use]
     pub fn unfused() -> Device {
-        Device::new(Self { device: Reference.into(), fuses: false, max_in_flight: None })
+        let device = Reference.into();
+        Device::new(Self { device, fuses: false, max_in_flight: None, log_mel: None })
     }
 
     /// `device` as one that runs steps while the host goes on. `max_in_flight` is raised to the most steps in flight.
     #[must_use]
     pub fn running_ahead(device: impl Into<Device>, max_in_flight: &Arc<AtomicUsize>) -> Device {
         let max_in_flight = Some(Arc::clone(max_in_flight));
-        Device::new(Self { device: device.into(), fuses: true, max_in_flight })
+        Device::new(Self { device: device.into(), fuses: true, max_in_flight, log_mel: None })
+    }
+
+    /// `device` as one with a log-mel kernel.
+    #[must_use]
+    pub fn with_log_mel(device: impl Into<Device>, outcome: LogMelOutcome) -> Device {
+        let (device, log_mel) = (device.into(), Some(outcome));
+        Device::new(Self { device, fuses: true, max_in_flight: None, log_mel })
     }
 }
 
@@ -58,9 +76,10 @@ impl DeviceApi for Adapted {
     }
 
     fn divide(&self, n: usize) -> Result<Vec<Device>, Error> {
-        let Self { fuses, max_in_flight, .. } = self;
+        let &Self { fuses, log_mel, .. } = self;
         let adapted = |device| {
-            Device::new(Self { device, fuses: *fuses, max_in_flight: max_in_flight.clone() })
+            let max_in_flight = self.max_in_flight.clone();
+            Device::new(Self { device, fuses, max_in_flight, log_mel })
         };
         Ok(self.device.divide(n)?.into_iter().map(adapted).collect())
     }
@@ -77,6 +96,19 @@ impl DeviceApi for Adapted {
         self.device.load_values(values)
     }
 
+    fn load_log_mel(
+        &self,
+        tables: &LogMelTables<'_>,
+    ) -> Result<Option<Box<dyn LogMelKernel>>, Error> {
+        let kernel = |outcome| -> Box<dyn LogMelKernel> {
+            match outcome {
+                LogMelOutcome::Reference => Box::new(ReferenceLogMel::new(tables)),
+                LogMelOutcome::Failure => Box::new(FailingLogMel),
+            }
+        };
+        Ok(self.log_mel.map(kernel))
+    }
+
     fn capabilities(&self) -> Capabilities {
         if self.fuses { self.device.capabilities() } else { Capabilities::none() }
     }
@@ -89,6 +121,16 @@ impl DeviceApi for Adapted {
             }
             None => executable,
         })
+    }
+}
+
+/// A kernel that fails.
+#[derive(Debug)]
+struct FailingLogMel;
+
+impl LogMelKernel for FailingLogMel {
+    fn log_powers(&self, _: &[f32], _: &mut [f32]) -> Result<f32, Error> {
+        Err(stonechat_compute::Error::Device { message: "a fault".to_owned() }.into())
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`Reference`] | a device in f64 with naive loops: the oracle of single ops and of whole models |
 //! | [`ReferenceGroup`] | a group of such devices with tensor parallelism |
+//! | [`ReferenceLogMel`] | log-mel powers in f64 |
 //! | [`Adapted`] | a device with kernels of another: the oracle without fusion, a device that runs ahead |
 //! | [`GoldenModel`] | tiny language models of every architecture with references |
 //! | [`check_snapshot`] | comparison of a text with its file under `test-data/golden` |
@@ -31,13 +32,13 @@ mod tiny_whisper;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
-pub use adapted::Adapted;
+pub use adapted::{Adapted, LogMelOutcome};
 pub use counting_allocator::CountingAllocator;
 pub use exchanged_tokens::exchanged_tokens;
 pub use golden_model::{GoldenModel, golden_folder};
 pub use lcg::Lcg;
 pub use random_weights::random_weights;
-pub use reference::{Reference, ReferenceGroup};
+pub use reference::{Reference, ReferenceGroup, ReferenceLogMel};
 pub use snapshot::check_snapshot;
 pub use tiny_whisper::TinyWhisper;
 

@@ -2,6 +2,7 @@
 //! stands for.
 
 mod executable;
+mod log_mel;
 mod ranks;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use stonechat_nn::{
 };
 
 use self::executable::ReferenceExecutable;
+pub use self::log_mel::ReferenceLogMel;
 pub use self::ranks::ReferenceGroup;
 
 /// The f64 oracle.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use stonechat_audio::{LogMel, Mel};
 use stonechat_compute::cuda::ops::all_reduce::{Sum, all_gather, all_reduce, all_reduce_norm};
 use stonechat_compute::cuda::ops::rows::Norm;
 use stonechat_compute::cuda::ops::{Output, Rows as DeviceRows, rows};
@@ -10,7 +11,8 @@ use stonechat_compute::cuda::{Buffer, CommandList, CopyRange, Exchange, Gpu, Hos
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::op::{Count, MatmulArgs, NormArgs, Op, Port, Rows, Tensor, Weight};
 use stonechat_nn::{
-    Activation, CudaGroup, Device, Executable, GatedActivation, MatrixSource, PortRange, Recorder,
+    Activation, CudaGroup, Device, Executable, GatedActivation, LogMelKernel, MatrixSource,
+    PortRange, Recorder,
 };
 use stonechat_quant::cuda::MAX_GEMV_ROWS;
 use stonechat_testkit::device_tests::{IMPORT, OUTPUT, body, copy_of_tokens, counts, read, step};
@@ -421,5 +423,97 @@ fn a_rank_that_does_not_send_is_an_error_and_the_others_live() {
         let expected = bits(&vec![ranks.len() as f32; 300_000]);
         assert!(ranks.iter().all(|rank| rank.results() == expected));
         assert!(!exchange.has_timed_out());
+    }
+}
+
+/// Noise and a tone with silence between, whose loudness differs.
+fn speech_like(n: usize) -> Vec<f32> {
+    let mut random = Lcg::new(n as u64);
+    let sample = |i: usize| {
+        let noise = random.uniform();
+        let loudness = [0.0, 0.3, 0.01, 0.9, 0.0, 0.1][i / 12_000 % 6];
+        let tone = (std::f64::consts::TAU * 437.0 / 16_000.0 * i as f64).sin() as f32;
+        loudness * (0.6 * tone + 0.1 * noise)
+    };
+    (0..n).map(sample).collect()
+}
+
+fn device_mel(
+    log_mel: &LogMel,
+    kernel: &dyn LogMelKernel,
+    samples: &[f32],
+    padding_samples: usize,
+) -> Mel {
+    let log_powers = |samples: &[f32], out: &mut [f32]| kernel.log_powers(samples, out);
+    let mel = log_mel.compute_with(samples, padding_samples, log_powers, |chunks, task| {
+        chunks.iter_mut().for_each(task);
+    });
+    mel.expect("a spectrogram")
+}
+
+/// Largest difference of two spectrograms of equal shape.
+fn largest_difference(a: &Mel, b: &Mel) -> f32 {
+    assert_eq!((a.n_frames, a.n_mels, a.data.len()), (b.n_frames, b.n_mels, b.data.len()));
+    a.data.iter().zip(&b.data).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+#[test]
+fn spectrograms_are_those_of_the_host() {
+    for backend in cuda::backends("spectrograms_are_those_of_the_host") {
+        let device = Device::from(backend);
+        for n_mels in [80, 128, 3] {
+            let log_mel = LogMel::new(n_mels);
+            let kernel = device.load_log_mel(&log_mel.tables()).expect("memory");
+            let kernel = kernel.expect("a kernel");
+            let mut worst = 0.0f32;
+            for n in [1, 150, 200, 201, 400, 519, 520, 1960, 480_000, 1_000_001] {
+                let samples = speech_like(n);
+                for padding in [0, 160, 480_000] {
+                    let got = device_mel(&log_mel, &*kernel, &samples, padding);
+                    let difference = largest_difference(&got, &log_mel.compute(&samples, padding));
+                    assert!(difference <= 1e-4, "{n} and {padding}: {difference}");
+                    worst = worst.max(difference);
+                }
+            }
+            println!("{n_mels} mels: largest difference {worst:e}");
+            // Equal bits, whichever results were in memory before.
+            let samples = speech_like(1_000_001);
+            let [a, b] = [0, 1].map(|_| device_mel(&log_mel, &*kernel, &samples, 0));
+            assert_eq!(a, b);
+            let mut frame = vec![0.0; n_mels];
+            let top = kernel.log_powers(&[0.0; 400], &mut frame).expect("a frame");
+            assert!(frame.iter().chain([&top]).all(|x| (x + 10.0).abs() < 1e-5), "{frame:?} {top}");
+        }
+    }
+}
+
+#[test]
+fn spectrograms_are_computed_beside_steps() {
+    for backend in cuda::backends("spectrograms_are_computed_beside_steps") {
+        let device = Device::from(backend);
+        let log_mel = LogMel::new(80);
+        let kernel = device.load_log_mel(&log_mel.tables()).expect("memory").expect("a kernel");
+        let samples = speech_like(2_000_000);
+        let expected = device_mel(&log_mel, &*kernel, &samples, 0);
+        let max = counts(&[(Count::Tokens, 64)]);
+        std::thread::scope(|scope| {
+            let mel = || {
+                (0..10).for_each(|_| {
+                    assert_eq!(device_mel(&log_mel, &*kernel, &samples, 0), expected);
+                });
+            };
+            let threads = [scope.spawn(mel), scope.spawn(mel)];
+            // New shapes and executables: graphs are captured and memory is allocated meanwhile.
+            while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                let mut executable = device.compile(&copy_of_tokens(), &max).expect("a program");
+                for i in 0..192 {
+                    let (n, value) = (1 + i / 3, i as f32);
+                    executable.import(IMPORT, &vec![value; n]);
+                    executable.run(&step(counts(&[(Count::Tokens, n)])));
+                    let got = read(&mut *executable, OUTPUT, n);
+                    assert!(got.iter().all(|got| *got == value), "{got:?} of {value}");
+                }
+            }
+        });
     }
 }

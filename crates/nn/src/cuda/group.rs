@@ -10,15 +10,15 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stonechat_compute::DType;
 use stonechat_compute::cuda::{CommandList, CudaDevice, Exchange, MAX_RANKS};
 use stonechat_compute::op::{PoolId, Port, Weight};
+use stonechat_compute::{DType, LogMelTables};
 use web_time::Instant;
 
 use super::executable::CudaExecutable;
 use super::{Cuda, NAME};
 use crate::device::{
-    Counts, Device, DeviceApi, Executable, HostTask, PortRange, Step, layers_of_page,
+    Counts, Device, DeviceApi, Executable, HostTask, LogMelKernel, PortRange, Step, layers_of_page,
 };
 use crate::fuse::{Capabilities, fuse};
 use crate::program::Program;
@@ -152,6 +152,14 @@ impl DeviceApi for CudaGroup {
 
     fn load_values(&self, values: &[f32]) -> Result<Weight, Error> {
         Ok(sharded_values(values))
+    }
+
+    /// On rank 0: an hour takes it milliseconds.
+    fn load_log_mel(
+        &self,
+        tables: &LogMelTables<'_>,
+    ) -> Result<Option<Box<dyn LogMelKernel>>, Error> {
+        self.ranks()[0].load_log_mel(tables)
     }
 
     /// Measures rank 0. The time of collective kernels includes that of waiting for others.
