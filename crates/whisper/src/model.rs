@@ -3,9 +3,9 @@
 use std::iter;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use stonechat_audio::{LogMel, Mel, Vad};
+use stonechat_audio::{LogMel, Mel, MelChunk, Vad};
 use stonechat_formats::{Format, ModelFile};
-use stonechat_nn::{Device, LoadStats, Program};
+use stonechat_nn::{Device, HostTask, LoadStats, LogMelKernel, Program};
 use stonechat_text::Tokenizer;
 use web_time::Instant;
 
@@ -24,6 +24,8 @@ pub struct Model {
     info: Arc<ModelInfo>,
     device: Device,
     weights: Arc<Weights>,
+    /// The device's, if it has one.
+    log_mel_kernel: Option<Arc<dyn LogMelKernel>>,
 }
 
 /// Properties that do not depend on the device.
@@ -62,13 +64,14 @@ impl Model {
             config,
         });
         let weights = Arc::new(Weights::load(&device, &source, &config, progress)?);
+        let log_mel_kernel = load_log_mel(&device, &info.log_mel);
         tracing::info!(
             device = device.describe(),
             bytes = file.weight_bytes(),
             seconds = started.elapsed().as_secs_f64(),
             "speech model loaded"
         );
-        Ok(Self { info, device, weights })
+        Ok(Self { info, device, weights, log_mel_kernel })
     }
 
     /// Divides the device ([`DeviceApi::divide`](stonechat_nn::DeviceApi::divide)) into 1 to `n` models for concurrent use, which share
@@ -112,15 +115,15 @@ impl Model {
     }
 
     /// Computes the log-mel spectrogram of 16 kHz `samples` followed by `padding_samples` zeros; see
-    /// [`LogMel::compute`].
+    /// [`LogMel::compute`]. On the device if it has a kernel, else on host threads.
     #[must_use]
     pub fn mel(&self, samples: &[f32], padding_samples: usize) -> Mel {
-        self.info.log_mel.compute_by(samples, padding_samples, |parts, task| {
-            self.device.for_each(parts, task);
-        })
+        let for_each: ForEachChunk<'_> = &|parts, task| self.device.for_each(parts, task);
+        self.mel_on_device(samples, padding_samples, |kernel| kernel(), for_each)
+            .unwrap_or_else(|| self.info.log_mel.compute_by(samples, padding_samples, for_each))
     }
 
-    /// As [`mel`](Self::mel), beside another task.
+    /// As [`mel`](Self::mel), beside another task on a host thread.
     pub(crate) fn mel_beside<T: Send>(
         &self,
         samples: &[f32],
@@ -128,26 +131,60 @@ impl Model {
         task: impl FnOnce() -> T + Send,
     ) -> (Mel, T) {
         let other = Mutex::new((Some(task), None));
-        let mel = self.info.log_mel.compute_by(samples, padding_samples, |parts, task| {
-            // The other task first: it is longer than a part.
-            let mut tasks: Vec<_> = iter::once(None).chain(parts.iter_mut().map(Some)).collect();
-            self.device.for_each(&mut tasks, |part| match part {
-                Some(part) => task(part),
-                None => {
-                    let mut other = other.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Some(task) = other.0.take() {
-                        other.1 = Some(task());
-                    }
-                }
-            });
+        let run_other = || {
+            let mut other = other.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(task) = other.0.take() {
+                other.1 = Some(task());
+            }
+        };
+        let run = |kernel: HostTask<'_>| {
+            let mut run_other = run_other;
+            self.device.run_on_host(&mut [kernel, &mut run_other]);
+        };
+        let mel = self.mel_on_device(samples, padding_samples, run, &|parts, task| {
+            self.device.for_each(parts, task);
         });
+        let mel = mel.unwrap_or_else(|| {
+            self.info.log_mel.compute_by(samples, padding_samples, |parts, task| {
+                // The other task first: it is longer than a part.
+                let mut tasks: Vec<_> =
+                    iter::once(None).chain(parts.iter_mut().map(Some)).collect();
+                self.device.for_each(&mut tasks, |part| match part {
+                    Some(part) => task(part),
+                    None => run_other(),
+                });
+            })
+        });
+        // A recording without a whole window calls no kernel.
+        run_other();
         let (_, result) = other.into_inner().unwrap_or_else(PoisonError::into_inner);
         (mel, result.expect("the task ran"))
     }
 
-    /// As [`mel`](Self::mel), on the calling thread alone.
+    /// As [`mel`](Self::mel), without the host threads, which steps of other recordings may be using. A device's kernel is used
+    /// here, too: it runs beside those steps and replaces most of the calling thread's work.
     pub(crate) fn mel_on_this_thread(&self, samples: &[f32], padding_samples: usize) -> Mel {
-        self.info.log_mel.compute(samples, padding_samples)
+        let for_each: ForEachChunk<'_> = &|parts, task| parts.iter_mut().for_each(task);
+        self.mel_on_device(samples, padding_samples, |kernel| kernel(), for_each)
+            .unwrap_or_else(|| self.info.log_mel.compute(samples, padding_samples))
+    }
+
+    /// The spectrogram by the device's kernel, as a task of `run`; `None` if the device has none or failed.
+    fn mel_on_device(
+        &self,
+        samples: &[f32],
+        padding_samples: usize,
+        run: impl FnOnce(HostTask<'_>),
+        for_each: ForEachChunk<'_>,
+    ) -> Option<Mel> {
+        let kernel = self.log_mel_kernel.as_deref()?;
+        let log_powers = |samples: &[f32], out: &mut [f32]| {
+            let mut result = None;
+            run(&mut || result = Some(kernel.log_powers(samples, out)));
+            result.expect("the task ran")
+        };
+        let mel = self.info.log_mel.compute_with(samples, padding_samples, log_powers, for_each);
+        mel.inspect_err(|error| warn_of_log_mel(&self.device, error)).ok()
     }
 
     /// Allocates and warms up a state.
@@ -180,6 +217,19 @@ impl Model {
         let vad = Vad::new()?;
         Ok(self.info.vad.get_or_init(|| vad))
     }
+}
+
+/// Runs a task on each chunk of a spectrogram.
+type ForEachChunk<'a> = &'a dyn Fn(&mut [MelChunk<'_>], &(dyn Fn(&mut MelChunk<'_>) + Sync));
+
+/// The device's log-mel kernel; `None` if it has none or failed.
+fn load_log_mel(device: &Device, log_mel: &LogMel) -> Option<Arc<dyn LogMelKernel>> {
+    let kernel = device.load_log_mel(&log_mel.tables());
+    kernel.inspect_err(|error| warn_of_log_mel(device, error)).ok()?.map(Arc::from)
+}
+
+fn warn_of_log_mel(device: &Device, error: &stonechat_nn::Error) {
+    tracing::warn!(device = device.name(), %error, "spectrogram computed on the CPU");
 }
 
 /// Reads the tokenizer of the file or its folder and adds the special tokens.
@@ -223,4 +273,43 @@ fn special_names(special: &SpecialTokens) -> Vec<(u32, String)> {
         (special.timestamp_begin + i, format!("<|{seconds}.{hundredths:02}|>"))
     }));
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use stonechat_audio::Mel;
+    use stonechat_nn::{Cpu, Device};
+    use stonechat_testkit::{Adapted, Lcg, LogMelOutcome, TinyWhisper};
+
+    use super::Model;
+
+    fn model(device: impl Into<Device>) -> Model {
+        Model::load(device, &TinyWhisper::default().file(), |_| {}).unwrap()
+    }
+
+    #[test]
+    fn spectrograms_come_from_the_device_or_from_the_host_if_it_fails() {
+        let on_host = model(Cpu::new(2).unwrap());
+        let with = |outcome| model(Adapted::with_log_mel(Cpu::new(2).unwrap(), outcome));
+        let (kernel, failing) = (with(LogMelOutcome::Reference), with(LogMelOutcome::Failure));
+        for (n, padding) in [(0, 480), (400, 1600), (40_000, 0), (40_000, 1600)] {
+            let samples = Lcg::new(n as u64).normals(n, 0.1);
+            let all = |model: &Model| -> [Mel; 3] {
+                let (beside, result) = model.mel_beside(&samples, padding, || 7);
+                assert_eq!(result, 7);
+                let on_this_thread = model.mel_on_this_thread(&samples, padding);
+                [model.mel(&samples, padding), beside, on_this_thread]
+            };
+            let expected = on_host.mel(&samples, padding);
+            assert!(all(&failing).iter().all(|mel| *mel == expected), "{n}");
+            for got in all(&kernel) {
+                assert_eq!(
+                    (got.n_frames, got.data == expected.data),
+                    (expected.n_frames, n < 1000)
+                );
+                let pairs = got.data.iter().zip(&expected.data);
+                assert!(pairs.clone().all(|(got, want)| (got - want).abs() < 1e-4), "{n}");
+            }
+        }
+    }
 }

@@ -197,8 +197,8 @@ impl<'a> Transcription<'a> {
         Ok(run)
     }
 
-    /// Computes the spectrogram of the first chunk on the calling thread, so that [`advance`](Self::advance) need not do
-    /// that between the steps of other recordings.
+    /// Computes the spectrogram of the first chunk, on the calling thread or by the device's kernel, so that
+    /// [`advance`](Self::advance) need not do that between the steps of other recordings.
     pub fn prepare(&mut self) {
         if let Some(range) = self.pending.front().filter(|_| self.chunks.is_empty()) {
             let samples = &self.audio.samples[range.clone()];
