@@ -47,7 +47,7 @@ pub use attention::{Attention, Precision, QueryRow, attention};
 pub use conv1d::conv1d;
 pub use epilogue::{Activation, Epilogue};
 pub use gated::{GatedActivation, gated};
-pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN, PageElement};
+pub use kv::{HeadPlaces, KvDType, KvLayout, KvPool, KvRow, PAGE_LEN, PageElement};
 pub use layer_norm::{LayerNorm, layer_norm};
 pub use log_sum_exp::{log_sum_exp, max};
 pub use logit_filter::LogitFilter;

@@ -21,7 +21,7 @@ use std::ops::Range;
 use bytemuck::Pod;
 use half::f16;
 
-pub use self::page_element::PageElement;
+pub use self::page_element::{HeadPlaces, PageElement};
 pub(crate) use self::q8_0::Q8Head;
 use super::matrix::MatRef;
 use crate::aligned::AlignedVec;

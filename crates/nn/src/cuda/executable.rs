@@ -137,15 +137,27 @@ impl CudaExecutable {
         }
     }
 
+    /// Empty memory for results.
+    fn spare_copies(&mut self) -> Result<HostCopies, Error> {
+        match self.spare.pop() {
+            Some(mut copies) => {
+                copies.clear();
+                Ok(copies)
+            }
+            None => Ok(HostCopies::new(&self.gpu, RESULT_BYTES)?),
+        }
+    }
+
+    fn read_page_now(&mut self, pool: PoolId, page: u32, out: &mut Vec<u8>) -> Result<(), Error> {
+        let mut copies = self.spare_copies()?;
+        let read = kv::read_page(&self.gpu, &mut copies, &self.memory.pools[pool.0], page, out);
+        self.spare.push(copies);
+        Ok(read?)
+    }
+
     fn enqueue_fetch(&mut self, ranges: &[PortRange], is_last: bool) -> Result<(), Error> {
         if !std::mem::replace(&mut self.is_fetching, !is_last) {
-            let copies = match self.spare.pop() {
-                Some(mut copies) => {
-                    copies.clear();
-                    copies
-                }
-                None => HostCopies::new(&self.gpu, RESULT_BYTES)?,
-            };
+            let copies = self.spare_copies()?;
             self.fetches.push_back(copies);
         }
         let copies = self.fetches.back_mut().expect("one was added");
@@ -226,8 +238,7 @@ impl Executable for CudaExecutable {
         page: u32,
         out: &'a mut Vec<u8>,
     ) -> BoxFuture<'a, Result<(), Error>> {
-        let read = kv::read_page(&self.gpu, &self.memory.pools[pool.0], page, out);
-        Box::pin(std::future::ready(read.map_err(Error::from)))
+        Box::pin(std::future::ready(self.read_page_now(pool, page, out)))
     }
 
     fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {

@@ -15,7 +15,48 @@ pub enum PageElement {
     ValueScale(usize),
 }
 
+/// Places of a head in a page: keys `[head_dim, PAGE_LEN]`, values `[PAGE_LEN, value_stride]`, and of q8 the f16 scales of both,
+/// `[n_blocks, PAGE_LEN]`. All but `n_blocks` in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadPlaces {
+    /// Of a head.
+    pub bytes: usize,
+    /// Before the values.
+    pub values: usize,
+    /// Of the values of a position.
+    pub value_stride: usize,
+    /// Before the scales of keys.
+    pub key_scales: usize,
+    /// Before the scales of values.
+    pub value_scales: usize,
+    /// Blocks of a position, 0 for types without scales.
+    pub n_blocks: usize,
+}
+
 impl KvLayout {
+    /// Places of a head.
+    #[must_use]
+    pub fn head_places(self) -> HeadPlaces {
+        let size = self.element_bytes();
+        let (n_blocks, key_scales) = (self.n_blocks(), size * self.head_len());
+        HeadPlaces {
+            bytes: self.head_bytes(),
+            values: size * self.head_dim * PAGE_LEN,
+            value_stride: size * self.value_stride(),
+            key_scales,
+            value_scales: key_scales + 2 * n_blocks * PAGE_LEN,
+            n_blocks,
+        }
+    }
+
+    fn element_bytes(self) -> usize {
+        match self.dtype {
+            KvDType::F32 => 4,
+            KvDType::F16 => 2,
+            KvDType::Q8_0 => 1,
+        }
+    }
+
     /// Copies every element of a page between this layout and that of a device, whose byte of an element is `at_device(head,
     /// position, element)`. Calls `copy` with both bytes and the size.
     pub fn convert(
@@ -23,13 +64,8 @@ impl KvLayout {
         at_device: impl Fn(usize, usize, PageElement) -> usize,
         mut copy: impl FnMut(usize, usize, usize),
     ) {
-        let Self { n_kv_heads, head_dim, dtype } = self;
-        let size = match dtype {
-            KvDType::F32 => 4,
-            KvDType::F16 => 2,
-            KvDType::Q8_0 => 1,
-        };
-        let n_blocks = self.n_blocks();
+        let Self { n_kv_heads, head_dim, .. } = self;
+        let (size, n_blocks) = (self.element_bytes(), self.n_blocks());
         for (g, p) in (0..n_kv_heads).flat_map(|g| (0..PAGE_LEN).map(move |p| (g, p))) {
             let head = g * self.head_bytes();
             for c in 0..head_dim {

@@ -4,7 +4,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::launch;
-use crate::cpu::{KvDType, KvLayout, PAGE_LEN, PageElement};
+use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
 use crate::cuda::{Buffer, CommandList, CopyRange, Gpu, HostCopies};
 use crate::{Error, Result};
 
@@ -109,29 +109,36 @@ pub fn copy_pages(list: &mut CommandList, pool: &Pool, (pairs, n): (u64, usize))
 }
 
 /// Reads a page of every layer in one round trip and appends the bytes to `out`, in the layout of
-/// [`KvPool::page`](crate::cpu::KvPool::page).
+/// [`KvPool::page`](crate::cpu::KvPool::page). `copies`: memory, whose contents are dropped.
 ///
 /// # Errors
 /// If the device fails.
 ///
 /// # Panics
 /// If there is no such page.
-pub fn read_page(gpu: &Gpu, layers: &[Pool], page: u32, out: &mut Vec<u8>) -> Result<()> {
+pub fn read_page(
+    gpu: &Gpu,
+    copies: &mut HostCopies,
+    layers: &[Pool],
+    page: u32,
+    out: &mut Vec<u8>,
+) -> Result<()> {
     let mut ranges = Vec::with_capacity(layers.len());
     for pool in layers {
         assert!((page as usize) < pool.n_pages, "kv read: page {page} of {}", pool.n_pages);
         let len = pool.page_bytes();
         ranges.push(CopyRange { src: &pool.buffer, offset: len * page as usize, len });
     }
-    let mut copies = HostCopies::new(gpu, ranges.iter().map(|range| range.len).sum())?;
+    copies.clear();
     copies.enqueue(gpu, &ranges)?;
-    let mut device = copies.wait(gpu)?.to_vec();
-    let mut rest = &mut device[..];
+    let mut rest = copies.wait(gpu)?;
     for pool in layers {
-        let (bytes, others) = rest.split_at_mut(pool.page_bytes());
+        let (device, others) = rest.split_at(pool.page_bytes());
         let start = out.len();
         out.resize(start + pool.layout.page_bytes(), 0);
-        convert_page(pool.layout, bytes, &mut out[start..], Direction::ToHost);
+        for head in heads(pool.layout) {
+            head.to_host(device, &mut out[start..]);
+        }
         rest = others;
     }
     Ok(())
@@ -150,23 +157,133 @@ pub fn write_page(gpu: &Gpu, pool: &Pool, page: u32, bytes: &[u8]) -> Result<()>
         let message = format!("a page has {} bytes, got {}", pool.layout.page_bytes(), bytes.len());
         return Err(Error::Device { message });
     }
-    let (mut device, mut host) = (vec![0; pool.page_bytes()], bytes.to_vec());
-    convert_page(pool.layout, &mut device, &mut host, Direction::ToDevice);
+    let mut device = vec![0; pool.page_bytes()];
+    for head in heads(pool.layout) {
+        head.to_device(bytes, &mut device);
+    }
     gpu.upload(&pool.buffer, pool.page_bytes() * page as usize, &device)
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    ToHost,
-    ToDevice,
+/// A head of a page in both layouts, whose keys, values and scales of keys are transposes of each other.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    parts: [Matrix; 3],
+    /// Scales of values: first byte on the device and on the host, bytes.
+    value_scales: (usize, usize, usize),
 }
 
-/// Copies every element of a page between the layouts of device and host.
-fn convert_page(layout: KvLayout, device: &mut [u8], host: &mut [u8], direction: Direction) {
+/// A matrix `[rows, cols]` of the device, which is `[cols, rows]` on the host: first byte and bytes of a row of both.
+#[derive(Debug, Clone, Copy)]
+struct Matrix {
+    size: usize,
+    rows: usize,
+    cols: usize,
+    device: (usize, usize),
+    host: (usize, usize),
+}
+
+/// Heads of a page.
+fn heads(layout: KvLayout) -> impl Iterator<Item = Head> {
     let (size, padded) = (element_bytes(layout.dtype), padded_dim(layout.head_dim));
-    let n_blocks = padded / BLOCK_LEN;
-    let at_device = |head: usize, p: usize, element: PageElement| {
-        let scales = 2 * PAGE_LEN * padded * size;
+    let (head_dim, of_host) = (layout.head_dim, layout.head_places());
+    let n_blocks = if of_host.n_blocks > 0 { padded / BLOCK_LEN } else { 0 };
+    let scales = 2 * PAGE_LEN * padded * size;
+    (0..layout.n_kv_heads).map(move |head| {
+        let (device, host) = (head * head_bytes(layout), head * of_host.bytes);
+        let matrix =
+            |size: usize, [rows, cols]: [usize; 2], at: [usize; 2], strides: [usize; 2]| {
+                let (device, host) = ((device + at[0], strides[0]), (host + at[1], strides[1]));
+                Matrix { size, rows, cols, device, host }
+            };
+        let at = [0, 0];
+        let keys = matrix(size, [PAGE_LEN, head_dim], at, [padded * size, PAGE_LEN * size]);
+        let at = [PAGE_LEN * padded * size, of_host.values];
+        let strides = [PAGE_LEN * size, of_host.value_stride];
+        let values = matrix(size, [head_dim, PAGE_LEN], at, strides);
+        let at = [scales, of_host.key_scales];
+        let strides = [2 * n_blocks, 2 * PAGE_LEN];
+        let key_scales = matrix(2, [PAGE_LEN, of_host.n_blocks], at, strides);
+        let value_scales = (
+            device + scales + 2 * PAGE_LEN * n_blocks,
+            host + of_host.value_scales,
+            2 * PAGE_LEN * of_host.n_blocks,
+        );
+        Head { parts: [keys, values, key_scales], value_scales }
+    })
+}
+
+impl Head {
+    fn to_host(self, device: &[u8], host: &mut [u8]) {
+        self.parts.iter().for_each(|part| part.to_host(device, host));
+        let (from, to, len) = self.value_scales;
+        host[to..][..len].copy_from_slice(&device[from..][..len]);
+    }
+
+    fn to_device(self, host: &[u8], device: &mut [u8]) {
+        self.parts.iter().for_each(|part| part.to_device(host, device));
+        let (to, from, len) = self.value_scales;
+        device[to..][..len].copy_from_slice(&host[from..][..len]);
+    }
+}
+
+impl Matrix {
+    fn to_host(self, device: &[u8], host: &mut [u8]) {
+        let Self { size, rows, cols, device: from, host: to } = self;
+        transpose(size, [rows, cols], (device, from), (host, to));
+    }
+
+    fn to_device(self, host: &[u8], device: &mut [u8]) {
+        let Self { size, rows, cols, device: to, host: from } = self;
+        transpose(size, [cols, rows], (host, from), (device, to));
+    }
+}
+
+/// Writes a matrix `[rows, cols]` as `[cols, rows]`. Of each: first byte, bytes of a row.
+fn transpose(
+    size: usize,
+    shape: [usize; 2],
+    from: (&[u8], (usize, usize)),
+    to: (&mut [u8], (usize, usize)),
+) {
+    match size {
+        1 => transpose_elements::<1>(shape, from, to),
+        2 => transpose_elements::<2>(shape, from, to),
+        _ => transpose_elements::<4>(shape, from, to),
+    }
+}
+
+fn transpose_elements<const SIZE: usize>(
+    [rows, cols]: [usize; 2],
+    (from, (from_start, from_stride)): (&[u8], (usize, usize)),
+    (to, (to_start, to_stride)): (&mut [u8], (usize, usize)),
+) {
+    // Rows whose elements of a column are read from the cache for the next columns.
+    const TILE: usize = 16;
+    for first in (0..rows).step_by(TILE) {
+        let n = TILE.min(rows - first);
+        let lines: [&[[u8; SIZE]]; TILE] = std::array::from_fn(|i| {
+            let start = from_start + (first + i.min(n - 1)) * from_stride;
+            from[start..][..cols * SIZE].as_chunks().0
+        });
+        for col in 0..cols {
+            let start = to_start + col * to_stride + first * SIZE;
+            let to = to[start..][..n * SIZE].as_chunks_mut::<SIZE>().0;
+            for (to, line) in to.iter_mut().zip(&lines) {
+                *to = line[col];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BLOCK_LEN, element_bytes, head_bytes, heads, padded_dim};
+    use crate::cpu::{KvDType, KvLayout, PAGE_LEN, PageElement};
+
+    /// First byte of an element on the device, as `kv.cuh` has it.
+    fn at_device(layout: KvLayout, head: usize, p: usize, element: PageElement) -> usize {
+        let (size, padded) = (element_bytes(layout.dtype), padded_dim(layout.head_dim));
+        let (n_blocks, scales) = (padded / BLOCK_LEN, 2 * PAGE_LEN * padded * size);
         head * head_bytes(layout)
             + match element {
                 PageElement::Key(c) => size * (p * padded + c),
@@ -174,12 +291,32 @@ fn convert_page(layout: KvLayout, device: &mut [u8], host: &mut [u8], direction:
                 PageElement::KeyScale(b) => scales + 2 * (p * n_blocks + b),
                 PageElement::ValueScale(b) => scales + 2 * PAGE_LEN * (n_blocks + b) + 2 * p,
             }
-    };
-    layout.convert(at_device, |at_device, at_host, size| {
-        let (device, host) = (&mut device[at_device..][..size], &mut host[at_host..][..size]);
-        match direction {
-            Direction::ToHost => host.copy_from_slice(device),
-            Direction::ToDevice => device.copy_from_slice(host),
+    }
+
+    #[test]
+    fn every_element_has_its_place_in_both_layouts() {
+        for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
+            for head_dim in [32, 40, 64, 80, 128, 256] {
+                let layout = KvLayout { n_kv_heads: 3, head_dim, dtype };
+                let device: Vec<u8> =
+                    (0..3 * head_bytes(layout)).map(|i| (i * 31 / 7) as u8).collect();
+                let (mut host, mut expected) =
+                    (vec![0; layout.page_bytes()], vec![0; layout.page_bytes()]);
+                let mut back = vec![0; device.len()];
+                heads(layout).for_each(|head| head.to_host(&device, &mut host));
+                let place = |head: usize, p: usize, element: PageElement| {
+                    at_device(layout, head, p, element)
+                };
+                layout.convert(place, |at_device, at_host, size| {
+                    expected[at_host..][..size].copy_from_slice(&device[at_device..][..size]);
+                });
+                assert!(host == expected, "{dtype:?}, {head_dim} channels to the host");
+                heads(layout).for_each(|head| head.to_device(&host, &mut back));
+                layout.convert(place, |at, _, size| {
+                    let is_equal = back[at..][..size] == device[at..][..size];
+                    assert!(is_equal, "{dtype:?}, {head_dim} channels to the device");
+                });
+            }
         }
-    });
+    }
 }
