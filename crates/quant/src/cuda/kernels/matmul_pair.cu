@@ -38,11 +38,8 @@ ROW_KERNEL gemv_row(const __grid_constant__ MatmulParams p) {
 #endif
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-template <int N> DEVICE void multiply(const MatmulParams &p) {
-    if (blockIdx.y < p.n_first_blocks) first::wgmma<N>(p, first_share(p, blockIdx.y));
-    else second::wgmma<N>(p, second_share(p, blockIdx.y, gridDim.y));
+KERNEL(256) wgmma_128(const __grid_constant__ MatmulParams p) {
+    if (blockIdx.y < p.n_first_blocks) first::wgmma<128>(p, first_share(p, blockIdx.y));
+    else second::wgmma<128>(p, second_share(p, blockIdx.y, gridDim.y));
 }
-
-KERNEL(256) wgmma_128(const __grid_constant__ MatmulParams p) { multiply<128>(p); }
-KERNEL(256) wgmma_256(const __grid_constant__ MatmulParams p) { multiply<256>(p); }
 #endif
