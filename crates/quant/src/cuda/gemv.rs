@@ -23,6 +23,20 @@ const SPLIT_UNITS: usize = 2;
 const ROWS: [(&str, usize, usize); 4] =
     [("gemv_8", 8, 1), ("gemv_8", 8, 2), ("gemv_32", 32, 1), ("gemv_32", 32, 2)];
 
+/// Groups of 8 warps of a block of one row, each of which has strips of its own.
+pub(super) const ROW_GROUPS: usize = 2;
+
+/// Of `n_blocks` blocks of one row, at least 2, those for the first of two formats with so many strips, of so many bytes each: the
+/// split whose last block ends first.
+pub(super) fn n_first_blocks(n_blocks: usize, strips: [usize; 2], bytes: [usize; 2]) -> usize {
+    let time = |i: usize, blocks: usize| strips[i].div_ceil(ROW_GROUPS * blocks) * bytes[i];
+    let both = |first: &usize| {
+        let times = [time(0, *first), time(1, n_blocks - first)];
+        (times[0].max(times[1]), times[0].min(times[1]))
+    };
+    (1..n_blocks).min_by_key(both).expect("two blocks")
+}
+
 /// Products of a launch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GemvWork {
@@ -173,6 +187,17 @@ mod tests {
 
     /// Shared memory of a block: of capability 7.5, 8.6 and 12.0, 8.0, 9.0.
     const SHARED_BYTES: [usize; 4] = [64 << 10, 99 << 10, 163 << 10, 227 << 10];
+
+    #[test]
+    fn both_formats_have_blocks_and_end_together() {
+        // Queries and keys of q4_k, values of q6_k of 8B: two strips for each group, one of values.
+        let first = n_first_blocks(132, [320, 64], [2304, 3360]);
+        assert_eq!([320usize.div_ceil(2 * first), 64usize.div_ceil(2 * (132 - first))], [2, 1]);
+        for strips in [[1, 1], [1, 500], [500, 1], [63, 64]] {
+            let first = n_first_blocks(strips.iter().sum::<usize>().min(132), strips, [3, 4]);
+            assert!(first > 0 && first < 132, "{strips:?}: {first}");
+        }
+    }
 
     #[test]
     fn blocks_fit_every_device_and_cover_all_rows() {

@@ -11,7 +11,7 @@ use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output};
 use stonechat_compute::cuda::{CommandList, Gpu, Launch};
 
 use super::ARCHIVE;
-use super::gemv::{GemvShape, GemvWork, MAX_SHARED_BYTES, block_rows};
+use super::gemv::{GemvShape, GemvWork, MAX_SHARED_BYTES, ROW_GROUPS, block_rows, n_first_blocks};
 use super::matrix::{CudaMatrix, Format, Order};
 
 /// Most rows of GEMV, whose sums of a row do not depend on the others.
@@ -22,8 +22,6 @@ const MAX_GROUP: usize = 3;
 const STRIP_ROWS: usize = 16;
 /// Rows of weights of a block of GEMM.
 const GEMM_BLOCK: usize = 128;
-/// Groups of [`THREADS`] of a block of one row, which has strips of its own each.
-const ROW_GROUPS: usize = 2;
 /// Least shared memory of such a block, so that a multiprocessor has one.
 const MIN_ROW_BYTES: usize = 112 << 10;
 /// Units of weights of a warp in shared memory: two if they are wide.
@@ -188,18 +186,6 @@ impl Formats {
         let slots = all.iter().flatten().map(|format| row_slots(format));
         (bytes.max().unwrap_or(0), slots.max().unwrap_or(0))
     }
-}
-
-/// Blocks of threads for `strips` of the first and of the second format, of so many bytes each, so that the last one ends first.
-/// A block has [`ROW_GROUPS`] strips at a time.
-fn n_first_blocks(n_blocks: usize, strips: [usize; 2], bytes: [usize; 2]) -> usize {
-    let time = |i: usize, blocks: usize| strips[i].div_ceil(ROW_GROUPS * blocks) * bytes[i];
-    let both = |first: &usize| {
-        let times = [time(0, *first), time(1, n_blocks - first)];
-        // Of equal splits the one with the shorter second time.
-        (times[0].max(times[1]), times[0].min(times[1]))
-    };
-    (1..n_blocks).min_by_key(both).unwrap_or(1)
 }
 
 fn params(w: &CudaMatrix, format: &Format, x: Operand) -> MatmulParams {
