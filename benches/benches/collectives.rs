@@ -55,10 +55,8 @@ fn rank(
 /// Seconds of a run of all lists.
 fn run(ranks: &mut [BenchRank]) -> f64 {
     let started = Instant::now();
-    let n_parts = ranks.iter_mut().map(|rank| rank.list.start().expect("a list"));
-    for part in 0..n_parts.max().unwrap_or(0) {
-        ranks.iter().for_each(|rank| rank.list.run_part(part).expect("a part"));
-    }
+    let mut lists: Vec<_> = ranks.iter_mut().map(|rank| &mut rank.list).collect();
+    CommandList::run_in_turn(&mut lists).expect("a run");
     ranks.iter().for_each(|rank| rank.gpu.synchronize().expect("a run"));
     started.elapsed().as_secs_f64()
 }

@@ -255,11 +255,8 @@ fn contents(gpu: &Gpu, buffer: &Buffer) -> Vec<u32> {
 
 /// Runs the lists of all ranks in turn.
 fn run(ranks: &mut [TestRank]) {
-    let parts = ranks.iter_mut().map(|rank| rank.list.start().expect("a list"));
-    let n_parts = parts.max().unwrap_or(0);
-    for part in 0..n_parts {
-        ranks.iter().for_each(|rank| rank.list.run_part(part).expect("a part"));
-    }
+    let mut lists: Vec<_> = ranks.iter_mut().map(|rank| &mut rank.list).collect();
+    CommandList::run_in_turn(&mut lists).expect("a run");
 }
 
 fn group_of(group: &CudaGroup) -> (Vec<Gpu>, Arc<Exchange>) {

@@ -142,17 +142,27 @@ impl CommandList {
     /// # Errors
     /// If a kernel could not be loaded or the driver refuses.
     pub fn run(&mut self) -> Result<()> {
-        let n_parts = self.start()?;
-        (0..n_parts).try_for_each(|part| self.run_part(part))?;
-        self.finish()
+        Self::run_in_turn(&mut [self])
     }
 
-    /// Starts a run; returns the number of its parts. Parts of the lists of several ranks are enqueued in turn: a rank whose
-    /// collective kernel waits then has nothing behind it that the host or the driver waits for.
+    /// Enqueues the lists of several ranks, a part of each in turn: a rank whose collective kernel waits then has nothing behind it
+    /// that the host or the driver waits for.
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub fn start(&mut self) -> Result<usize> {
+    pub fn run_in_turn(lists: &mut [&mut Self]) -> Result<()> {
+        let mut n_parts = 0;
+        for list in &mut *lists {
+            n_parts = n_parts.max(list.start()?);
+        }
+        for part in 0..n_parts {
+            lists.iter().try_for_each(|list| list.run_part(part))?;
+        }
+        lists.iter_mut().try_for_each(|list| list.finish())
+    }
+
+    /// Starts a run; returns the number of its parts.
+    fn start(&mut self) -> Result<usize> {
         if let Some(error) = &self.error {
             return Err(error.clone());
         }
@@ -177,10 +187,7 @@ impl CommandList {
     }
 
     /// Enqueues a part; none behind the last one.
-    ///
-    /// # Errors
-    /// If the driver refuses.
-    pub fn run_part(&self, part: usize) -> Result<()> {
+    fn run_part(&self, part: usize) -> Result<()> {
         self.gpu.enter()?;
         if let (Mode::Graph, Some(Graph(graph))) = (&self.mode, &self.graph) {
             if part > 0 {
@@ -206,10 +213,7 @@ impl CommandList {
     }
 
     /// Ends a run whose parts are enqueued. Waits for it if kernels are measured.
-    ///
-    /// # Errors
-    /// If the device failed.
-    pub fn finish(&mut self) -> Result<()> {
+    fn finish(&mut self) -> Result<()> {
         let Mode::Measured(events) = std::mem::replace(&mut self.mode, Mode::Launches) else {
             return Ok(());
         };

@@ -214,15 +214,7 @@ impl GroupExecutable {
         self.ranks.iter_mut().try_for_each(|rank| rank.prepare(step))?;
         let lists = self.ranks.iter_mut().filter_map(CudaExecutable::list_to_run);
         let mut lists: Vec<&mut CommandList> = lists.collect();
-        let mut n_parts = 0;
-        for list in &mut lists {
-            n_parts = n_parts.max(list.start()?);
-        }
-        for part in 0..n_parts {
-            lists.iter().try_for_each(|list| list.run_part(part))?;
-        }
-        lists.iter_mut().try_for_each(|list| list.finish())?;
-        Ok(())
+        Ok(CommandList::run_in_turn(&mut lists)?)
     }
 
     fn fault(&self, error: &Error) {
