@@ -49,7 +49,8 @@ impl KvLayout {
         }
     }
 
-    fn element_bytes(self) -> usize {
+    /// Bytes of a key or value.
+    pub(crate) fn element_bytes(self) -> usize {
         match self.dtype {
             KvDType::F32 => 4,
             KvDType::F16 => 2,

@@ -40,14 +40,6 @@ pub fn padded_dim(head_dim: usize) -> usize {
     }
 }
 
-fn element_bytes(dtype: KvDType) -> usize {
-    match dtype {
-        KvDType::F32 => 4,
-        KvDType::F16 => 2,
-        KvDType::Q8_0 => 1,
-    }
-}
-
 /// Bytes of a head in a page.
 fn head_bytes(layout: KvLayout) -> usize {
     let padded = padded_dim(layout.head_dim);
@@ -55,7 +47,7 @@ fn head_bytes(layout: KvLayout) -> usize {
         KvDType::Q8_0 => 4 * PAGE_LEN * (padded / BLOCK_LEN),
         _ => 0,
     };
-    2 * PAGE_LEN * padded * element_bytes(layout.dtype) + scales
+    2 * PAGE_LEN * padded * layout.element_bytes() + scales
 }
 
 impl Pool {
@@ -184,25 +176,33 @@ struct Matrix {
 
 /// Heads of a page.
 fn heads(layout: KvLayout) -> impl Iterator<Item = Head> {
-    let (size, padded) = (element_bytes(layout.dtype), padded_dim(layout.head_dim));
+    let (size, padded) = (layout.element_bytes(), padded_dim(layout.head_dim));
     let (head_dim, of_host) = (layout.head_dim, layout.head_places());
     let n_blocks = if of_host.n_blocks > 0 { padded / BLOCK_LEN } else { 0 };
     let scales = 2 * PAGE_LEN * padded * size;
     (0..layout.n_kv_heads).map(move |head| {
         let (device, host) = (head * head_bytes(layout), head * of_host.bytes);
-        let matrix =
-            |size: usize, [rows, cols]: [usize; 2], at: [usize; 2], strides: [usize; 2]| {
-                let (device, host) = ((device + at[0], strides[0]), (host + at[1], strides[1]));
-                Matrix { size, rows, cols, device, host }
-            };
-        let at = [0, 0];
-        let keys = matrix(size, [PAGE_LEN, head_dim], at, [padded * size, PAGE_LEN * size]);
-        let at = [PAGE_LEN * padded * size, of_host.values];
-        let strides = [PAGE_LEN * size, of_host.value_stride];
-        let values = matrix(size, [head_dim, PAGE_LEN], at, strides);
-        let at = [scales, of_host.key_scales];
-        let strides = [2 * n_blocks, 2 * PAGE_LEN];
-        let key_scales = matrix(2, [PAGE_LEN, of_host.n_blocks], at, strides);
+        let keys = Matrix {
+            size,
+            rows: PAGE_LEN,
+            cols: head_dim,
+            device: (device, padded * size),
+            host: (host, PAGE_LEN * size),
+        };
+        let values = Matrix {
+            size,
+            rows: head_dim,
+            cols: PAGE_LEN,
+            device: (device + PAGE_LEN * padded * size, PAGE_LEN * size),
+            host: (host + of_host.values, of_host.value_stride),
+        };
+        let key_scales = Matrix {
+            size: 2,
+            rows: PAGE_LEN,
+            cols: of_host.n_blocks,
+            device: (device + scales, 2 * n_blocks),
+            host: (host + of_host.key_scales, 2 * PAGE_LEN),
+        };
         let value_scales = (
             device + scales + 2 * PAGE_LEN * n_blocks,
             host + of_host.value_scales,
@@ -277,12 +277,12 @@ fn transpose_elements<const SIZE: usize>(
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK_LEN, element_bytes, head_bytes, heads, padded_dim};
+    use super::{BLOCK_LEN, head_bytes, heads, padded_dim};
     use crate::cpu::{KvDType, KvLayout, PAGE_LEN, PageElement};
 
     /// First byte of an element on the device, as `kv.cuh` has it.
     fn at_device(layout: KvLayout, head: usize, p: usize, element: PageElement) -> usize {
-        let (size, padded) = (element_bytes(layout.dtype), padded_dim(layout.head_dim));
+        let (size, padded) = (layout.element_bytes(), padded_dim(layout.head_dim));
         let (n_blocks, scales) = (padded / BLOCK_LEN, 2 * PAGE_LEN * padded * size);
         head * head_bytes(layout)
             + match element {
