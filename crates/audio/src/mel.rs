@@ -235,7 +235,7 @@ fn window_start(frame: usize) -> usize {
     frame * HOP - N_FFT / 2
 }
 
-/// Those of `n_frames` frames whose windows lie within `n_samples` samples.
+/// Range of frames with whole windows, of `n_frames` frames of a signal of `n_samples` samples.
 fn frames_inside(n_samples: usize, n_frames: usize) -> Range<usize> {
     let first = (N_FFT / 2).div_ceil(HOP);
     let end = n_samples.checked_sub(N_FFT / 2).map_or(0, |last| last / HOP + 1).min(n_frames);

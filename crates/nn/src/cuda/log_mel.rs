@@ -79,13 +79,11 @@ impl Pieces {
             let frames = start..n_frames.min(start + PIECE_FRAMES);
             self.enqueue(i, &samples[start * HOP..][..n_samples(frames.len())], frames.len())?;
             if let Some((i, frames)) = last.replace((i, frames)) {
-                let out = &mut out[frames.start * n_mels..frames.end * n_mels];
-                largest = largest.max(self.collect(i, out)?);
+                largest = largest.max(self.collect(i, frames, out)?);
             }
         }
         if let Some((i, frames)) = last {
-            let out = &mut out[frames.start * n_mels..frames.end * n_mels];
-            largest = largest.max(self.collect(i, out)?);
+            largest = largest.max(self.collect(i, frames, out)?);
         }
         Ok(largest)
     }
@@ -105,8 +103,10 @@ impl Pieces {
         copies.enqueue(gpu, &[CopyRange { src: powers, offset: 0, len }])
     }
 
-    /// Waits for piece `i` and copies its values; returns the largest one.
-    fn collect(&mut self, i: usize, out: &mut [f32]) -> Result<f32> {
+    /// Waits for piece `i` and copies the values of its frames to those of all; returns the largest one.
+    fn collect(&mut self, i: usize, frames: Range<usize>, out: &mut [f32]) -> Result<f32> {
+        let n_mels = self.tables.n_mels();
+        let out = &mut out[frames.start * n_mels..frames.end * n_mels];
         let values: &[f32] = bytemuck::cast_slice(self.copies[i % 2].wait(&self.gpu)?);
         let (values, maxima) = values.split_at(out.len());
         out.copy_from_slice(values);

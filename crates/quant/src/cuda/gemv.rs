@@ -55,7 +55,7 @@ impl GemvWork {
     }
 }
 
-/// What shapes depend on.
+/// Size of a device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     n_multiprocessors: usize,

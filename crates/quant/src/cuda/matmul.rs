@@ -12,7 +12,7 @@ use stonechat_compute::cuda::{CommandList, Gpu, Launch};
 
 use super::ARCHIVE;
 use super::gemv::{GemvShape, GemvWork, MAX_SHARED_BYTES, ROW_GROUPS, block_rows, n_first_blocks};
-use super::matrix::{CudaMatrix, Format, Order};
+use super::matrix::{CudaMatrix, Format};
 
 /// Most rows of GEMV, whose sums of a row do not depend on the others.
 pub const MAX_GEMV_ROWS: usize = 128;
@@ -163,13 +163,9 @@ impl Formats {
         Self { module: format.module, first: format, second: None }
     }
 
-    /// Those of a group, if there are kernels for them.
+    /// Formats of a group of matrices; `None` if no kernel multiplies with all of them.
     fn of(all: &[&CudaMatrix]) -> Option<Self> {
-        let strips = |w: &&CudaMatrix| match w.order {
-            Order::Strips(format) => Some(format),
-            Order::Dense => None,
-        };
-        let formats: Vec<_> = all.iter().map(strips).collect::<Option<_>>()?;
+        let formats: Vec<_> = all.iter().map(|w| w.format()).collect::<Option<_>>()?;
         let is_of = |dtypes: &[DType]| formats.iter().all(|format| dtypes.contains(&format.dtype));
         if is_of(&[formats[0].dtype]) {
             return Some(Self::one(formats[0]));
@@ -328,7 +324,7 @@ pub fn matmul(
     epilogue: CudaEpilogue,
 ) {
     let CudaEpilogue { bias, activation, accumulate } = epilogue;
-    let Order::Strips(format) = w.order else {
+    let Some(format) = w.format() else {
         return dense(list, out, x, (w, w.n()), (epilogue, 0, 1));
     };
     let mut params = params(w, format, x);
@@ -385,7 +381,7 @@ pub fn matmul_gated(
     [gate, up]: [&CudaMatrix; 2],
     activation: GatedActivation,
 ) {
-    let Order::Strips(format) = gate.order else { panic!("a pair of f32 weights") };
+    let Some(format) = gate.format() else { panic!("a pair of f32 weights") };
     let mut params = params(gate, format, x);
     params.n_factors = 2;
     params.is_gated = 1;
@@ -409,10 +405,7 @@ pub fn expert_block_len(
         9..=32 => 32,
         _ => 64,
     };
-    let formats = matrices.iter().filter_map(|w| match w.order {
-        Order::Strips(format) => Some(format),
-        Order::Dense => None,
-    });
+    let formats = matrices.iter().filter_map(|w| w.format());
     formats.map(|format| block_rows(gpu.device().into(), format, len)).min().unwrap_or(len)
 }
 
@@ -444,7 +437,7 @@ pub fn matmul_experts(
 ) {
     let ExpertMatmul { choices, n_choices, choices_per_row, order, n, bias } = args;
     let out = Output::at(out);
-    let Order::Strips(format) = w.order else {
+    let Some(format) = w.format() else {
         let x = Operand { rows: n_choices, ..x };
         let epilogue = CudaEpilogue { bias, ..CudaEpilogue::default() };
         return dense(list, out, x, (w, n), (epilogue, choices, choices_per_row));
@@ -537,7 +530,7 @@ pub fn embed(list: &mut CommandList, out: u64, table: &CudaMatrix, args: CudaEmb
     let (tokens, n_tokens) = args.tokens;
     let (positions_table, positions) = args.positions;
     let cols = table.k() as u32;
-    let Order::Strips(format) = table.order else {
+    let Some(format) = table.format() else {
         let params = DenseEmbedParams {
             table: table.buffer.address(),
             tokens,

@@ -188,16 +188,21 @@ impl CudaMatrix {
     /// Type of the weights on the device.
     #[must_use]
     pub fn dtype(&self) -> DType {
+        self.format().map_or(DType::F32, |format| format.dtype)
+    }
+
+    /// Format of weights in strips.
+    pub(super) fn format(&self) -> Option<&'static Format> {
         match self.order {
-            Order::Dense => DType::F32,
-            Order::Strips(format) => format.dtype,
+            Order::Dense => None,
+            Order::Strips(format) => Some(format),
         }
     }
 
     /// Whether products read f16 operands.
     #[must_use]
     pub fn reads_operand(&self) -> bool {
-        matches!(self.order, Order::Strips(_))
+        self.format().is_some()
     }
 
     /// Tiles of a row.

@@ -26,11 +26,11 @@ struct MatmulParams {
     // GEMV with splits: sums of parts, and blocks that have stored theirs, zeros at first.
     float4 *partials;
     u32 *counters;
-    // Two formats: factors of the first one, and blocks that have them. Else all, and 0.
+    // Two formats: factors of the first one, and blocks that have them.
     u32 n_first_factors, n_first_blocks;
 };
 
-// Factors first .. end of a format, and the blocks of a kernel that have them.
+// Factors first .. end, which have one format, and a block of the n_blocks that have them.
 struct Share {
     u32 first, end, block, n_blocks;
 };
