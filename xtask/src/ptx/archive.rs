@@ -11,6 +11,8 @@ pub(super) type Modules = BTreeMap<String, Vec<u8>>;
 
 /// Level of compression; its dictionary is larger than an archive.
 const LEVEL: u32 = 9;
+/// First bytes of machine code.
+const ELF: &[u8] = b"\x7fELF";
 /// Memory for unpacking in KiB.
 const UNPACK_KIB: u32 = 128 << 10;
 
@@ -23,7 +25,12 @@ pub(super) fn pack(modules: &Modules) -> Result<Vec<u8>> {
         bytes.extend(u32::try_from(code.len())?.to_le_bytes());
     }
     modules.values().for_each(|code| bytes.extend(code));
-    let options = LzmaOptions::with_preset(LEVEL);
+    let mut options = LzmaOptions::with_preset(LEVEL);
+    options.nice_len = LzmaOptions::NICE_LEN_MAX;
+    // Machine code is words of 16 bytes; PTX is text.
+    if modules.values().any(|code| code.starts_with(ELF)) {
+        (options.lc, options.lp, options.pb) = (0, 4, 4);
+    }
     let size = Some(bytes.len() as u64);
     let mut writer = LzmaWriter::new_use_header(Vec::new(), &options, size)?;
     writer.write_all(&bytes)?;
