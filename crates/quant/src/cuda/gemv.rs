@@ -19,9 +19,70 @@ const TILE_PADDING: usize = 4;
 const START_UNITS: usize = 2;
 const SPLIT_UNITS: usize = 2;
 
-/// Rows that a block has: kernel, rows of a warp, warps for each strip.
-const ROWS: [(&str, usize, usize); 4] =
-    [("gemv_8", 8, 1), ("gemv_8", 8, 2), ("gemv_32", 32, 1), ("gemv_32", 32, 2)];
+/// Strips of a block with instructions of warpgroups.
+const WARPGROUP_STRIPS: usize = 8;
+/// Warps of such a block that copy, beside one for each strip.
+const COPY_WARPS: usize = 4;
+/// Bytes at whose multiples its stages begin.
+const WARPGROUP_ALIGNMENT: usize = 1024;
+
+/// Rows of a block.
+#[derive(Debug, Clone, Copy)]
+struct Rows {
+    kernel: &'static str,
+    /// Of a warp.
+    of_warp: usize,
+    /// Warps for each strip.
+    per_strip: usize,
+    uses_warpgroups: bool,
+}
+
+impl Rows {
+    const fn of_warps(kernel: &'static str, of_warp: usize, per_strip: usize) -> Self {
+        Self { kernel, of_warp, per_strip, uses_warpgroups: false }
+    }
+
+    const fn of_warpgroups(kernel: &'static str, of_warp: usize) -> Self {
+        Self { kernel, of_warp, per_strip: 1, uses_warpgroups: true }
+    }
+
+    fn n(self) -> usize {
+        self.of_warp * self.per_strip
+    }
+
+    fn strips(self) -> &'static [usize] {
+        if self.uses_warpgroups { &[WARPGROUP_STRIPS] } else { &[8, 4, 2] }
+    }
+
+    /// Shared memory of a block: stages, sums of blocks of 16 columns for each, sums of parts, results.
+    fn shared_bytes(self, format: &Format, strips: usize, stages: usize) -> usize {
+        let rows = self.n();
+        let row = 2 * OPERAND_COLUMNS * format.unit_tiles;
+        let weights = strips * format.unit_bytes();
+        let results = 4 * rows * (16 * strips + TILE_PADDING);
+        let sums = stages * rows * 64;
+        if self.uses_warpgroups {
+            let stage = (weights + rows * row).next_multiple_of(WARPGROUP_ALIGNMENT);
+            return WARPGROUP_ALIGNMENT + (stages * stage).max(results) + sums;
+        }
+        let stage = weights + rows * (row + ROW_PADDING);
+        (stages * stage).max(results) + sums + 4 * rows * 16 * strips
+    }
+}
+
+/// Rows of blocks, fewest first.
+const ROWS: [Rows; 4] = [
+    Rows::of_warps("gemv_8", 8, 1),
+    Rows::of_warps("gemv_8", 8, 2),
+    Rows::of_warps("gemv_32", 32, 1),
+    Rows::of_warps("gemv_32", 32, 2),
+];
+/// The same of devices with instructions of warpgroups.
+const WARPGROUP_ROWS: [Rows; 3] = [
+    Rows::of_warps("gemv_8", 8, 1),
+    Rows::of_warpgroups("gemv_warpgroup_32", 32),
+    Rows::of_warpgroups("gemv_warpgroup_64", 64),
+];
 
 /// Groups of 8 warps of a block of one row, each of which has strips of its own.
 pub(super) const ROW_GROUPS: usize = 2;
@@ -61,6 +122,7 @@ pub(super) struct Limits {
     n_multiprocessors: usize,
     /// Shared memory of a block.
     max_shared_bytes: usize,
+    has_warpgroups: bool,
 }
 
 impl From<&CudaDevice> for Limits {
@@ -68,6 +130,7 @@ impl From<&CudaDevice> for Limits {
         Self {
             n_multiprocessors: device.n_multiprocessors as usize,
             max_shared_bytes: device.max_shared_bytes as usize,
+            has_warpgroups: device.capability == (9, 0),
         }
     }
 }
@@ -92,18 +155,29 @@ impl Block {
     fn new(limits: Limits, format: &Format, rows: usize) -> Self {
         let max_bytes = limits.max_shared_bytes;
         let limit = (max_bytes - STATIC_SHARED_BYTES).min(MAX_SHARED_BYTES);
-        let needed = ROWS.iter().position(|(_, of_warp, halves)| of_warp * halves >= rows);
-        let candidates = ROWS[..=needed.unwrap_or(ROWS.len() - 1)].iter().rev();
-        let sizes = candidates.flat_map(|row| [8, 4, 2].map(|strips| (row, strips)));
-        let mut blocks = sizes.filter_map(|(&(kernel, of_warp, halves), strips)| {
-            let (rows, warps) = (of_warp * halves, strips * halves);
-            let bytes = |stages| shared_bytes(format, rows, strips, stages);
+        let all: &[Rows] = if limits.has_warpgroups { &WARPGROUP_ROWS } else { &ROWS };
+        let needed = all.iter().position(|of_block| of_block.n() >= rows);
+        let candidates = all[..=needed.unwrap_or(all.len() - 1)].iter().rev();
+        let sizes = candidates
+            .flat_map(|of_block| of_block.strips().iter().map(move |&strips| (*of_block, strips)));
+        let mut blocks = sizes.filter_map(|(of_block, strips)| {
+            let warps = strips * of_block.per_strip;
+            let is_shared = !of_block.uses_warpgroups && warps <= 8;
+            let copy_warps = if of_block.uses_warpgroups { COPY_WARPS } else { 0 };
+            let bytes = |stages| of_block.shared_bytes(format, strips, stages);
             // Two small blocks share a multiprocessor.
-            let is_small = warps <= 8 && 2 * (bytes(3) + STATIC_SHARED_BYTES) <= max_bytes;
+            let is_small = is_shared && 2 * (bytes(3) + STATIC_SHARED_BYTES) <= max_bytes;
             let limit = if is_small { max_bytes / 2 - STATIC_SHARED_BYTES } else { limit };
             let stages = [4, 3].into_iter().find(|&stages| bytes(stages) <= limit)?;
-            let (shared_bytes, per_multiprocessor) = (bytes(stages), 1 + usize::from(is_small));
-            Some(Self { kernel, rows, warps, strips, stages, shared_bytes, per_multiprocessor })
+            Some(Self {
+                kernel: of_block.kernel,
+                rows: of_block.n(),
+                warps: warps + copy_warps,
+                strips,
+                stages,
+                shared_bytes: bytes(stages),
+                per_multiprocessor: 1 + usize::from(is_small),
+            })
         });
         blocks.next().expect("48 KB of shared memory")
     }
@@ -127,16 +201,6 @@ pub(super) struct GemvShape {
     /// Scratch memory: sums of parts, and a counter for each tile of results.
     pub(super) partial_bytes: usize,
     pub(super) counter_bytes: usize,
-}
-
-/// Shared memory of a block.
-fn shared_bytes(format: &Format, rows: usize, strips: usize, stages: usize) -> usize {
-    let row = 2 * OPERAND_COLUMNS * format.unit_tiles + ROW_PADDING;
-    let stage = strips * format.unit_bytes() + rows * row;
-    // Of blocks of 16 columns for each stage, and of the parts.
-    let (sums, totals) = (stages * rows * 64, 4 * rows * 16 * strips);
-    let results = 4 * rows * (16 * strips + TILE_PADDING);
-    (stages * stage).max(results) + sums + totals
 }
 
 impl GemvShape {
@@ -188,6 +252,11 @@ mod tests {
     /// Shared memory of a block: of capability 7.5, 8.6 and 12.0, 8.0, 9.0.
     const SHARED_BYTES: [usize; 4] = [64 << 10, 99 << 10, 163 << 10, 227 << 10];
 
+    fn limits_of(max_shared_bytes: usize) -> Limits {
+        let has_warpgroups = max_shared_bytes == SHARED_BYTES[3];
+        Limits { n_multiprocessors: 100, max_shared_bytes, has_warpgroups }
+    }
+
     #[test]
     fn both_formats_have_blocks_and_end_together() {
         // Queries and keys of q4_k, values of q6_k of 8B: two strips for each group, one of values.
@@ -205,14 +274,13 @@ mod tests {
         for (max_shared_bytes, format) in
             SHARED_BYTES.iter().flat_map(|bytes| FORMATS.iter().map(move |f| (*bytes, f)))
         {
-            let limits = Limits { n_multiprocessors: 100, max_shared_bytes };
+            let limits = limits_of(max_shared_bytes);
             for rows in 1..=128 {
                 let work = GemvWork::of_rows(rows, 2304, 37);
                 let shape = GemvShape::new(limits, format, &work);
                 let shared = shape.launch.shared_bytes + STATIC_SHARED_BYTES;
                 assert!(shared <= max_shared_bytes, "{format:?}, {rows} rows: {shape:?}");
-                let of_warp = if shape.kernel == "gemv_8" { 8 } else { 32 };
-                let of_block = shape.launch.threads / 32 / shape.strips * of_warp;
+                let of_block = Block::new(limits, format, rows).rows;
                 let blocks = shape.launch.grid[0] / shape.n_splits;
                 let n_groups = 37usize.div_ceil(shape.strips);
                 assert_eq!(blocks, n_groups * rows.div_ceil(of_block), "{format:?}: {shape:?}");
@@ -225,7 +293,7 @@ mod tests {
         for (max_shared_bytes, format) in
             SHARED_BYTES.iter().flat_map(|bytes| FORMATS.iter().map(move |f| (*bytes, f)))
         {
-            let limits = Limits { n_multiprocessors: 100, max_shared_bytes };
+            let limits = limits_of(max_shared_bytes);
             for asked in [8, 32, 64] {
                 let rows = block_rows(limits, format, asked);
                 assert!((8..=asked).contains(&rows), "{format:?}: {rows} of {asked}");
@@ -234,7 +302,7 @@ mod tests {
                 assert_eq!(GemvShape::new(limits, format, &work).launch.grid[1], 5);
             }
         }
-        let hopper = Limits { n_multiprocessors: 132, max_shared_bytes: 227 << 10 };
+        let hopper = limits_of(SHARED_BYTES[3]);
         assert!(FORMATS.iter().all(|format| block_rows(hopper, format, 64) == 64));
     }
 }

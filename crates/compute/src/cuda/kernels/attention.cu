@@ -570,7 +570,7 @@ template <int D> struct WarpgroupPrefill {
             begin_warpgroup();
 #pragma unroll
             for (int k = 0; k < D / 16; k++) {
-                u64 q = matrix_at(queries + k / 4 * (128 * 128) + warp / 4 * (64 * 128)) + 2 * (k % 4);
+                u32 q = matrix_at(queries + k / 4 * (128 * 128) + warp / 4 * (64 * 128)) + 2 * (k % 4);
                 multiply_add_warpgroup(s, q, matrix_at(stage + k / 4 * PANEL_BYTES) + 2 * (k % 4), k > 0);
             }
             commit_warpgroup();

@@ -172,10 +172,12 @@ template <int N> DEVICE void wait_for_copies() {
 }
 
 #if __CUDA_ARCH__ >= 900
-// Barriers of bulk copies: a phase ends when the announced bytes have arrived.
-DEVICE void init_barrier(u32 barrier) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory"); }
+// Barriers: a phase ends when `n` threads have arrived, and the announced bytes of bulk copies.
+DEVICE void init_barrier(u32 barrier, u32 n) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n) : "memory"); }
 
-// Announces the bytes of a phase; one thread calls it.
+DEVICE void arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+
+// Arrives, and announces the bytes of a phase.
 DEVICE void expect_copies(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }

@@ -46,8 +46,9 @@ template <int N> DEVICE void wgmma(const MatmulParams &p, const Share &share) {
     u32 a[2][4][4];
     // Not known to the compiler: f16 weights get registers of their own, which loads do not write while instructions read them.
     u32 zero = p.m >> 31;
-    // Stages of the tile and of the one that is copied.
-    u32 stage = base, to = base + (S - 2) * STAGE_BYTES, end = base + S * STAGE_BYTES;
+    // Stages of the tile, as a factor, and of the one that is copied.
+    u32 first_matrix = uniform(matrix_at(base)), matrix = first_matrix, last_matrix = first_matrix + (S - 1) * (STAGE_BYTES / 16);
+    u32 to = base + (S - 2) * STAGE_BYTES, end = base + S * STAGE_BYTES;
     for (u32 first = 0; first < p.k_tiles; first += UNIT) {
         Unit now = next;
         load_unit(next, strip, first + UNIT, p.k_tiles, lane);
@@ -66,15 +67,14 @@ template <int N> DEVICE void wgmma(const MatmulParams &p, const Share &share) {
             wait_for_copies<S - 3>();
             publish_shared();
             __syncthreads();
-            u64 b = matrix_at(stage);
             fence_registers(a[j & 1]);
             begin_warpgroup();
 #pragma unroll
-            for (int step = 0; step < 4; step++) multiply_add_warpgroup(sum, a[j & 1][step], b + 2 * step);
+            for (int step = 0; step < 4; step++) multiply_add_warpgroup(sum, a[j & 1][step], matrix + 2 * step);
             commit_warpgroup();
             copy_tile<N>(to, p, first_row, first + j + S - 2);
             commit_copies();
-            stage = stage + STAGE_BYTES == end ? base : stage + STAGE_BYTES;
+            matrix = matrix == last_matrix ? first_matrix : matrix + STAGE_BYTES / 16;
             to = to + STAGE_BYTES == end ? base : to + STAGE_BYTES;
         }
     }

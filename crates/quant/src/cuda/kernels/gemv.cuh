@@ -1,4 +1,5 @@
 // GEMV of up to 128 rows. Blocks of 64 rows of x at most, and of 2, 4 or 8 strips of weights: a warp has a strip, and 8 B rows.
+// gemv_warpgroup.cuh has the same by instructions of warpgroups.
 //
 // Units of weights and their columns of x go through stages of shared memory. Sums of blocks of x, for minima, are computed a stage
 // ahead, once for all strips.
@@ -7,9 +8,8 @@
 
 // Sums of 8 rows of x in a unit.
 constexpr u32 SUMS = MIN_GROUPS * 32;
-// Columns of x of a unit; from one row of x to the next in shared memory, so that 8 rows are in different banks.
+// Columns of x of a unit.
 constexpr u32 X_BYTES = UNIT * 128;
-constexpr u32 X_STRIDE = X_BYTES + 16;
 // Rows of a tile of results in shared memory are so much longer than its columns.
 constexpr u32 TILE_PADDING = 4;
 
@@ -27,6 +27,13 @@ struct Units {
     }
 };
 
+// Rows of x in a stage, one behind the other, with 8 rows in different banks: factors of instructions of warps.
+struct PaddedRows {
+    static constexpr u32 STRIDE = X_BYTES + 16;
+    static DEVICE u32 at(u32, u32 row, u32 tile, u32 part) { return row * STRIDE + 128 * tile + 16 * part; }
+};
+constexpr u32 X_STRIDE = PaddedRows::STRIDE;
+
 // Copies of units to stages of shared memory: of the strips, and of rows of x.
 struct StageCopies {
     const MatmulParams &p;
@@ -42,7 +49,7 @@ struct StageCopies {
         : p(p), strips(strips), rows(rows), n_rows(n_rows), n_strips(n_strips) {
         __shared__ u64 of_stages[4];
         barriers = shared_address(of_stages);
-        if (threadIdx.x < 4) init_barrier(barriers + 8 * threadIdx.x);
+        if (threadIdx.x < 4) init_barrier(barriers + 8 * threadIdx.x, 1);
         publish_shared();
         __syncthreads();
     }
@@ -98,13 +105,14 @@ struct StageCopies {
 #endif
 };
 
-// Sums of blocks of 8 rows of x, in a tile, see `split_sums`. `x`: address of the rows; `sums`: [pairs of blocks of a unit][8 rows].
-DEVICE void sum_blocks(uint2 *sums, u32 x, u32 tile, u32 lane) {
+// Sums of blocks of 8 rows of x from `first` on, in a tile, see `split_sums`. `x`: address of the rows of the stage, in the order X;
+// `sums`: [pairs of blocks of a unit][8 rows].
+template <class X> DEVICE void sum_blocks(uint2 *sums, u32 x, u32 n_rows, u32 first, u32 tile, u32 lane) {
     float c[2][2][4];
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
         u32 b[4];
-        load_matrices(b, x + (lane & 7) * X_STRIDE + (8 * tile + 4 * half + lane / 8) * 16);
+        load_matrices(b, x + X::at(n_rows, first + (lane & 7), tile, 4 * half + lane / 8));
         multiply(c[half][0], ONES, b[0], b[1]);
         if (BLOCK == 32) multiply_add(c[half][0], ONES, b[2], b[3]);
         else multiply(c[half][1], ONES, b[2], b[3]);
@@ -173,30 +181,28 @@ template <int B> struct StripProducts {
     }
 };
 
-// Grid: (blocks of strips of all factors, or of both of a gated pair, times blocks of rows times splits, blocks of choices of
-// experts, see moe.cu). Expert e has the rows e N .. (e + 1) N of the weights.
-template <int B> DEVICE void gemv(const MatmulParams &p) {
-    extern __shared__ uint4 memory[];
-    __shared__ const u8 *strip_weights[8];
-    __shared__ const u16 *rows_of_x[64];
-    __shared__ bool is_last;
-    launch_dependents();
-    load_codebook();
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
-    u32 n_strips = p.block_strips, strip_of_warp = warp % n_strips, rows = n_warps / n_strips * 8 * B;
-    u32 split = blockIdx.x % p.n_splits, tile = blockIdx.x / p.n_splits, m = p.m, first_row = 0, first_choice = 0, first_n = 0;
-    if (p.blocks) {
-        wait_for_inputs();
-        const u32 *block = p.blocks + 3 * blockIdx.y;
-        first_choice = block[1], m = block[2];
-        if (m == 0) return;
-        first_n = block[0] * p.factors[0].n;
-    } else {
-        u32 n_row_blocks = (m + rows - 1) / rows;
-        first_row = tile % n_row_blocks * rows, tile /= n_row_blocks;
+// A block of strips and rows. Grid: (blocks of strips of all factors, or of both of a gated pair, times blocks of rows times splits,
+// blocks of choices of experts, see moe.cu). Expert e has the rows e N .. (e + 1) N of the weights.
+struct GemvBlock {
+    const MatmulParams &p;
+    u32 rows, n_strips, split, tile, m, first_row = 0, first_choice = 0, first_n = 0;
+
+    // Experts: waits for inputs; m may be 0.
+    DEVICE GemvBlock(const MatmulParams &p, u32 rows)
+        : p(p), rows(rows), n_strips(p.block_strips), split(blockIdx.x % p.n_splits), tile(blockIdx.x / p.n_splits), m(p.m) {
+        if (p.blocks) {
+            wait_for_inputs();
+            const u32 *block = p.blocks + 3 * blockIdx.y;
+            first_choice = block[1], m = block[2];
+            first_n = block[0] * p.factors[0].n;
+        } else {
+            u32 n_row_blocks = (m + rows - 1) / rows;
+            first_row = tile % n_row_blocks * rows, tile /= n_row_blocks;
+        }
     }
+
     // Factor of strip i of the block, and the strip within it; behind the last one n_factors.
-    auto locate = [&](u32 i, u32 &strip) -> u32 {
+    DEVICE u32 locate(u32 i, u32 &strip) const {
         if (p.is_gated) {
             strip = tile * (n_strips / 2) + i % (n_strips / 2);
             return strip < (p.factors[0].n + 15) / 16 ? i / (n_strips / 2) : p.n_factors;
@@ -213,33 +219,128 @@ template <int B> DEVICE void gemv(const MatmulParams &p) {
             strip -= n;
         }
         return index;
-    };
-    if (threadIdx.x < rows && first_row + threadIdx.x < m) {
-        u32 row = first_row + threadIdx.x;
-        if (p.blocks) row = p.order[first_choice + row] / p.choices_per_row;
-        rows_of_x[threadIdx.x] = p.x + (size_t)row * p.x_stride;
     }
-    if (threadIdx.x < n_strips) {
-        u32 strip, index = locate(threadIdx.x, strip);
-        // Behind the last one: the first, whose results are not stored twice.
-        if (index == p.n_factors) index = locate(0, strip);
-        strip_weights[threadIdx.x] = p.factors[index].weights + (u64)strip * p.n_chunks * CHUNK_BYTES;
+
+    DEVICE u32 n_rows() const { return min(rows, m - first_row); }
+
+    DEVICE u32 row_of_x(u32 i) const {
+        u32 row = first_row + i;
+        return p.blocks ? p.order[first_choice + row] / p.choices_per_row : row;
     }
-    __syncthreads();
+
+    // Addresses of strips and rows. The block synchronizes.
+    DEVICE void find(const u8 **strips, const u16 **rows_of_x) const {
+        u32 i = threadIdx.x;
+        if (i < n_rows()) {
+            rows_of_x[i] = p.x + (size_t)row_of_x(i) * p.x_stride;
+        }
+        if (i < n_strips) {
+            u32 strip, index = locate(i, strip);
+            // Behind the last one: the first, whose results are not stored twice.
+            if (index == p.n_factors) index = locate(0, strip);
+            strips[i] = p.factors[index].weights + (u64)strip * p.n_chunks * CHUNK_BYTES;
+        }
+        __syncthreads();
+    }
+
+    // Sums of parts of the lane, of B groups of 8 rows: those of `part` and group b are at (part * n_warps * B + b) * 32.
+    template <int B> DEVICE float4 *partials(u32 n_warps, u32 warp, u32 lane) const {
+        u32 block = blockIdx.y * (gridDim.x / p.n_splits) + blockIdx.x / p.n_splits;
+        return p.partials + (size_t)block * PARTS * n_warps * B * 32 + warp * B * 32 + lane;
+    }
+
+    // Adds the sums of all parts to `total_of(b)`, by the last block that has stored its own; others get false. `is_owner`: whether
+    // the thread has sums.
+    template <int B, class Totals> DEVICE bool add_parts(u32 n_units, const float4 *partials, u32 n_warps, bool is_owner, Totals total_of) const {
+        __shared__ bool is_last;
+        u32 *counter = p.counters + blockIdx.y * (gridDim.x / p.n_splits) + blockIdx.x / p.n_splits;
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            is_last = atomicAdd(counter, 1) + 1 == p.n_splits;
+            if (is_last) *counter = 0;
+        }
+        __syncthreads();
+        if (!is_last) return false;
+        __threadfence();
+        if (!is_owner) return true;
+        // Loads of two groups are under way.
+        constexpr int AT_ONCE = B < 2 ? B : 2;
+#pragma unroll
+        for (int first = 0; first < B; first += AT_ONCE) {
+            float4 x[AT_ONCE][PARTS];
+#pragma unroll
+            for (int b = 0; b < AT_ONCE; b++)
+#pragma unroll
+                for (u32 part = 0; part < PARTS; part++) if (part < n_units) x[b][part] = load_l2(partials + (part * n_warps * B + first + b) * 32);
+#pragma unroll
+            for (int b = 0; b < AT_ONCE; b++) {
+                float4 total = total_of(first + b);
+#pragma unroll
+                for (u32 part = 0; part < PARTS; part++) if (part < n_units) total = add4(total, x[b][part]);
+                total_of(first + b) = total;
+            }
+        }
+        return true;
+    }
+
+    DEVICE u32 columns() const { return 16 * n_strips; }
+    DEVICE u32 stride() const { return columns() + TILE_PADDING; }
+
+    // Writes a lane's sums of rows row + 2 t, row + 2 t + 1 and a strip to `results`: [rows][16 of each strip].
+    DEVICE void write_total(float *results, u32 row, u32 strip, float4 total, u32 lane) const {
+        float *to = results + (row + 2 * (lane & 3)) * stride() + 16 * strip + lane / 4;
+        to[0] = total.x, to[stride()] = total.y, to[8] = total.z, to[stride() + 8] = total.w;
+    }
+
+    // Bias, activation and residual of `results`, which all threads have written before a barrier.
+    DEVICE void store_results(const float *results) const {
+        u32 width = p.is_gated ? columns() / 2 : columns(), n = threadIdx.x % width, strip, index = locate(n / 16, strip);
+        if (index == p.n_factors) return;
+        const Factor &f = p.factors[index];
+        u32 column = strip * 16 + n % 16;
+        if (column < first_n || column >= first_n + f.n) return;
+        for (u32 row = threadIdx.x / width; row < n_rows(); row += blockDim.x / width) {
+            u32 y_row = first_row + row;
+            size_t at = (size_t)(p.blocks ? p.order[first_choice + y_row] : y_row) * f.out_stride + column - first_n;
+            float y = results[row * stride() + n];
+            if (p.is_gated) {
+                y = gated_activation(y, results[row * stride() + width + n], p.activation, p.alpha, p.limit);
+            } else {
+                if (f.bias) y += f.bias[column];
+                y = activate(y, p.activation);
+                if (p.accumulate) y += f.out.values[at];
+            }
+            store(f.out, at, y);
+        }
+    }
+};
+
+template <int B> DEVICE void gemv(const MatmulParams &p) {
+    extern __shared__ uint4 memory[];
+    __shared__ const u8 *strip_weights[8];
+    __shared__ const u16 *rows_of_x[64];
+    launch_dependents();
+    load_codebook();
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+    u32 n_strips = p.block_strips, strip_of_warp = warp % n_strips, rows = n_warps / n_strips * 8 * B;
+    GemvBlock block(p, rows);
+    if (block.m == 0) return;
+    block.find(strip_weights, rows_of_x);
 
     // Stages: units of the strips, then rows of x. Behind them sums of blocks of x for two stages, and sums of parts.
-    u32 weight_bytes = n_strips * UNIT_BYTES, stage_bytes = weight_bytes + rows * X_STRIDE, n_rows = min(rows, m - first_row);
+    u32 weight_bytes = n_strips * UNIT_BYTES, stage_bytes = weight_bytes + rows * X_STRIDE, n_rows = block.n_rows();
     u8 *stages = (u8 *)memory;
     uint2 *all_sums = (uint2 *)(stages + p.n_stages * stage_bytes);
     u32 n_sums = rows / 8 * SUMS;
     u32 n_units = (p.k_tiles + UNIT - 1) / UNIT, n_parts = PARTS / p.n_splits;
-    Units units(split * n_parts, (split + 1) * n_parts, n_units);
+    Units units(block.split * n_parts, (block.split + 1) * n_parts, n_units);
     StageCopies copies(p, strip_weights, rows_of_x, n_rows, n_strips);
     auto at = [&](u32 stage) { return stages + stage * stage_bytes; };
     auto sum_rows = [&](u32 stage) {
         u32 x = shared_address(at(stage) + weight_bytes);
         for (u32 i = warp; i < rows / 8 * UNIT; i += n_warps)
-            sum_blocks(all_sums + stage * n_sums + i / UNIT * SUMS, x + i / UNIT * 8 * X_STRIDE, i % UNIT, lane);
+            sum_blocks<PaddedRows>(all_sums + stage * n_sums + i / UNIT * SUMS, x, rows, i / UNIT * 8, i % UNIT, lane);
     };
 
     // Copies are ahead by all stages but one.
@@ -261,7 +362,7 @@ template <int B> DEVICE void gemv(const MatmulParams &p) {
     float4 *totals = (float4 *)(all_sums + p.n_stages * n_sums) + warp * B * 32 + lane;
     for (int b = 0; b < B; b++) totals[32 * b] = make_float4(0.f, 0.f, 0.f, 0.f);
     u32 warp_rows = warp / n_strips * 8 * B, stage = 0, phase = 0;
-    float4 *partials = p.partials + (size_t)(blockIdx.y * (gridDim.x / p.n_splits) + blockIdx.x / p.n_splits) * PARTS * n_warps * B * 32 + warp * B * 32 + lane;
+    float4 *partials = block.partials<B>(n_warps, warp, lane);
     for (; units.has_unit(); units.next(), ahead.next()) {
         u32 next = stage + 1 == p.n_stages ? 0 : stage + 1, last = stage ? stage - 1 : p.n_stages - 1;
         if (next == 0) phase ^= 1;
@@ -285,56 +386,17 @@ template <int B> DEVICE void gemv(const MatmulParams &p) {
         }
         products.clear();
     }
-    if (p.n_splits > 1) {
-        u32 *counter = p.counters + blockIdx.y * (gridDim.x / p.n_splits) + blockIdx.x / p.n_splits;
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            is_last = atomicAdd(counter, 1) + 1 == p.n_splits;
-            if (is_last) *counter = 0;
-        }
-        __syncthreads();
-        if (!is_last) return;
-        __threadfence();
-#pragma unroll
-        for (int b = 0; b < B; b++) {
-            float4 x[PARTS], total = totals[32 * b];
-#pragma unroll
-            for (u32 part = 0; part < PARTS; part++) if (part < n_units) x[part] = load_l2(partials + (part * n_warps * B + b) * 32);
-#pragma unroll
-            for (u32 part = 0; part < PARTS; part++) if (part < n_units) total = add4(total, x[part]);
-            totals[32 * b] = total;
-        }
-    }
-    // Results through shared memory: [rows][16 of each strip].
-    u32 columns = 16 * n_strips, stride = columns + TILE_PADDING;
+    if (p.n_splits > 1 && !block.add_parts<B>(n_units, partials, n_warps, true, [&](int b) -> float4 & { return totals[32 * b]; })) return;
     float *results = (float *)memory;
     __syncthreads();
-    for (int b = 0; b < B; b++) {
-        float4 total = totals[32 * b];
-        float *to = results + (warp_rows + 8 * b + 2 * (lane & 3)) * stride + 16 * strip_of_warp + lane / 4;
-        to[0] = total.x, to[stride] = total.y, to[8] = total.z, to[stride + 8] = total.w;
-    }
+    for (int b = 0; b < B; b++) block.write_total(results, warp_rows + 8 * b, strip_of_warp, totals[32 * b], lane);
     __syncthreads();
-    u32 width = p.is_gated ? columns / 2 : columns, n = threadIdx.x % width, strip, index = locate(n / 16, strip);
-    if (index == p.n_factors) return;
-    const Factor &f = p.factors[index];
-    u32 column = strip * 16 + n % 16;
-    if (column < first_n || column >= first_n + f.n) return;
-    for (u32 row = threadIdx.x / width; row < rows && first_row + row < m; row += blockDim.x / width) {
-        u32 y_row = first_row + row;
-        size_t at = (size_t)(p.blocks ? p.order[first_choice + y_row] : y_row) * f.out_stride + column - first_n;
-        float y = results[row * stride + n];
-        if (p.is_gated) {
-            y = gated_activation(y, results[row * stride + width + n], p.activation, p.alpha, p.limit);
-        } else {
-            if (f.bias) y += f.bias[column];
-            y = activate(y, p.activation);
-            if (p.accumulate) y += f.out.values[at];
-        }
-        store(f.out, at, y);
-    }
+    block.store_results(results);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) gemv_8(const __grid_constant__ MatmulParams p) { gemv<1>(p); }
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#include "gemv_warpgroup.cuh"
+#else
 extern "C" __global__ void __launch_bounds__(512, 1) gemv_32(const __grid_constant__ MatmulParams p) { gemv<4>(p); }
+#endif

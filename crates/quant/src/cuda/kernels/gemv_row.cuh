@@ -74,7 +74,7 @@ DEVICE void multiply_row(const MatmulParams &p, const Share &share, RowShared &s
     u8 *slots = (u8 *)weights_and_row + (group * PARTS + warp) * SLOTS * UNIT_BYTES;
     u16 *x = (u16 *)((u8 *)weights_and_row + GROUPS * PARTS * SLOTS * UNIT_BYTES);
     u32 barrier = shared_address(shared.barriers + (group * PARTS + warp) * SLOTS);
-    if (lane < SLOTS) init_barrier(barrier + 8 * lane);
+    if (lane < SLOTS) init_barrier(barrier + 8 * lane, 1);
     publish_shared();
     __syncwarp();
     u64 strip_bytes = (u64)p.n_chunks * CHUNK_BYTES;

@@ -6,7 +6,8 @@
 // Products with weights in strips, see format.cuh: y[m, n] = act(x[m, k] w[n, k] + bias).
 //
 //   gemv_row   one row (Hopper and later), gemv_row.cuh
-//   gemv_B     up to 128 rows, B or 2 B of them a block, gemv.cuh
+//   gemv_N     up to 128 rows, N or 2 N of them a block, gemv.cuh
+//   gemv_warpgroup_N   the same, N of them a block, by instructions of warpgroups (Hopper)
 //   gemm       more, 128 rows of weights x 128 rows of activations a block, by instructions of warps, gemm.cuh
 //   wgmma_N    the same, of N rows of activations, by instructions of warpgroups (Hopper)
 //   embed      rows of a table
