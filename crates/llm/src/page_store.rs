@@ -56,7 +56,7 @@ pub trait PageStore: fmt::Debug + Send {
     fn contains(&mut self, name: PageName) -> bool;
 
     /// Stores a page. Others may be dropped for it.
-    fn put(&mut self, name: PageName, bytes: &Arc<[u8]>);
+    fn put(&mut self, name: PageName, bytes: &Arc<Vec<u8>>);
 
     /// Whether a page is stored as soon as it is full, and not only when the cache drops it.
     fn takes_new(&self) -> bool {
@@ -69,7 +69,7 @@ pub trait PageStore: fmt::Debug + Send {
 pub struct MemoryStore {
     limit: usize,
     used: usize,
-    pages: HashMap<PageName, (u64, Arc<[u8]>)>,
+    pages: HashMap<PageName, (u64, Arc<Vec<u8>>)>,
     /// Names by time of the last use.
     by_use: BTreeMap<u64, PageName>,
     clock: u64,
@@ -107,7 +107,7 @@ impl PageStore for MemoryStore {
         true
     }
 
-    fn put(&mut self, name: PageName, bytes: &Arc<[u8]>) {
+    fn put(&mut self, name: PageName, bytes: &Arc<Vec<u8>>) {
         if bytes.len() > self.limit || self.contains(name) {
             return;
         }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn the_least_recently_used_pages_are_dropped() {
         let name = |i: u8| PageName([i; 32]);
-        let page = |i: u8| -> Arc<[u8]> { vec![i; 10].into() };
+        let page = |i: u8| -> Arc<Vec<u8>> { vec![i; 10].into() };
         let mut store = MemoryStore::new(35);
         for i in 0..3 {
             store.put(name(i), &page(i));

@@ -271,7 +271,7 @@ impl PrefixCache {
         }
         let mut bytes = Vec::new();
         state.read_page_ref(&node.page, &mut bytes).await?;
-        let bytes: Arc<[u8]> = bytes.into();
+        let bytes = Arc::new(bytes);
         let stores = self.stores.iter_mut().filter(|store| choose(&***store));
         stores.for_each(|store| store.put(name, &bytes));
         Ok(())

@@ -351,7 +351,7 @@ fn dropped_pages_come_back_from_a_store() {
 
 /// A store that takes pages at once, as one on a disk does.
 #[derive(Debug, Clone, Default)]
-struct NewPages(Arc<Mutex<HashMap<PageName, Arc<[u8]>>>>);
+struct NewPages(Arc<Mutex<HashMap<PageName, Arc<Vec<u8>>>>>);
 
 impl PageStore for NewPages {
     fn read(&mut self, name: PageName, read: &mut dyn FnMut(&[u8])) -> bool {
@@ -365,7 +365,7 @@ impl PageStore for NewPages {
         self.0.lock().unwrap().contains_key(&name)
     }
 
-    fn put(&mut self, name: PageName, bytes: &Arc<[u8]>) {
+    fn put(&mut self, name: PageName, bytes: &Arc<Vec<u8>>) {
         assert!(self.0.lock().unwrap().insert(name, Arc::clone(bytes)).is_none());
     }
 

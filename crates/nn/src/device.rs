@@ -249,16 +249,22 @@ pub trait Executable: Debug + Send + Sync {
     fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error>;
 }
 
+/// Checks the length of the bytes of [`Executable::write_page`].
+pub(crate) fn check_page(bytes: &[u8], n_layers: usize, page_bytes: usize) -> Result<(), Error> {
+    let expected = n_layers * page_bytes;
+    if bytes.len() != expected {
+        return Err(Error::KvPage { expected, got: bytes.len() });
+    }
+    Ok(())
+}
+
 /// The bytes of [`Executable::write_page`] of each layer.
 pub(crate) fn layers_of_page(
     bytes: &[u8],
     n_layers: usize,
     page_bytes: usize,
 ) -> Result<std::slice::ChunksExact<'_, u8>, Error> {
-    let expected = n_layers * page_bytes;
-    if bytes.len() != expected {
-        return Err(Error::KvPage { expected, got: bytes.len() });
-    }
+    check_page(bytes, n_layers, page_bytes)?;
     Ok(bytes.chunks_exact(page_bytes.max(1)))
 }
 

@@ -42,7 +42,7 @@ pub struct PageFileError {
 /// Work of the writing thread.
 #[derive(Debug, PartialEq)]
 enum Write {
-    Page(PageName, Arc<[u8]>),
+    Page(PageName, Arc<Vec<u8>>),
     /// A page was read.
     Use(PageName),
 }
@@ -161,7 +161,7 @@ impl PageStore for PageFile {
         is_found
     }
 
-    fn put(&mut self, name: PageName, bytes: &Arc<[u8]>) {
+    fn put(&mut self, name: PageName, bytes: &Arc<Vec<u8>>) {
         self.send(Write::Page(name, Arc::clone(bytes)));
     }
 
@@ -280,7 +280,7 @@ mod tests {
         PageName([i; 32])
     }
 
-    fn page(i: u8) -> Arc<[u8]> {
+    fn page(i: u8) -> Arc<Vec<u8>> {
         vec![i; 1000].into()
     }
 

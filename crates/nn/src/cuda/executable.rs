@@ -7,10 +7,11 @@
 //! collect : wait for the oldest copies
 //! ```
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
 
 use stonechat_compute::cuda::ops::attention::AttentionGrid;
-use stonechat_compute::cuda::ops::kv;
+use stonechat_compute::cuda::ops::kv::{PageCopies, Pool};
 use stonechat_compute::cuda::{CommandList, CopyRange, Gpu, HostCopies, Rank, StepBuffer};
 use stonechat_compute::op::{Op, PoolId, Port};
 use web_time::Instant;
@@ -19,7 +20,7 @@ use super::capabilities::operand_type;
 use super::memory::{ProgramMemory, Scratch};
 use super::record::RecordedStep;
 use super::{NAME, allocation_error};
-use crate::device::{Counts, Executable, PortRange, Step, layers_of_page};
+use crate::device::{Counts, Executable, PortRange, Step, check_page};
 use crate::program::{Node, Program};
 use crate::step_words::{StepShape, StepWords, impl_grid};
 use crate::{BoxFuture, Error};
@@ -52,6 +53,8 @@ pub(super) struct CudaExecutable {
     is_fetching: bool,
     /// Memory of groups that were collected.
     spare: Vec<HostCopies>,
+    /// Memory for pages of a pool, once there was one.
+    page_copies: HashMap<usize, PageCopies>,
 }
 
 impl CudaExecutable {
@@ -75,6 +78,7 @@ impl CudaExecutable {
             fetches: VecDeque::new(),
             is_fetching: false,
             spare: Vec::new(),
+            page_copies: HashMap::new(),
         })
     }
 
@@ -137,27 +141,30 @@ impl CudaExecutable {
         }
     }
 
-    /// Empty memory for results.
-    fn spare_copies(&mut self) -> Result<HostCopies, Error> {
-        match self.spare.pop() {
-            Some(mut copies) => {
-                copies.clear();
-                Ok(copies)
-            }
-            None => Ok(HostCopies::new(&self.gpu, RESULT_BYTES)?),
-        }
+    /// Memory for pages of a pool on their way to and from the host.
+    fn page_copies(&mut self, pool: PoolId) -> Result<(&mut PageCopies, &[Pool]), Error> {
+        let layers = &self.memory.pools[pool.0];
+        let copies = match self.page_copies.entry(pool.0) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(PageCopies::new(&self.gpu, layers)?),
+        };
+        Ok((copies, layers))
     }
 
     fn read_page_now(&mut self, pool: PoolId, page: u32, out: &mut Vec<u8>) -> Result<(), Error> {
-        let mut copies = self.spare_copies()?;
-        let read = kv::read_page(&self.gpu, &mut copies, &self.memory.pools[pool.0], page, out);
-        self.spare.push(copies);
-        Ok(read?)
+        let (copies, layers) = self.page_copies(pool)?;
+        Ok(copies.read(layers, page, out)?)
     }
 
     fn enqueue_fetch(&mut self, ranges: &[PortRange], is_last: bool) -> Result<(), Error> {
         if !std::mem::replace(&mut self.is_fetching, !is_last) {
-            let copies = self.spare_copies()?;
+            let copies = match self.spare.pop() {
+                Some(mut copies) => {
+                    copies.clear();
+                    copies
+                }
+                None => HostCopies::new(&self.gpu, RESULT_BYTES)?,
+            };
             self.fetches.push_back(copies);
         }
         let copies = self.fetches.back_mut().expect("one was added");
@@ -242,11 +249,9 @@ impl Executable for CudaExecutable {
     }
 
     fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
-        let layers = &self.memory.pools[pool.0];
         let page_bytes = self.memory.program.pools[pool.0].layout().page_bytes();
-        for (layer, bytes) in layers.iter().zip(layers_of_page(bytes, layers.len(), page_bytes)?) {
-            kv::write_page(&self.gpu, layer, page, bytes)?;
-        }
-        Ok(())
+        let (copies, layers) = self.page_copies(pool)?;
+        check_page(bytes, layers.len(), page_bytes)?;
+        Ok(copies.write(layers, page, bytes)?)
     }
 }

@@ -76,3 +76,30 @@ KERNEL(256) copy_pages(const __grid_constant__ CopyPagesParams p) {
     uint4 *to = (uint4 *)(p.kv.pages + second * p.kv.page_bytes);
     for (u64 i = blockIdx.x * 256ull + threadIdx.x; i < p.kv.page_bytes / 16; i += gridDim.x * 256ull) to[i] = from[i];
 }
+
+// A copy of [heads][rows][cols] elements, whose steps are bytes.
+struct Steps {
+    u32 head, row, col;
+};
+
+struct CopyElementsParams {
+    const u8 *from;
+    u8 *to;
+    Steps from_steps, to_steps;
+    u32 n_rows, n_cols, element_bytes, unused;
+};
+
+template <class T> DEVICE void copy_element(const u8 *from, u8 *to) { *(T *)to = *(const T *)from; }
+
+// Grid: (blocks of elements, heads).
+KERNEL(256) copy_elements(const __grid_constant__ CopyElementsParams p) {
+    begin_kernel();
+    u32 i = blockIdx.x * 256 + threadIdx.x, row = i / p.n_cols, col = i % p.n_cols;
+    if (row >= p.n_rows) return;
+    auto place = [&](const Steps &steps) { return (size_t)blockIdx.y * steps.head + row * steps.row + col * steps.col; };
+    const u8 *from = p.from + place(p.from_steps);
+    u8 *to = p.to + place(p.to_steps);
+    if (p.element_bytes == 1) copy_element<u8>(from, to);
+    else if (p.element_bytes == 2) copy_element<u16>(from, to);
+    else copy_element<u32>(from, to);
+}

@@ -1,12 +1,12 @@
-//! Paged KV cache on the device, in the layout of `kv.cuh`. [`read_page`] and [`write_page`] convert from and to the CPU's
-//! layout, so that saved pages fit both.
+//! Paged KV cache on the device, in the layout of `kv.cuh`. [`PageCopies`] converts from and to the CPU's layout, so that saved
+//! pages fit both.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::launch;
+use crate::Result;
 use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
 use crate::cuda::{Buffer, CommandList, CopyRange, Gpu, HostCopies};
-use crate::{Error, Result};
 
 /// Channels of a q8 block. Heads are padded to whole blocks.
 const BLOCK_LEN: usize = 32;
@@ -100,184 +100,190 @@ pub fn copy_pages(list: &mut CommandList, pool: &Pool, (pairs, n): (u64, usize))
     launch(list, ("rope", "copy_pages"), [blocks, n, 1], 256, &params);
 }
 
-/// Reads a page of every layer in one round trip and appends the bytes to `out`, in the layout of
-/// [`KvPool::page`](crate::cpu::KvPool::page). `copies`: memory, whose contents are dropped.
-///
-/// # Errors
-/// If the device fails.
-///
-/// # Panics
-/// If there is no such page.
-pub fn read_page(
-    gpu: &Gpu,
-    copies: &mut HostCopies,
-    layers: &[Pool],
-    page: u32,
-    out: &mut Vec<u8>,
-) -> Result<()> {
-    let mut ranges = Vec::with_capacity(layers.len());
-    for pool in layers {
-        assert!((page as usize) < pool.n_pages, "kv read: page {page} of {}", pool.n_pages);
-        let len = pool.page_bytes();
-        ranges.push(CopyRange { src: &pool.buffer, offset: len * page as usize, len });
-    }
-    copies.clear();
-    copies.enqueue(gpu, &ranges)?;
-    let mut rest = copies.wait(gpu)?;
-    for pool in layers {
-        let (device, others) = rest.split_at(pool.page_bytes());
-        let start = out.len();
-        out.resize(start + pool.layout.page_bytes(), 0);
-        for head in heads(pool.layout) {
-            head.to_host(device, &mut out[start..]);
-        }
-        rest = others;
-    }
-    Ok(())
+/// Memory for a page of every layer, in the layout of [`KvPool::page`](crate::cpu::KvPool::page), on the device and on its way to the
+/// host.
+#[derive(Debug)]
+pub struct PageCopies {
+    gpu: Gpu,
+    device: Buffer,
+    host: HostCopies,
 }
 
-/// Overwrites a page with bytes of [`read_page`].
-///
-/// # Errors
-/// [`Error::Device`] if there are not as many bytes as in a page.
-///
-/// # Panics
-/// If there is no such page.
-pub fn write_page(gpu: &Gpu, pool: &Pool, page: u32, bytes: &[u8]) -> Result<()> {
-    assert!((page as usize) < pool.n_pages, "kv write: page {page} of {}", pool.n_pages);
-    if bytes.len() != pool.layout.page_bytes() {
-        let message = format!("a page has {} bytes, got {}", pool.layout.page_bytes(), bytes.len());
-        return Err(Error::Device { message });
-    }
-    let mut device = vec![0; pool.page_bytes()];
-    for head in heads(pool.layout) {
-        head.to_device(bytes, &mut device);
-    }
-    gpu.upload(&pool.buffer, pool.page_bytes() * page as usize, &device)
-}
-
-/// A head of a page in both layouts, whose keys, values and scales of keys are transposes of each other.
-#[derive(Debug, Clone, Copy)]
-struct Head {
-    parts: [Matrix; 3],
-    /// Scales of values: first byte on the device and on the host, bytes.
-    value_scales: (usize, usize, usize),
-}
-
-/// A matrix `[rows, cols]` of the device, which is `[cols, rows]` on the host: first byte and bytes of a row of both.
-#[derive(Debug, Clone, Copy)]
-struct Matrix {
-    size: usize,
-    rows: usize,
-    cols: usize,
-    device: (usize, usize),
-    host: (usize, usize),
-}
-
-/// Heads of a page.
-fn heads(layout: KvLayout) -> impl Iterator<Item = Head> {
-    let (size, padded) = (layout.element_bytes(), padded_dim(layout.head_dim));
-    let (head_dim, of_host) = (layout.head_dim, layout.head_places());
-    let n_blocks = if of_host.n_blocks > 0 { padded / BLOCK_LEN } else { 0 };
-    let scales = 2 * PAGE_LEN * padded * size;
-    (0..layout.n_kv_heads).map(move |head| {
-        let (device, host) = (head * head_bytes(layout), head * of_host.bytes);
-        let keys = Matrix {
-            size,
-            rows: PAGE_LEN,
-            cols: head_dim,
-            device: (device, padded * size),
-            host: (host, PAGE_LEN * size),
-        };
-        let values = Matrix {
-            size,
-            rows: head_dim,
-            cols: PAGE_LEN,
-            device: (device + PAGE_LEN * padded * size, PAGE_LEN * size),
-            host: (host + of_host.values, of_host.value_stride),
-        };
-        let key_scales = Matrix {
-            size: 2,
-            rows: PAGE_LEN,
-            cols: of_host.n_blocks,
-            device: (device + scales, 2 * n_blocks),
-            host: (host + of_host.key_scales, 2 * PAGE_LEN),
-        };
-        let value_scales = (
-            device + scales + 2 * PAGE_LEN * n_blocks,
-            host + of_host.value_scales,
-            2 * PAGE_LEN * of_host.n_blocks,
-        );
-        Head { parts: [keys, values, key_scales], value_scales }
-    })
-}
-
-impl Head {
-    fn to_host(self, device: &[u8], host: &mut [u8]) {
-        self.parts.iter().for_each(|part| part.to_host(device, host));
-        let (from, to, len) = self.value_scales;
-        host[to..][..len].copy_from_slice(&device[from..][..len]);
+impl PageCopies {
+    /// Memory for pages of `layers`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn new(gpu: &Gpu, layers: &[Pool]) -> Result<Self> {
+        let bytes = layers.iter().map(|pool| pool.layout.page_bytes()).sum();
+        let (device, host) = (Buffer::new(gpu, bytes)?, HostCopies::new(gpu, bytes)?);
+        Ok(Self { gpu: gpu.clone(), device, host })
     }
 
-    fn to_device(self, host: &[u8], device: &mut [u8]) {
-        self.parts.iter().for_each(|part| part.to_device(host, device));
-        let (to, from, len) = self.value_scales;
-        device[to..][..len].copy_from_slice(&host[from..][..len]);
+    /// Appends the bytes of a page of every layer to `out`, in one round trip.
+    ///
+    /// # Errors
+    /// If the device fails.
+    ///
+    /// # Panics
+    /// If there is no such page.
+    pub fn read(&mut self, layers: &[Pool], page: u32, out: &mut Vec<u8>) -> Result<()> {
+        let len = self.convert(layers, page, Direction::ToHost)?;
+        self.host.clear();
+        self.host.enqueue(&self.gpu, &[CopyRange { src: &self.device, offset: 0, len }])?;
+        out.extend_from_slice(self.host.wait(&self.gpu)?);
+        Ok(())
     }
-}
 
-impl Matrix {
-    fn to_host(self, device: &[u8], host: &mut [u8]) {
-        let Self { size, rows, cols, device: from, host: to } = self;
-        transpose(size, [rows, cols], (device, from), (host, to));
+    /// Overwrites a page of every layer with `bytes`, which [`read`](Self::read) appended.
+    ///
+    /// # Errors
+    /// If the device fails.
+    ///
+    /// # Panics
+    /// If there is no such page, or `bytes` is longer than the pages.
+    pub fn write(&mut self, layers: &[Pool], page: u32, bytes: &[u8]) -> Result<()> {
+        self.gpu.upload(&self.device, 0, bytes)?;
+        self.convert(layers, page, Direction::ToDevice)?;
+        Ok(())
     }
 
-    fn to_device(self, host: &[u8], device: &mut [u8]) {
-        let Self { size, rows, cols, device: to, host: from } = self;
-        transpose(size, [cols, rows], (host, from), (device, to));
-    }
-}
-
-/// Writes a matrix `[rows, cols]` as `[cols, rows]`. Of each: first byte, bytes of a row.
-fn transpose(
-    size: usize,
-    shape: [usize; 2],
-    from: (&[u8], (usize, usize)),
-    to: (&mut [u8], (usize, usize)),
-) {
-    match size {
-        1 => transpose_elements::<1>(shape, from, to),
-        2 => transpose_elements::<2>(shape, from, to),
-        _ => transpose_elements::<4>(shape, from, to),
-    }
-}
-
-fn transpose_elements<const SIZE: usize>(
-    [rows, cols]: [usize; 2],
-    (from, (from_start, from_stride)): (&[u8], (usize, usize)),
-    (to, (to_start, to_stride)): (&mut [u8], (usize, usize)),
-) {
-    // Rows whose elements of a column are read from the cache for the next columns.
-    const TILE: usize = 16;
-    for first in (0..rows).step_by(TILE) {
-        let n = TILE.min(rows - first);
-        let lines: [&[[u8; SIZE]]; TILE] = std::array::from_fn(|i| {
-            let start = from_start + (first + i.min(n - 1)) * from_stride;
-            from[start..][..cols * SIZE].as_chunks().0
-        });
-        for col in 0..cols {
-            let start = to_start + col * to_stride + first * SIZE;
-            let to = to[start..][..n * SIZE].as_chunks_mut::<SIZE>().0;
-            for (to, line) in to.iter_mut().zip(&lines) {
-                *to = line[col];
+    /// Converts a page of every layer; returns the bytes of all in the layout of the host.
+    fn convert(&mut self, layers: &[Pool], page: u32, direction: Direction) -> Result<usize> {
+        let mut list = CommandList::new(&self.gpu);
+        let mut host = self.device.address();
+        for pool in layers {
+            assert!((page as usize) < pool.n_pages, "kv: page {page} of {}", pool.n_pages);
+            let device = pool.buffer.address() + u64::from(page) * pool.page_bytes() as u64;
+            for part in parts(pool.layout) {
+                part.copy(&mut list, pool.layout, (device, host), direction);
             }
+            host += pool.layout.page_bytes() as u64;
         }
+        list.run()?;
+        Ok((host - self.device.address()) as usize)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Direction {
+    ToHost,
+    ToDevice,
+}
+
+/// Bytes between elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+struct Steps {
+    head: u32,
+    row: u32,
+    col: u32,
+}
+
+/// Where a part of the elements of a page is: first byte and steps.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    first: usize,
+    steps: Steps,
+}
+
+/// Keys, values or scales of all heads: `[heads][n_rows][n_cols]`. Columns are adjacent on the host.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    element_bytes: usize,
+    n_rows: usize,
+    n_cols: usize,
+    device: Place,
+    host: Place,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct CopyElementsParams {
+    from: u64,
+    to: u64,
+    from_steps: Steps,
+    to_steps: Steps,
+    n_rows: u32,
+    n_cols: u32,
+    element_bytes: u32,
+    unused: u32,
+}
+
+/// Parts of a page in both layouts.
+fn parts(layout: KvLayout) -> impl Iterator<Item = Part> {
+    let (size, padded) = (layout.element_bytes(), padded_dim(layout.head_dim));
+    let of_host = layout.head_places();
+    let n_blocks = if of_host.n_blocks > 0 { padded / BLOCK_LEN } else { 0 };
+    let (values, scales) = (PAGE_LEN * padded * size, 2 * PAGE_LEN * padded * size);
+    let place = |head: usize, first: usize, row: usize, col: usize| Place {
+        first,
+        steps: Steps { head: head as u32, row: row as u32, col: col as u32 },
+    };
+    let device = |first, row, col| place(head_bytes(layout), first, row, col);
+    let host = |first, row, col| place(of_host.bytes, first, row, col);
+    let keys = Part {
+        element_bytes: size,
+        n_rows: layout.head_dim,
+        n_cols: PAGE_LEN,
+        device: device(0, size, padded * size),
+        host: host(0, PAGE_LEN * size, size),
+    };
+    let values = Part {
+        n_rows: PAGE_LEN,
+        n_cols: layout.head_dim,
+        device: device(values, size, PAGE_LEN * size),
+        host: host(of_host.values, of_host.value_stride, size),
+        ..keys
+    };
+    let key_scales = Part {
+        element_bytes: 2,
+        n_rows: of_host.n_blocks,
+        n_cols: PAGE_LEN,
+        device: device(scales, 2, 2 * n_blocks),
+        host: host(of_host.key_scales, 2 * PAGE_LEN, 2),
+    };
+    let value_scales = Part {
+        device: device(scales + 2 * PAGE_LEN * n_blocks, 2 * PAGE_LEN, 2),
+        host: host(of_host.value_scales, 2 * PAGE_LEN, 2),
+        ..key_scales
+    };
+    [keys, values, key_scales, value_scales].into_iter().filter(|part| part.n_rows > 0)
+}
+
+impl Part {
+    /// Copies the part between a page at addresses of the device, in its layout and in that of the host.
+    fn copy(
+        self,
+        list: &mut CommandList,
+        layout: KvLayout,
+        (device, host): (u64, u64),
+        direction: Direction,
+    ) {
+        let device = (device + self.device.first as u64, self.device.steps);
+        let host = (host + self.host.first as u64, self.host.steps);
+        let ((from, from_steps), (to, to_steps)) = match direction {
+            Direction::ToHost => (device, host),
+            Direction::ToDevice => (host, device),
+        };
+        let params = CopyElementsParams {
+            from,
+            to,
+            from_steps,
+            to_steps,
+            n_rows: self.n_rows as u32,
+            n_cols: self.n_cols as u32,
+            element_bytes: self.element_bytes as u32,
+            unused: 0,
+        };
+        let grid = [(self.n_rows * self.n_cols).div_ceil(256), layout.n_kv_heads, 1];
+        launch(list, ("rope", "copy_elements"), grid, 256, &params);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK_LEN, head_bytes, heads, padded_dim};
+    use super::{BLOCK_LEN, Part, Place, head_bytes, padded_dim, parts};
     use crate::cpu::{KvDType, KvLayout, PAGE_LEN, PageElement};
 
     /// First byte of an element on the device, as `kv.cuh` has it.
@@ -298,24 +304,29 @@ mod tests {
         for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
             for head_dim in [32, 40, 64, 80, 128, 256] {
                 let layout = KvLayout { n_kv_heads: 3, head_dim, dtype };
-                let device: Vec<u8> =
-                    (0..3 * head_bytes(layout)).map(|i| (i * 31 / 7) as u8).collect();
-                let (mut host, mut expected) =
-                    (vec![0; layout.page_bytes()], vec![0; layout.page_bytes()]);
-                let mut back = vec![0; device.len()];
-                heads(layout).for_each(|head| head.to_host(&device, &mut host));
+                let mut places = Vec::new();
+                for Part { element_bytes, n_rows, n_cols, device, host } in parts(layout) {
+                    let all = (0..3).flat_map(|head| {
+                        (0..n_rows)
+                            .flat_map(move |row| (0..n_cols).map(move |col| (head, row, col)))
+                    });
+                    places.extend(all.map(|(head, row, col)| {
+                        let at = |Place { first, steps }: Place| {
+                            let [by_head, by_row, by_col] =
+                                [steps.head, steps.row, steps.col].map(|step| step as usize);
+                            first + head * by_head + row * by_row + col * by_col
+                        };
+                        (at(device), at(host), element_bytes)
+                    }));
+                }
                 let place = |head: usize, p: usize, element: PageElement| {
                     at_device(layout, head, p, element)
                 };
-                layout.convert(place, |at_device, at_host, size| {
-                    expected[at_host..][..size].copy_from_slice(&device[at_device..][..size]);
-                });
-                assert!(host == expected, "{dtype:?}, {head_dim} channels to the host");
-                heads(layout).for_each(|head| head.to_device(&host, &mut back));
-                layout.convert(place, |at, _, size| {
-                    let is_equal = back[at..][..size] == device[at..][..size];
-                    assert!(is_equal, "{dtype:?}, {head_dim} channels to the device");
-                });
+                let mut expected = Vec::new();
+                layout.convert(place, |device, host, size| expected.push((device, host, size)));
+                places.sort_unstable();
+                expected.sort_unstable();
+                assert!(places == expected, "{dtype:?}, {head_dim} channels");
             }
         }
     }
