@@ -8,6 +8,7 @@ pub mod cpu;
 pub mod cuda;
 mod dtype;
 mod error;
+mod huge_pages;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod kernel_times;
 mod log_mel;
@@ -23,6 +24,7 @@ pub mod wgpu;
 pub use aligned::{AlignedBytes, AlignedVec};
 pub use dtype::DType;
 pub use error::{Error, Result};
+pub use huge_pages::huge_page_vec;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub use kernel_times::KernelTime;
 pub use log_mel::{LogMelTables, MelFilter};

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use stonechat_compute::huge_page_vec;
+
 /// Maps positions between a recording and its concatenated speech segments.
 ///
 /// ```
@@ -67,7 +69,7 @@ impl SpeechMap {
     #[must_use]
     pub fn collect(&self, samples: &[f32]) -> Vec<f32> {
         assert_eq!(samples.len(), self.n_samples, "the recording that was mapped");
-        let mut kept = Vec::with_capacity(self.n_kept());
+        let mut kept = huge_page_vec(self.n_kept());
         for range in &self.ranges {
             kept.extend_from_slice(&samples[range.clone()]);
         }
