@@ -32,7 +32,7 @@ pub use parts::Parts;
 pub use scratch::with_scratch;
 pub use shared_bytes::{ByteOwner, SharedBytes};
 pub use simd::Isa;
-pub use threads::ThreadTeam;
+pub use threads::{ThreadTeam, usable_cores};
 
 /// CPU device: instruction-set tier and thread team.
 #[derive(Debug, Clone)]
