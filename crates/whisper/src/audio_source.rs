@@ -85,10 +85,19 @@ impl<'a> AudioSource<'a> {
     ///
     /// # Errors
     /// If the ranges overlap, are out of order, empty or past the end.
-    pub(crate) fn speech(samples: &[f32], speech: Vec<Range<usize>>) -> Result<Self, Error> {
+    pub(crate) fn speech(
+        samples: Cow<'a, [f32]>,
+        speech: Vec<Range<usize>>,
+    ) -> Result<Self, Error> {
         check_ranges(&speech, samples.len())?;
         let map = SpeechMap::new(speech, samples.len());
-        let samples = Cow::Owned(map.collect(samples));
+        let samples = Cow::Owned(match samples {
+            Cow::Owned(mut samples) => {
+                map.retain(&mut samples);
+                samples
+            }
+            Cow::Borrowed(samples) => map.collect(samples),
+        });
         Ok(Self { samples, map: Some(map), is_batched: false })
     }
 
@@ -127,7 +136,7 @@ pub(crate) fn select<'a>(
             Speech::Detect => None,
         };
         audio = match speech {
-            Some(speech) => AudioSource::speech(&samples, speech)?,
+            Some(speech) => AudioSource::speech(samples, speech)?,
             None => AudioSource::whole(samples),
         };
         let n_samples = audio.samples.len();

@@ -62,6 +62,18 @@ impl SpeechMap {
         self.ends.last().copied().unwrap_or(0)
     }
 
+    /// Removes everything but the speech segments from `samples`, in place.
+    ///
+    /// # Panics
+    /// If `samples` is another recording, of another length.
+    pub fn retain(&self, samples: &mut Vec<f32>) {
+        assert_eq!(samples.len(), self.n_samples, "the recording that was mapped");
+        for (range, end) in self.ranges.iter().zip(&self.ends) {
+            samples.copy_within(range.clone(), end - range.len());
+        }
+        samples.truncate(self.n_kept());
+    }
+
     /// Concatenates the speech segments of `samples`.
     ///
     /// # Panics

@@ -236,6 +236,9 @@ proptest! {
         let samples: Vec<f32> = (0..map.n_samples()).map(|i| i as f32).collect();
         let kept = map.collect(&samples);
         prop_assert_eq!(kept.len(), map.n_kept());
+        let mut retained = samples;
+        map.retain(&mut retained);
+        prop_assert_eq!(&retained, &kept);
         for (i, sample) in kept.into_iter().enumerate() {
             prop_assert_eq!(sample as usize, map.original_start(i));
         }
