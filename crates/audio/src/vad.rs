@@ -14,7 +14,7 @@ mod ranges;
 
 use std::ops::Range;
 
-use stonechat_compute::Cpu;
+use stonechat_compute::{Cpu, usable_cores};
 
 use crate::Error;
 pub use gate::{SpeechGate, Turn};
@@ -24,6 +24,9 @@ pub use ranges::VadOptions;
 
 /// Samples per step of the network, 32 ms.
 pub const STEP: usize = 512;
+
+/// Maximum useful threads: one runs the recurrence of the LSTM, a third of the work, and few keep up with it.
+const MAX_THREADS: usize = 8;
 
 /// The Silero VAD network and its thread team.
 #[derive(Debug)]
@@ -40,13 +43,14 @@ impl Vad {
         Self::with_threads(1)
     }
 
-    /// [`new`](Self::new) with `n_threads`; 0 means one per physical core. All of it runs in
-    /// parallel, but for the recurrence of the LSTM.
+    /// [`new`](Self::new) with `n_threads`, at most 8; 0 means one per physical core. All of it runs
+    /// in parallel, but for the recurrence of the LSTM.
     ///
     /// # Errors
     /// If `STONECHAT_ISA` has no meaning or threads cannot be started.
     pub fn with_threads(n_threads: usize) -> Result<Self, Error> {
-        Ok(Self { network: Network::new(Cpu::new(n_threads)?) })
+        let n_threads = if n_threads == 0 { usable_cores() } else { n_threads };
+        Ok(Self { network: Network::new(Cpu::new(n_threads.min(MAX_THREADS))?) })
     }
 
     /// The probability of speech in each [`STEP`] samples; the last step is padded with zeros.

@@ -83,13 +83,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = Plan::check(args)?;
     // Opened before the first recording is decoded, so that a bad file fails at once.
     let file = ModelFile::open(plan.recognizer.path())?;
-    let devices = args.compute.open(file.weight_bytes(), plan.verbose)?;
     let started = Instant::now();
     let console = Console::with_bar(plan.quiet, plan.shows_progress);
     plan.notes.iter().for_each(|note| console.note(note));
     let cancel = CancelToken::new();
     cancel_on_ctrl_c(&cancel)?;
-    let Done { outcomes, report } = batch::run(&plan, file, &devices, &console, &cancel)?;
+    let open = |file: &ModelFile| args.compute.open(file.weight_bytes(), plan.verbose);
+    // Dropping the devices prints their profile, after everything else.
+    let Done { outcomes, report, devices: _devices } =
+        batch::run(&plan, file, open, &console, &cancel)?;
     let summary = Summary::new(outcomes, started.elapsed().as_secs_f64());
     if plan.verbose {
         console.note(&report);

@@ -5,13 +5,13 @@ use std::ops::{Deref, DerefMut};
 #[cfg(target_os = "linux")]
 use memmap2::{Advice, MmapMut};
 
+#[cfg(target_os = "linux")]
+use crate::huge_pages::MIN_VALUES;
+
 /// Bytes of a cache line.
 pub(crate) const CACHE_LINE: usize = 64;
 /// Maximum values before the first one on a cache line boundary.
 const MAX_BEFORE: usize = CACHE_LINE / size_of::<f32>() - 1;
-/// Minimum values for huge pages: 4 MiB.
-#[cfg(target_os = "linux")]
-const MIN_HUGE: usize = (4 << 20) / size_of::<f32>();
 
 /// Fixed-length f32 buffer on a 64-byte boundary, so that full-width loads split no cache line.
 ///
@@ -48,7 +48,7 @@ impl AlignedVec {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         #[cfg(target_os = "linux")]
-        if len >= MIN_HUGE
+        if len >= MIN_VALUES
             && let Ok(pages) = MmapMut::map_anon(len * size_of::<f32>())
         {
             // Without huge pages the map has normal ones.

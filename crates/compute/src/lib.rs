@@ -8,6 +8,7 @@ pub mod cpu;
 pub mod cuda;
 mod dtype;
 mod error;
+mod huge_pages;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod kernel_times;
 mod log_mel;
@@ -23,6 +24,7 @@ pub mod wgpu;
 pub use aligned::{AlignedBytes, AlignedVec};
 pub use dtype::DType;
 pub use error::{Error, Result};
+pub use huge_pages::huge_page_vec;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 pub use kernel_times::KernelTime;
 pub use log_mel::{LogMelTables, MelFilter};
@@ -30,7 +32,7 @@ pub use parts::Parts;
 pub use scratch::with_scratch;
 pub use shared_bytes::{ByteOwner, SharedBytes};
 pub use simd::Isa;
-pub use threads::ThreadTeam;
+pub use threads::{ThreadTeam, usable_cores};
 
 /// CPU device: instruction-set tier and thread team.
 #[derive(Debug, Clone)]

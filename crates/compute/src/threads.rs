@@ -32,6 +32,17 @@ use crate::error::Result;
 #[cfg(not(target_arch = "wasm32"))]
 use {self::workers::Workers, std::sync::Arc};
 
+/// Threads of [`ThreadTeam::new`] with 0: one per physical core that this process may use.
+#[must_use]
+pub fn usable_cores() -> usize {
+    #[cfg(target_arch = "wasm32")]
+    return 1;
+    // `available_parallelism` honours affinity and cgroup quotas but counts hyperthreads, which share the vector units
+    // that the kernels saturate.
+    #[cfg(not(target_arch = "wasm32"))]
+    std::thread::available_parallelism().map_or(1, usize::from).min(num_cpus::get_physical()).max(1)
+}
+
 /// A fixed number of threads that run parallel loops. Clones share the threads.
 #[derive(Debug, Clone)]
 pub struct ThreadTeam {
@@ -88,14 +99,6 @@ impl ThreadTeam {
         }
         (0..n_tasks).for_each(task);
     }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-fn usable_cores() -> usize {
-    // `available_parallelism` honours affinity and cgroup quotas but counts hyperthreads, which share the vector units
-    // that the kernels saturate.
-    let allowed = std::thread::available_parallelism().map_or(1, usize::from);
-    allowed.min(num_cpus::get_physical()).max(1)
 }
 
 #[cfg(test)]

@@ -34,6 +34,8 @@ pub(crate) enum Speech {
     Detect,
     /// Sample ranges; all samples if there are none.
     Found(Option<Vec<Range<usize>>>),
+    /// The samples are those of this map.
+    Cut(SpeechMap),
 }
 
 impl Recording<'_> {
@@ -43,6 +45,17 @@ impl Recording<'_> {
     pub fn with_speech(mut self, speech: Option<Vec<Range<usize>>>) -> Self {
         self.speech = Speech::Found(speech);
         self
+    }
+
+    /// Removes everything but the speech that [`with_speech`](Self::with_speech) set from the samples now, instead of
+    /// when the transcription starts. A recording without it has no clips.
+    ///
+    /// # Errors
+    /// If the ranges overlap, are out of order, empty or past the end.
+    pub fn cut_silence(self) -> Result<Self, Error> {
+        let Speech::Found(Some(speech)) = self.speech else { return Ok(self) };
+        let (samples, map) = cut(self.samples, speech)?;
+        Ok(Self { samples, speech: Speech::Cut(map) })
     }
 }
 
@@ -85,10 +98,11 @@ impl<'a> AudioSource<'a> {
     ///
     /// # Errors
     /// If the ranges overlap, are out of order, empty or past the end.
-    pub(crate) fn speech(samples: &[f32], speech: Vec<Range<usize>>) -> Result<Self, Error> {
-        check_ranges(&speech, samples.len())?;
-        let map = SpeechMap::new(speech, samples.len());
-        let samples = Cow::Owned(map.collect(samples));
+    pub(crate) fn speech(
+        samples: Cow<'a, [f32]>,
+        speech: Vec<Range<usize>>,
+    ) -> Result<Self, Error> {
+        let (samples, map) = cut(samples, speech)?;
         Ok(Self { samples, map: Some(map), is_batched: false })
     }
 
@@ -119,19 +133,21 @@ pub(crate) fn select<'a>(
     let Recording { samples, speech } = recording;
     let (mut audio, mut chunks);
     if options.clip_timestamps.is_empty() {
-        let speech = match speech {
-            Speech::Found(speech) => speech,
-            Speech::Detect if options.needs_speech(samples.len()) => {
-                Some(model.vad()?.detect(&samples, &options.vad_options)?)
-            }
-            Speech::Detect => None,
-        };
         audio = match speech {
-            Some(speech) => AudioSource::speech(&samples, speech)?,
-            None => AudioSource::whole(samples),
+            Speech::Found(Some(speech)) => AudioSource::speech(samples, speech)?,
+            Speech::Cut(map) => AudioSource { samples, map: Some(map), is_batched: false },
+            Speech::Detect if options.needs_speech(samples.len()) => {
+                let speech = model.vad()?.detect(&samples, &options.vad_options)?;
+                AudioSource::speech(samples, speech)?
+            }
+            Speech::Found(None) | Speech::Detect => AudioSource::whole(samples),
         };
         let n_samples = audio.samples.len();
         chunks = Vec::from_iter((n_samples > 0).then_some(0..n_samples));
+    } else if let Speech::Cut(_) = speech {
+        let (option, expected) = ("clip-timestamps", "none where silence was cut");
+        let got = format!("{:?}", options.clip_timestamps);
+        return Err(Error::Option { option, expected, got });
     } else {
         chunks = options.clips(samples.len());
         audio = AudioSource::whole(samples);
@@ -143,6 +159,26 @@ pub(crate) fn select<'a>(
         audio.is_batched = chunks.len() > n_uncut;
     }
     Ok((audio, chunks))
+}
+
+/// Keeps only the sample ranges `speech`; owned samples in place.
+///
+/// # Errors
+/// If the ranges overlap, are out of order, empty or past the end.
+fn cut(
+    samples: Cow<'_, [f32]>,
+    speech: Vec<Range<usize>>,
+) -> Result<(Cow<'_, [f32]>, SpeechMap), Error> {
+    check_ranges(&speech, samples.len())?;
+    let map = SpeechMap::new(speech, samples.len());
+    let samples = match samples {
+        Cow::Owned(mut samples) => {
+            map.retain(&mut samples);
+            samples
+        }
+        Cow::Borrowed(samples) => map.collect(samples),
+    };
+    Ok((Cow::Owned(samples), map))
 }
 
 fn restore_times(map: &SpeechMap, segment: &mut Segment) {

@@ -1,5 +1,6 @@
 //! Sample ranges to transcribe: speech, clips, and chunks cut for batched decoding.
 
+use std::array;
 use std::ops::Range;
 
 use stonechat_audio::Vad;
@@ -81,16 +82,38 @@ pub(crate) fn cut(samples: &[f32], range: Range<usize>, n_windows: usize) -> Vec
 
 /// Middle of the [`QUIET_SAMPLES`] samples in `range` with the least energy.
 fn quietest(samples: &[f32], range: Range<usize>) -> usize {
-    let energy = |at: usize| samples[at..at + QUIET_SAMPLES].iter().map(|s| s * s).sum::<f32>();
     let places =
         range.clone().step_by(QUIET_SAMPLES / 2).take_while(|at| at + QUIET_SAMPLES <= range.end);
-    let quietest = places.min_by(|&a, &b| energy(a).total_cmp(&energy(b)));
-    quietest.map_or(range.end, |place| place + QUIET_SAMPLES / 2)
+    let places: Vec<usize> = places.collect();
+    let energies = places.iter().zip(energies(samples, &places));
+    let quietest = energies.min_by(|(_, a), (_, b)| a.total_cmp(b));
+    quietest.map_or(range.end, |(place, _)| place + QUIET_SAMPLES / 2)
+}
+
+/// Energy of [`QUIET_SAMPLES`] samples from each of `places` on, summed in order. The sums of several places at once hide
+/// the latency of an addition.
+fn energies(samples: &[f32], places: &[usize]) -> Vec<f32> {
+    const N_SUMS: usize = 8;
+    let mut energies = Vec::with_capacity(places.len());
+    for places in places.chunks(N_SUMS) {
+        let windows: [&[f32; QUIET_SAMPLES]; N_SUMS] = array::from_fn(|i| {
+            let place = *places.get(i).unwrap_or(&places[0]);
+            samples[place..].first_chunk().expect("a place with as many samples")
+        });
+        let mut sums = [0.0; N_SUMS];
+        for i in 0..QUIET_SAMPLES {
+            for (sum, window) in sums.iter_mut().zip(windows) {
+                *sum += window[i] * window[i];
+            }
+        }
+        energies.extend(&sums[..places.len()]);
+    }
+    energies
 }
 
 #[cfg(test)]
 mod tests {
-    use super::cut;
+    use super::{QUIET_SAMPLES, cut, energies};
     use crate::SAMPLE_RATE;
     use crate::options::Options;
 
@@ -104,6 +127,21 @@ mod tests {
         let [first, second] = &cut(&samples, 5 * S..57 * S, 8)[..] else { panic!("two windows") };
         assert!((28 * S..29 * S).contains(&first.end), "{first:?}");
         assert_eq!((first.start, second), (5 * S, &(first.end..57 * S)));
+    }
+
+    #[test]
+    fn energies_are_sums_in_order() {
+        let samples: Vec<f32> = (0..100_000).map(|i| (i as f32 * 0.37).sin() * 0.3).collect();
+        for n_places in [0, 1, 7, 8, 22] {
+            let places: Vec<usize> = (0..n_places).map(|i| 11 + i * QUIET_SAMPLES / 2).collect();
+            let sum = |&at: &usize| {
+                samples[at..at + QUIET_SAMPLES]
+                    .iter()
+                    .fold(0.0, |sum, sample| sum + sample * sample)
+            };
+            let expected: Vec<f32> = places.iter().map(sum).collect();
+            assert_eq!(energies(&samples, &places), expected, "{n_places} places");
+        }
     }
 
     #[test]

@@ -164,9 +164,29 @@ fn speech_ranges_are_checked() {
         let recording = Recording::from(&samples).with_speech(speech);
         random().transcribe(recording, &options, &mut |_| {})
     };
-    assert!(with(wrong).is_err());
+    assert!(with(wrong.clone()).is_err());
     let none = with(Some(vec![])).unwrap();
     assert!(none.segments.is_empty());
+    assert!(Recording::from(&samples).with_speech(wrong).cut_silence().is_err());
+}
+
+#[test]
+fn silence_may_be_cut_beforehand() {
+    let (samples, options) = (noise(40), accept_all());
+    let speech = Some(vec![8_000..200_000, 320_000..600_000]);
+    let run = |recording: Recording<'_>| {
+        random().transcribe(recording, &options, &mut |_| {}).map(|transcript| {
+            transcript.segments.into_iter().map(|s| (s.tokens, s.start, s.end)).collect::<Vec<_>>()
+        })
+    };
+    let expected = run(Recording::from(&samples).with_speech(speech.clone())).unwrap();
+    assert!(!expected.is_empty());
+    let owned = || Recording::from(samples.clone()).with_speech(speech.clone());
+    assert_eq!(run(owned()).unwrap(), expected);
+    let cut = owned().cut_silence().unwrap();
+    assert_eq!(run(cut.clone()).unwrap(), expected);
+    let clips = Options { clip_timestamps: vec![1.0, 2.0], ..options.clone() };
+    assert!(random().transcribe(cut, &clips, &mut |_| {}).is_err());
 }
 
 /// The installed `tiny.en`, or a line that says why `test` is skipped.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use stonechat_compute::huge_page_vec;
+
 use super::stream::SourceState;
 use super::{Audio, Channels, Decoder, Progress, SourceInfo};
 use crate::{Error, Resampler, SAMPLE_RATE};
@@ -23,6 +25,11 @@ struct Lane {
 }
 
 impl Lane {
+    /// An empty lane with room for `n` samples.
+    fn with_capacity(n: usize) -> Self {
+        Self { samples: huge_page_vec(n), resampler: None }
+    }
+
     /// Starts a new resampler; pads the samples with zeros to `n_before`.
     fn restart(&mut self, rate: u32, n_before: usize) -> Result<(), Error> {
         let next = Resampler::new(rate)?;
@@ -90,11 +97,15 @@ impl<'a> Sink<'a> {
         }
         let finite = |x: f32| if x.is_finite() { x } else { 0.0 };
         let scale = 1.0 / n_channels as f32;
-        let frames = frames.chunks_exact(n_channels);
+        let (mono, frames) = (frames, frames.chunks_exact(n_channels));
         let n_frames = frames.len();
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             self.block.clear();
             match channels {
+                // Of one channel the samples are the frames.
+                _ if n_channels == 1 && index == 0 => {
+                    self.block.extend(mono.iter().map(|&x| finite(x)));
+                }
                 Channels::Mix if n_channels > 1 => {
                     let mean =
                         |frame: &[f32]| frame.iter().map(|&x| finite(x)).sum::<f32>() * scale;
@@ -141,7 +152,8 @@ impl<'a> Sink<'a> {
             return Ok(());
         }
         let n_lanes = n_lanes.max(self.lanes.len());
-        self.lanes.resize_with(n_lanes, Lane::default);
+        let n_samples = self.expected_samples(sample_rate, n_lanes);
+        self.lanes.resize_with(n_lanes, || Lane::with_capacity(n_samples));
         let mut n_before = 0;
         for lane in &mut self.lanes {
             lane.restart(sample_rate, n_before)?;
@@ -149,6 +161,18 @@ impl<'a> Sink<'a> {
         }
         self.rate = sample_rate;
         Ok(())
+    }
+
+    /// Samples of a lane by the length that the container states; all lanes together at most those of the longest file of
+    /// this size.
+    fn expected_samples(&self, sample_rate: u32, n_lanes: usize) -> usize {
+        let Some(n_frames) = self.total_frames else { return 0 };
+        let max_s = max_seconds(self.source_state.n_bytes());
+        let max_s = max_s.min(self.options.max_seconds.unwrap_or(MAX_SECONDS)).min(MAX_SECONDS);
+        let max_samples = max_s * u64::from(SAMPLE_RATE) / n_lanes as u64;
+        let scaled = u128::from(n_frames) * u128::from(SAMPLE_RATE);
+        let n_samples = scaled / u128::from(sample_rate.max(1));
+        n_samples.min(max_samples.into()) as usize
     }
 
     fn report(&mut self) {

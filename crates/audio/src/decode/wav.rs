@@ -260,44 +260,51 @@ pub(super) fn decode<S: Read + Seek>(
     source.seek(SeekFrom::Start(layout.data_start)).map_err(read_error)?;
     let mut data = source.take(layout.data_bytes.unwrap_or(u64::MAX));
     let block_bytes = (BLOCK_FRAMES / n_channels).max(1) * frame_bytes;
-    let mut block = Vec::with_capacity(block_bytes);
-    let mut frames = Vec::new();
+    let mut block = vec![0; block_bytes];
+    let mut frames = Vec::with_capacity(block_bytes / encoding.bytes());
     loop {
-        block.clear();
-        data.by_ref().take(block_bytes as u64).read_to_end(&mut block).map_err(read_error)?;
+        let n = fill(&mut data, &mut block).map_err(read_error)?;
         frames.clear();
-        to_f32(encoding, &block, &mut frames);
+        to_f32(encoding, &block[..n], &mut frames);
         sink.push(&frames, n_channels, sample_rate)?;
-        if block.len() < block_bytes {
+        if n < block_bytes {
             return Ok(());
         }
     }
 }
 
+/// Reads until `block` is full or the source ends; returns the number of bytes.
+fn fill(source: &mut impl Read, block: &mut [u8]) -> std::io::Result<usize> {
+    let mut n = 0;
+    while n < block.len() {
+        match source.read(&mut block[n..]) {
+            Ok(0) => break,
+            Ok(more) => n += more,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(n)
+}
+
 /// Appends whole samples as f32; integers are divided by 2^(bits - 1).
 fn to_f32(encoding: Encoding, bytes: &[u8], out: &mut Vec<f32>) {
-    let whole = bytes.chunks_exact(encoding.bytes());
+    fn extend<const N: usize>(out: &mut Vec<f32>, bytes: &[u8], sample: impl Fn([u8; N]) -> f32) {
+        out.extend(bytes.as_chunks::<N>().0.iter().map(|&bytes| sample(bytes)));
+    }
     match encoding {
-        Encoding::U8 => out.extend(bytes.iter().map(|&b| (f32::from(b) - 128.0) / 128.0)),
-        Encoding::S16 => {
-            out.extend(whole.map(|b| f32::from(i16::from_le_bytes([b[0], b[1]])) / 32_768.0));
+        Encoding::U8 => extend(out, bytes, |[b]| (f32::from(b) - 128.0) / 128.0),
+        Encoding::S16 => extend(out, bytes, |b| f32::from(i16::from_le_bytes(b)) / 32_768.0),
+        Encoding::S24 => extend(out, bytes, |[low, middle, high]| {
+            i32::from_le_bytes([0, low, middle, high]) as f32 / 2_147_483_648.0
+        }),
+        Encoding::S32 => {
+            extend(out, bytes, |b| i32::from_le_bytes(b) as f32 / 2_147_483_648.0);
         }
-        Encoding::S24 => out.extend(
-            whole.map(|b| i32::from_le_bytes([0, b[0], b[1], b[2]]) as f32 / 2_147_483_648.0),
-        ),
-        Encoding::S32 => out.extend(
-            whole.map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f32 / 2_147_483_648.0),
-        ),
-        Encoding::F32 => {
-            out.extend(whole.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-        }
-        Encoding::F64 => {
-            out.extend(whole.map(|b| {
-                f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32
-            }))
-        }
-        Encoding::ALaw => out.extend(bytes.iter().map(|&b| f32::from(a_law(b)) / 32_768.0)),
-        Encoding::MuLaw => out.extend(bytes.iter().map(|&b| f32::from(mu_law(b)) / 32_768.0)),
+        Encoding::F32 => extend(out, bytes, f32::from_le_bytes),
+        Encoding::F64 => extend(out, bytes, |b| f64::from_le_bytes(b) as f32),
+        Encoding::ALaw => extend(out, bytes, |[b]| f32::from(a_law(b)) / 32_768.0),
+        Encoding::MuLaw => extend(out, bytes, |[b]| f32::from(mu_law(b)) / 32_768.0),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use stonechat_compute::huge_page_vec;
+
 /// Maps positions between a recording and its concatenated speech segments.
 ///
 /// ```
@@ -60,6 +62,18 @@ impl SpeechMap {
         self.ends.last().copied().unwrap_or(0)
     }
 
+    /// Removes everything but the speech segments from `samples`, in place.
+    ///
+    /// # Panics
+    /// If `samples` is another recording, of another length.
+    pub fn retain(&self, samples: &mut Vec<f32>) {
+        assert_eq!(samples.len(), self.n_samples, "the recording that was mapped");
+        for (range, end) in self.ranges.iter().zip(&self.ends) {
+            samples.copy_within(range.clone(), end - range.len());
+        }
+        samples.truncate(self.n_kept());
+    }
+
     /// Concatenates the speech segments of `samples`.
     ///
     /// # Panics
@@ -67,7 +81,7 @@ impl SpeechMap {
     #[must_use]
     pub fn collect(&self, samples: &[f32]) -> Vec<f32> {
         assert_eq!(samples.len(), self.n_samples, "the recording that was mapped");
-        let mut kept = Vec::with_capacity(self.n_kept());
+        let mut kept = huge_page_vec(self.n_kept());
         for range in &self.ranges {
             kept.extend_from_slice(&samples[range.clone()]);
         }

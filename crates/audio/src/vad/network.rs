@@ -16,7 +16,7 @@ use std::{fmt, iter};
 use realfft::num_complex::Complex;
 use realfft::{RealFftPlanner, RealToComplex};
 use stonechat_compute::Cpu;
-use stonechat_compute::cpu::{DenseWeight, Epilogue, Lstm, MatMut, MatRef, matmul};
+use stonechat_compute::cpu::{Epilogue, Lstm, MatMut, MatRef, PackedWeight, matmul_packed};
 
 use super::STEP;
 
@@ -56,7 +56,7 @@ const _: () = assert!(WEIGHTS.len() == 4 * N_WEIGHTS, "the weights are those of 
 
 /// `y = w · x + bias`, `w` `[N, K]`.
 struct Layer {
-    weight: Vec<f32>,
+    weight: PackedWeight,
     bias: Vec<f32>,
 }
 
@@ -66,7 +66,8 @@ pub(super) struct Network {
     convolutions: [Layer; 4],
     lstm_input: Layer,
     lstm_hidden: Lstm,
-    output: Layer,
+    /// Weights and bias of the probability.
+    output: (Vec<f32>, f32),
     window: Vec<f32>,
     fft: Arc<dyn RealToComplex<f32>>,
 }
@@ -118,7 +119,10 @@ impl Network {
     pub(super) fn new(cpu: Cpu) -> Self {
         let mut values = WEIGHTS.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
         let mut take = |n: usize| values.by_ref().take(n).collect::<Vec<f32>>();
-        let mut layer = |n: usize, k: usize| Layer { weight: take(n * k), bias: take(n) };
+        let mut layer = |n: usize, k: usize| Layer {
+            weight: PackedWeight::new(cpu.isa, take(n * k), k),
+            bias: take(n),
+        };
         let convolutions = [
             layer(CHANNELS[0], 3 * N_BINS),
             layer(CHANNELS[1], 3 * CHANNELS[0]),
@@ -127,7 +131,7 @@ impl Network {
         ];
         let lstm_input = layer(GATES, CHANNELS[3]);
         let lstm_hidden = Lstm::new(HIDDEN, &take(GATES * HIDDEN));
-        let output = Layer { weight: take(HIDDEN), bias: take(1) };
+        let output = (take(HIDDEN), take(1)[0]);
         let hann = |i: usize| 0.5 - 0.5 * (TAU * i as f64 / N_FFT as f64).cos();
         Self {
             cpu,
@@ -201,9 +205,10 @@ impl Network {
         for gates in gates.chunks_exact_mut(GATES) {
             let LstmState { hidden, cell } = state;
             self.lstm_hidden.step(self.cpu.isa, gates, hidden, cell);
-            let weighted = hidden.iter().zip(&self.output.weight);
+            let (weights, bias) = &self.output;
+            let weighted = hidden.iter().zip(weights);
             let sum: f32 = weighted.map(|(h, w)| h.max(0.0) * w).sum();
-            probabilities.push(sigmoid(sum + self.output.bias[0]));
+            probabilities.push(sigmoid(sum + bias));
         }
     }
 
@@ -243,7 +248,7 @@ impl Network {
         let [c1, c2, c3, c4] = CHANNELS;
         let layer = |layer: &Layer, x: MatRef<'_>, out: MatMut<'_>| {
             let epilogue = Epilogue { bias: Some(&layer.bias), ..Epilogue::default() };
-            matmul(&self.cpu, out, x, DenseWeight::F32(&layer.weight), epilogue);
+            matmul_packed(&self.cpu, out, x, &layer.weight, epilogue);
         };
         let [first, second, third, fourth] = &self.convolutions;
         // A convolution is a product for each of a step's frames, with the rows of all steps.

@@ -49,7 +49,7 @@ fn threads_do_not_change_probabilities() {
         (0..1100 * STEP + 7).map(|i| (i as f32 * 0.01).sin() * ((i / 9000 % 3) as f32)).collect();
     let expected = Vad::new().unwrap().probabilities(&samples);
     assert_eq!(expected.len(), 1101);
-    for n_threads in [2, 3] {
+    for n_threads in [2, 3, 9] {
         let got = Vad::with_threads(n_threads).unwrap().probabilities(&samples);
         assert_eq!(got, expected, "{n_threads} threads");
     }
@@ -236,6 +236,9 @@ proptest! {
         let samples: Vec<f32> = (0..map.n_samples()).map(|i| i as f32).collect();
         let kept = map.collect(&samples);
         prop_assert_eq!(kept.len(), map.n_kept());
+        let mut retained = samples;
+        map.retain(&mut retained);
+        prop_assert_eq!(&retained, &kept);
         for (i, sample) in kept.into_iter().enumerate() {
             prop_assert_eq!(sample as usize, map.original_start(i));
         }

@@ -1,14 +1,17 @@
 //! Transcription of all inputs: one thread reads ahead, `--jobs` workers transcribe.
 //!
 //! ```text
-//! reader:    decode, resample, detect speech --> sync_channel(1) --> worker 0..jobs: transcribe, write
+//! reader:      decode, resample, cut silence --> sync_channel(1) --> worker 0..jobs: transcribe, write
+//! this thread: open the device, load the weights, start the workers
 //! ```
 //!
-//! At most two recordings are read ahead, so memory does not depend on the number of inputs. Workers share the
-//! weights and divide the CPU threads; a GPU runs one at a time.
+//! The first recording is read while the device is opened and the weights are loaded. Loading starts when an input has
+//! turned out to be audio. Reads of standard input and pipes may block, and delay no error: the device is opened before,
+//! the weights are loaded after them. At most two recordings are read ahead, so memory does not depend on the number of
+//! inputs. Workers share the weights and divide the CPU threads; a GPU runs one at a time.
 
-use std::ops::Range;
 use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ScopedJoinHandle};
@@ -45,23 +48,42 @@ struct Recording {
 
 /// One channel of a recording, or all mixed to mono.
 struct Signal {
-    audio: Audio,
-    /// Sample ranges of speech; `None` without voice activity detection.
-    speech: Option<Vec<Range<usize>>>,
+    /// Samples; without silence, if voice activity detection is on.
+    recording: whisper::Recording<'static>,
+    /// Length with silence.
+    duration_s: f64,
+    n_bad_packets: u64,
 }
 
 impl Recording {
     fn audio_s(&self) -> f64 {
         let signals = self.read.as_deref().unwrap_or_default();
-        signals.first().map_or(0.0, |signal| signal.audio.duration_s())
+        signals.first().map_or(0.0, |signal| signal.duration_s)
     }
+}
+
+/// Message of the reader.
+enum Message {
+    /// The first second of a file was decoded; sent once.
+    IsAudio,
+    Recording(Recording),
 }
 
 /// Recordings read ahead.
 struct Queue {
     /// The recording received before the weights were loaded.
     first: Option<Recording>,
-    receiver: Option<Receiver<Recording>>,
+    receiver: Option<Receiver<Message>>,
+}
+
+impl Queue {
+    /// Receives the next message; `None` at the end.
+    fn receive(&mut self) -> Option<Message> {
+        if let Some(first) = self.first.take() {
+            return Some(Message::Recording(first));
+        }
+        self.receiver.as_ref()?.recv().ok()
+    }
 }
 
 /// Statistics of a worker.
@@ -80,6 +102,8 @@ struct Batch<'a> {
     overall: Overall<'a>,
     /// By task; `None` until it is done, skipped or failed.
     outcomes: Mutex<Vec<Option<Outcome>>>,
+    /// Cancels the reader, whose recordings nobody needs any more.
+    stops_reading: AtomicBool,
 }
 
 /// Result of a run.
@@ -88,14 +112,16 @@ pub(super) struct Done {
     pub(super) outcomes: Vec<Outcome>,
     /// The table that `-v` prints.
     pub(super) report: String,
+    /// Devices, if there was work to do.
+    pub(super) devices: Option<OpenDevices>,
 }
 
 /// Transcribes every input without up-to-date results; one that fails does not stop the others.
-/// After `cancel`, no input is started and unfinished ones are dropped.
+/// After `cancel`, no input is started and unfinished ones are dropped. `open` opens the devices of the model.
 pub(super) fn run(
     plan: &Plan,
     file: ModelFile,
-    devices: &OpenDevices,
+    open: impl Fn(&ModelFile) -> anyhow::Result<OpenDevices>,
     console: &Console,
     cancel: &CancelToken,
 ) -> anyhow::Result<Done> {
@@ -125,29 +151,42 @@ pub(super) fn run(
         _ => None,
     };
     let overall = Overall::new(console, name, sizes);
-    let batch = Batch { plan, console, cancel, overall, outcomes: Mutex::new(outcomes) };
-    let mut stages = Stages::start();
-    let report = batch.transcribe(&to_do, file, devices, &mut stages)?;
+    let (outcomes, stops_reading) = (Mutex::new(outcomes), AtomicBool::new(false));
+    let batch = Batch { plan, console, cancel, overall, outcomes, stops_reading };
+    let (mut report, mut devices) = (String::new(), None);
+    if !to_do.is_empty() {
+        let opened;
+        (report, opened) = batch.transcribe(&to_do, file, open, &mut Stages::start())?;
+        devices = Some(opened);
+    }
     console.end();
     let outcomes = batch.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
     let or_stopped = |(outcome, task): (Option<Outcome>, &Task)| {
         outcome.unwrap_or_else(|| Outcome::new(task, Status::Stopped))
     };
     let outcomes = outcomes.into_iter().zip(&plan.tasks).map(or_stopped).collect();
-    Ok(Done { outcomes, report })
+    Ok(Done { outcomes, report, devices })
 }
 
 impl Batch<'_> {
-    /// Reads and transcribes the tasks `to_do`; returns the timing table.
+    /// Reads and transcribes the tasks `to_do`; returns the timing table and the devices.
     fn transcribe(
         &self,
         to_do: &[usize],
         file: ModelFile,
-        devices: &OpenDevices,
+        open: impl Fn(&ModelFile) -> anyhow::Result<OpenDevices>,
         stages: &mut Stages,
-    ) -> anyhow::Result<String> {
+    ) -> anyhow::Result<(String, OpenDevices)> {
         let (sender, receiver) = sync_channel(1);
         let queue = Mutex::new(Queue { first: None, receiver: Some(receiver) });
+        let open = |file: &ModelFile, stages: &mut Stages| {
+            let started = Instant::now();
+            let devices = open(file);
+            stages.device = started.elapsed();
+            devices
+        };
+        let may_block = |&index: &usize| self.plan.tasks[index].input.may_block();
+        let opened = if to_do.iter().any(may_block) { Some(open(&file, stages)?) } else { None };
         silence_reader();
         thread::scope(|scope| {
             let reader = thread::Builder::new().name(READER.to_owned());
@@ -155,11 +194,13 @@ impl Batch<'_> {
                 .spawn_scoped(scope, move || self.read_all(to_do, &sender))
                 .context("cannot start a thread")
                 .and_then(|_| {
+                    let devices = opened.map_or_else(|| open(&file, stages), Ok)?;
                     // Weights are not loaded if every input fails.
-                    let Some(first) = self.next(&queue) else { return Ok(String::new()) };
-                    lock(&queue).first = Some(first);
+                    if !self.wait_for_audio(&queue) {
+                        return Ok((String::new(), devices));
+                    }
                     let started = Instant::now();
-                    let model = self.plan.recognizer.load(&file, devices, self.console)?;
+                    let model = self.plan.recognizer.load(&file, &devices, self.console)?;
                     // The mapped pages count as memory of this process.
                     drop(file);
                     stages.load = started.elapsed();
@@ -167,9 +208,10 @@ impl Batch<'_> {
                     let queue = &queue;
                     let start = |model: Model| scope.spawn(move || self.work(&model, queue));
                     let workers: Vec<_> = models.into_iter().map(start).collect();
-                    self.join(workers, &model, stages)
+                    Ok((self.join(workers, &model, stages)?, devices))
                 });
-            // Ends the reader, whose next send fails.
+            // Ends the reader: its decoder is cancelled and its next send fails.
+            self.stops_reading.store(true, Ordering::Relaxed);
             lock(&queue).receiver = None;
             result
         })
@@ -194,49 +236,104 @@ impl Batch<'_> {
     }
 
     /// Reads the inputs until the receiver is dropped.
-    fn read_all(&self, to_do: &[usize], sender: &SyncSender<Recording>) {
+    fn read_all(&self, to_do: &[usize], sender: &SyncSender<Message>) {
+        let mut is_audio = false;
+        let mut on_audio = || {
+            if !std::mem::replace(&mut is_audio, true) {
+                // Without a receiver the decoder is cancelled.
+                let _ = sender.send(Message::IsAudio);
+            }
+        };
         for (i, &index) in to_do.iter().enumerate() {
             let started = Instant::now();
             // No worker runs while the first input is read.
             let n_threads = if i == 0 { self.plan.recognizer.n_threads() } else { 1 };
-            let read = self.read(&self.plan.tasks[index].input, n_threads);
+            let read = self.read(&self.plan.tasks[index].input, n_threads, &mut on_audio);
             let seconds = started.elapsed().as_secs_f64();
             let recording = Recording { index, read, seconds };
             if recording.read.is_ok() {
                 self.overall.set_length(index, recording.audio_s());
             }
-            if self.cancel.is_cancelled() || sender.send(recording).is_err() {
+            let is_over = self.is_cancelled();
+            if is_over || sender.send(Message::Recording(recording)).is_err() {
                 return;
             }
         }
     }
 
-    fn read(&self, input: &Input, n_threads: usize) -> anyhow::Result<Vec<Signal>> {
-        let decoder = Decoder::new().channels(self.plan.channels);
+    /// Whether the reader is cancelled.
+    fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled() || self.stops_reading.load(Ordering::Relaxed)
+    }
+
+    /// Decodes an input and detects its speech; calls `on_audio` after each decoded second, unless reads may block.
+    fn read(
+        &self,
+        input: &Input,
+        n_threads: usize,
+        on_audio: &mut dyn FnMut(),
+    ) -> anyhow::Result<Vec<Signal>> {
+        let may_block = input.may_block();
+        let decoder = Decoder::new()
+            .channels(self.plan.channels)
+            .cancelled_by(|| self.is_cancelled())
+            .on_progress(|_| {
+                if !may_block {
+                    on_audio()
+                }
+            });
         let channels = match input {
             Input::StandardInput => decoder.reader_channels(io::stdin()),
             Input::File { path, .. } => decoder.file_channels(path),
         }?;
         let signal = |audio: Audio| -> anyhow::Result<Signal> {
+            let (duration_s, n_bad_packets) = (audio.duration_s(), audio.source.n_bad_packets);
             let speech = self.plan.options.find_speech(&audio.samples, n_threads)?;
-            Ok(Signal { audio, speech })
+            let recording = whisper::Recording::from(audio.samples).with_speech(speech);
+            Ok(Signal { recording: recording.cut_silence()?, duration_s, n_bad_packets })
         };
         channels.into_iter().map(signal).collect()
+    }
+
+    /// Waits until an input turns out to be audio; reports those that fail before it. `false` if there is none.
+    fn wait_for_audio(&self, queue: &Mutex<Queue>) -> bool {
+        while !self.cancel.is_cancelled() {
+            let mut queue = lock(queue);
+            match queue.receive() {
+                Some(Message::IsAudio) => return true,
+                Some(Message::Recording(recording)) => {
+                    let Some(recording) = self.readable(recording) else { continue };
+                    queue.first = Some(recording);
+                    return true;
+                }
+                None => return false,
+            }
+        }
+        false
     }
 
     /// Takes the next readable recording; reports those that failed before it.
     fn next(&self, queue: &Mutex<Queue>) -> Option<Recording> {
         let mut queue = lock(queue);
         while !self.cancel.is_cancelled() {
-            let first = queue.first.take();
-            let receive = || queue.receiver.as_ref()?.recv().ok();
-            let recording = first.or_else(receive)?;
-            match recording.read {
-                Ok(_) => return Some(recording),
-                Err(error) => self.fail(recording.index, error, 0.0, recording.seconds),
+            if let Message::Recording(recording) = queue.receive()?
+                && let Some(recording) = self.readable(recording)
+            {
+                return Some(recording);
             }
         }
         None
+    }
+
+    /// The recording, if it could be read; else reports its error.
+    fn readable(&self, recording: Recording) -> Option<Recording> {
+        match recording.read {
+            Ok(_) => Some(recording),
+            Err(error) => {
+                self.fail(recording.index, error, 0.0, recording.seconds);
+                None
+            }
+        }
     }
 
     /// Transcribes recordings until the queue ends.
@@ -284,18 +381,18 @@ impl Batch<'_> {
     ) -> anyhow::Result<Transcript> {
         let task = &self.plan.tasks[index];
         let n_signals = signals.len();
-        if let Some(Signal { audio, .. }) = signals.first()
-            && audio.source.n_bad_packets > 0
+        if let Some(&Signal { n_bad_packets: n, .. }) = signals.first()
+            && n > 0
         {
-            let n = audio.source.n_bad_packets;
             self.console.note(&format!("{}: {n} damaged packets were skipped", task.input.name()));
         }
         let mut output = Output::begin(self.plan, task)?;
         let mut written = Ok(());
         let mut transcripts = Vec::with_capacity(n_signals);
-        for (number, Signal { audio, speech }) in signals.into_iter().enumerate() {
+        for (number, signal) in signals.into_iter().enumerate() {
+            let Signal { recording, duration_s, .. } = signal;
             let options = &self.plan.options;
-            let before_s = audio.duration_s() * number as f64;
+            let before_s = duration_s * number as f64;
             let mut on_progress = |progress: Progress<'_>| match progress {
                 Progress::Language(language, probability) => {
                     self.console.note(&self.detected(task, language, probability));
@@ -305,12 +402,11 @@ impl Batch<'_> {
                     written = self.console.suspend_bar(|| output.segment(segment));
                 }
                 Progress::Position(done, all) => {
-                    let done_s = audio.duration_s() * done as f64 / all.max(1) as f64;
+                    let done_s = duration_s * done as f64 / all.max(1) as f64;
                     self.overall.set_position(index, (before_s + done_s) / n_signals as f64);
                 }
                 _ => {}
             };
-            let recording = whisper::Recording::from(&audio.samples).with_speech(speech);
             let transcript = engine.transcribe(recording, options, &mut on_progress)?;
             let is_cancelled = transcript.cancelled;
             transcripts.push((channel_name(number, n_signals), transcript));

@@ -40,6 +40,11 @@ impl Input {
         }
     }
 
+    /// Whether reading may block until another program writes: anything but a regular file.
+    pub(super) fn may_block(&self) -> bool {
+        !self.path().is_some_and(Path::is_file)
+    }
+
     /// Name of the results without extension.
     pub(super) fn stem(&self) -> OsString {
         let path = self.path().unwrap_or(Path::new("stdin"));

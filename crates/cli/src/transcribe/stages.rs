@@ -11,9 +11,11 @@ use crate::format_bytes;
 #[derive(Debug)]
 pub(super) struct Stages {
     started: Instant,
+    /// Opening the device.
+    pub(super) device: Duration,
     /// Loading the model.
     pub(super) load: Duration,
-    /// Decoding and resampling audio.
+    /// Decoding, resampling and finding speech. Of the first recording, beside the device and the model.
     pub(super) audio: Duration,
     /// Seconds of audio.
     pub(super) audio_s: f64,
@@ -23,7 +25,7 @@ impl Stages {
     /// Starts the clock.
     pub(super) fn start() -> Self {
         let zero = Duration::ZERO;
-        Self { started: Instant::now(), load: zero, audio: zero, audio_s: 0.0 }
+        Self { started: Instant::now(), device: zero, load: zero, audio: zero, audio_s: 0.0 }
     }
 
     /// Formats the table; `load` describes the device and its load statistics.
@@ -34,6 +36,7 @@ impl Stages {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{stage:8} {:9.3} s  {detail}", time.as_secs_f64());
         };
+        line("device", self.device, String::new());
         line("load", self.load, load.to_owned());
         line("audio", self.audio, format!("{:.2} s of audio", self.audio_s));
         line("mel", engine.mel, String::new());

@@ -131,7 +131,7 @@ fn verbose_prints_every_stage() {
         "tone.wav",
     ]);
     ran.succeeds();
-    for stage in ["load", "audio", "mel", "encode", "decode", "total"] {
+    for stage in ["device", "load", "audio", "mel", "encode", "decode", "total"] {
         assert!(ran.stderr.lines().any(|line| line.starts_with(stage)), "{stage}: {ran:?}");
     }
     assert!(ran.stderr.contains("real-time factor"), "{ran:?}");

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::element::Element;
 use super::epilogue::Epilogue;
-use super::gemm::{Weights, gemm};
+use super::gemm::{PackedWeight, Weights, gemm};
 use super::gemv::{MAX_ROWS, gemv, gemv_dequantized};
 use super::matrix::{MatMut, MatRef};
 use crate::Cpu;
@@ -46,6 +46,21 @@ pub fn matmul(
             dense(cpu, out, x, w, epilogue, Weights::Rows(&widen_rows(w, x.cols)));
         }
     }
+}
+
+/// [`matmul`] with weights that are packed already. The result is the same.
+///
+/// # Panics
+/// If the shapes do not fit or the weights were packed for another instruction set.
+#[track_caller]
+pub fn matmul_packed(
+    cpu: &Cpu,
+    out: MatMut<'_>,
+    x: MatRef<'_>,
+    w: &PackedWeight,
+    epilogue: Epilogue<'_>,
+) {
+    dense(cpu, out, x, w.rows(), epilogue, Weights::Packed(w));
 }
 
 /// [`matmul`] with weights of any type: `dequantize(rows, block)` writes rows `rows` of `w[N,K]` to `block`, `[rows, K]`.
@@ -107,7 +122,7 @@ fn widen_rows<E: Element>(w: &[E], k: usize) -> impl Fn(Range<usize>, &mut [f32]
 mod tests {
     use half::{bf16, f16};
 
-    use super::{DenseWeight, matmul, matmul_dequantized};
+    use super::{DenseWeight, PackedWeight, matmul, matmul_dequantized, matmul_packed};
     use crate::cpu::math::tests::{erf_f64, gelu_tanh_f64};
     use crate::cpu::test_data::{assert_close, random};
     use crate::cpu::{Activation, Epilogue, MatMut, MatRef};
@@ -181,6 +196,13 @@ mod tests {
             };
             matmul_dequantized(cpu, MatMut::packed(&mut out, m, n), x, &rows, epilogue);
             assert_close(&out, &expected, 1e-4, &what);
+        }
+        if k > 0 {
+            let (mut out, mut packed_out) = (y.clone(), y);
+            matmul(cpu, MatMut::packed(&mut out, m, n), x, DenseWeight::F32(&w), epilogue);
+            let packed = PackedWeight::new(cpu.isa, w, k);
+            matmul_packed(cpu, MatMut::packed(&mut packed_out, m, n), x, &packed, epilogue);
+            assert_eq!(packed_out, out, "packed {} {m}x{n}x{k}", cpu.isa);
         }
     }
 

@@ -30,6 +30,21 @@ fn check(bytes: Vec<u8>, want: &[f32]) {
 }
 
 #[test]
+fn blocks_join() {
+    // Several blocks of a mono and of a stereo file, the last of them in part.
+    let values: Vec<i16> = (0..50_001).map(|i| (i * 7919 % 65_536 - 32_768) as i16).collect();
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let scaled: Vec<f32> = values.iter().map(|&v| f32::from(v) / 32_768.0).collect();
+    let file = |n_channels| {
+        let data = chunk(b"data", bytes.len() as u32, &bytes);
+        riff(0, &[format(1, n_channels, 16_000, 16), data])
+    };
+    check(file(1), &scaled);
+    let means: Vec<f32> = scaled.as_chunks::<2>().0.iter().map(|[l, r]| (l + r) * 0.5).collect();
+    check(file(2), &means);
+}
+
+#[test]
 fn sizes_that_writers_leave_wrong() {
     let body = pcm16(100);
     let want: Vec<f32> = (0..100).map(|i| i as f32 * 64.0 / 32768.0).collect();

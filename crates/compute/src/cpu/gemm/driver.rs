@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::microkernel::{Operands, max_mr, run_tiles};
-use super::pack::pack_panel;
+use super::pack::{PackedWeight, pack_panel};
 use crate::Cpu;
 use crate::cpu::epilogue::Epilogue;
 use crate::cpu::matrix::{MatRef, SharedMut};
@@ -11,7 +11,7 @@ use crate::scratch::with_scratch;
 use crate::simd::{Kernel, Simd};
 
 /// NR in vectors: width of a tile and of a panel.
-const PANEL_VECTORS: usize = 2;
+pub(super) const PANEL_VECTORS: usize = 2;
 /// f32 values of packed weights per block: half a megabyte of the L2 cache, beside the rows of `A`.
 const PACKED_LEN: usize = 128 << 10;
 /// Minimum MC: fewer rows do not repay packing the same weights on another thread.
@@ -26,6 +26,8 @@ pub(crate) enum Weights<'a> {
     F32(&'a [f32]),
     /// `f(rows, out)` writes rows `rows` to `out` as f32.
     Rows(&'a (dyn Fn(Range<usize>, &mut [f32]) + Sync)),
+    /// Panels of the same `N` and `K`.
+    Packed(&'a PackedWeight),
 }
 
 /// `out = epilogue(x · wᵀ)`: `x[M,K]`, `w[N,K]`, `out[M,N]`, shapes checked by the caller.
@@ -108,11 +110,11 @@ impl Kernel for GemmBlock<'_> {
         let Self { out, x, w, epilogue, rows, cols, scratch } = self;
         let (k, width) = (x.cols, PANEL_VECTORS * S::LANES);
         let panels = cols.len().div_ceil(width);
-        let (packed, rest) = scratch.split_at_mut(panels * width * k);
+        let (scratch, rest) = scratch.split_at_mut(panels * width * k);
         for p in 0..panels {
             let n = cols.start + p * width;
             let n_end = (n + width).min(cols.end);
-            let panel = &mut packed[p * width * k..][..width * k];
+            let panel = &mut scratch[p * width * k..][..width * k];
             match w {
                 Weights::F32(w) => pack_panel(panel, &w[n * k..n_end * k], k, width),
                 Weights::Rows(fill) => {
@@ -120,8 +122,13 @@ impl Kernel for GemmBlock<'_> {
                     fill(n..n_end, block);
                     pack_panel(panel, block, k, width);
                 }
+                Weights::Packed(_) => break,
             }
         }
+        let packed = match w {
+            Weights::Packed(w) => &w.panels_from(cols.start, width)[..panels * width * k],
+            Weights::F32(_) | Weights::Rows(_) => scratch,
+        };
         let mut sums = [0.0; TILE_LEN];
         for m in rows.clone().step_by(max_mr::<S>()) {
             let n_rows = max_mr::<S>().min(rows.end - m);

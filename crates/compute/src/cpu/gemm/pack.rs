@@ -1,5 +1,66 @@
 //! Packing of weight rows into panels.
 
+use super::driver::PANEL_VECTORS;
+use crate::simd::{Isa, Kernel, Simd};
+
+/// f32 weights `[N, K]` with a copy in panels of GEMM, for products of many inputs with the same small weights, where
+/// packing takes as long as the sums.
+#[derive(Debug, Clone)]
+pub struct PackedWeight {
+    rows: Vec<f32>,
+    k: usize,
+    /// `[N / NR, K, NR]`; zeros for columns past `N`.
+    panels: Vec<f32>,
+    /// NR of the instruction set.
+    width: usize,
+}
+
+impl PackedWeight {
+    /// Packs `rows` = `[N, K]`, row-major, for `isa`.
+    ///
+    /// # Panics
+    /// If `k` is 0 or does not divide the length.
+    #[must_use]
+    pub fn new(isa: Isa, rows: Vec<f32>, k: usize) -> Self {
+        assert!(
+            k > 0 && rows.len().is_multiple_of(k),
+            "packed weight: {} values, K {k}",
+            rows.len()
+        );
+        let width = isa.dispatch(PanelWidth);
+        let mut panels = vec![0.0; (rows.len() / k).next_multiple_of(width) * k];
+        for (panel, rows) in panels.chunks_exact_mut(width * k).zip(rows.chunks(width * k)) {
+            pack_panel(panel, rows, k, width);
+        }
+        Self { rows, k, panels, width }
+    }
+
+    /// The weights, row-major.
+    pub(crate) fn rows(&self) -> &[f32] {
+        &self.rows
+    }
+
+    /// Panels from column `n` on, a multiple of `width`.
+    ///
+    /// # Panics
+    /// If they were packed for panels of another width.
+    pub(super) fn panels_from(&self, n: usize, width: usize) -> &[f32] {
+        assert_eq!(self.width, width, "packed weight: width of the panels");
+        &self.panels[n * self.k..]
+    }
+}
+
+struct PanelWidth;
+
+impl Kernel for PanelWidth {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> usize {
+        PANEL_VECTORS * S::LANES
+    }
+}
+
 /// Packs `rows[N,K]` into `panel[K,width]`: `panel[k * width + j] = rows[j * k_len + k]`, zero for `j >= N`.
 ///
 /// # Panics
