@@ -5,22 +5,28 @@ use std::sync::{Mutex, PoisonError};
 use stonechat_compute::cuda::{CudaDevice, devices};
 use stonechat_nn::{Cuda, CudaGroup};
 
+/// One test at a time uses GPUs: with many streams, the driver puts those of ranks that share a GPU into one queue, where a rank waits
+/// for another one behind it.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// Opens the first NVIDIA GPU of this machine with and without dependent launches. Empty without one, after printing that the
-/// test `test` is skipped.
+/// test `test` is skipped. No other test uses GPUs until the iterator is dropped.
 ///
 /// # Panics
 /// If it cannot be opened.
-#[must_use]
-pub fn backends(test: &str) -> Vec<Cuda> {
-    let Some(device) = all(test).into_iter().next() else { return Vec::new() };
-    [true, false].map(|dependent| Cuda::open_with(&device, dependent).expect("an open GPU")).into()
+pub fn backends(test: &str) -> impl Iterator<Item = Cuda> {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = all(test).into_iter().next();
+    let both = device.into_iter().flat_map(|device| [(device.clone(), true), (device, false)]);
+    both.map(move |(device, dependent)| {
+        let _turn = &turn;
+        Cuda::open_with(&device, dependent).expect("an open GPU")
+    })
 }
 
-/// One test at a time uses groups: the driver may put streams of several ranks that share a GPU into one queue.
-static TURN: Mutex<()> = Mutex::new(());
-
 /// Opens groups for tensor parallelism, one after the other: two ranks on the first NVIDIA GPU, with and without dependent launches,
-/// and all GPUs if there are several. Empty without a GPU, after printing that the test `test` is skipped.
+/// and all GPUs if there are several. Empty without a GPU, after printing that the test `test` is skipped. No other test uses GPUs until
+/// the iterator is dropped.
 ///
 /// # Panics
 /// If one cannot be opened.

@@ -20,8 +20,8 @@ use stonechat_testkit::{Lcg, Reference, cuda, device_tests, random_weights, suit
 
 #[test]
 fn cuda_conforms() {
-    let devices: Vec<Device> =
-        cuda::backends("cuda_conforms").into_iter().map(Device::from).collect();
+    let mut backends = cuda::backends("cuda_conforms");
+    let devices: Vec<Device> = backends.by_ref().map(Device::from).collect();
     for device in &devices {
         println!("{}", device.describe());
     }
