@@ -48,7 +48,9 @@ pub use conv1d::conv1d;
 pub use epilogue::{Activation, Epilogue};
 pub use gated::{GatedActivation, gated};
 pub use gemm::PackedWeight;
-pub use kv::{HeadPlaces, KvDType, KvLayout, KvPool, KvRow, PAGE_LEN, PageElement};
+#[cfg(test)]
+pub(crate) use kv::PageElement;
+pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN};
 pub use layer_norm::{LayerNorm, layer_norm};
 pub use log_sum_exp::{log_sum_exp, max};
 pub use logit_filter::LogitFilter;

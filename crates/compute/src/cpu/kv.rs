@@ -12,7 +12,7 @@
 //!
 //! [`KvDType::Q8_0`] has one-byte elements in the same places, then scales, see [`q8_0`].
 
-mod page_element;
+mod head_places;
 mod q8_0;
 
 use std::marker::PhantomData;
@@ -21,7 +21,8 @@ use std::ops::Range;
 use bytemuck::Pod;
 use half::f16;
 
-pub use self::page_element::{HeadPlaces, PageElement};
+#[cfg(test)]
+pub(crate) use self::head_places::PageElement;
 pub(crate) use self::q8_0::Q8Head;
 use super::matrix::MatRef;
 use crate::aligned::AlignedVec;

@@ -323,7 +323,9 @@ mod tests {
                     at_device(layout, head, p, element)
                 };
                 let mut expected = Vec::new();
-                layout.convert(place, |device, host, size| expected.push((device, host, size)));
+                layout.visit_elements(place, |device, host, size| {
+                    expected.push((device, host, size))
+                });
                 places.sort_unstable();
                 expected.sort_unstable();
                 assert!(places == expected, "{dtype:?}, {head_dim} channels");

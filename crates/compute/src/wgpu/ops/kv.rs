@@ -13,7 +13,7 @@
 //! [`read_page`] and [`write_page`] convert from and to the CPU's page layout, so that saved pages fit both.
 
 use super::kernel::{GpuRows, kernel_source};
-use crate::cpu::{KvDType, KvLayout, PAGE_LEN, PageElement};
+use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
 use crate::wgpu::{
     Access, Bind, CopyRange, Gpu, GpuBuffer, HostCopies, KernelParams, Recorder, Source, Variant,
     WORKGROUP,
@@ -231,7 +231,7 @@ pub async fn read_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, out: &mut Vec<u8>
     gpu.read(copies, |bytes| device.extend_from_slice(bytes)).await?;
     let start = out.len();
     out.resize(start + pool.layout.page_bytes(), 0);
-    convert_page(pool.layout, &mut device, &mut out[start..], Direction::ToHost);
+    convert_page::<true>(pool.layout, &mut device, &mut out[start..]);
     Ok(())
 }
 
@@ -251,28 +251,69 @@ pub fn write_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, bytes: &[u8]) -> Resul
     let words = KvWords::new(pool.layout);
     let mut device = vec![0u32; words.page];
     let mut host = bytes.to_vec();
-    convert_page(
-        pool.layout,
-        bytemuck::cast_slice_mut(&mut device),
-        &mut host,
-        Direction::ToDevice,
-    );
+    convert_page::<false>(pool.layout, bytemuck::cast_slice_mut(&mut device), &mut host);
     gpu.write(&pool.buffer, words.page * page as usize, &device);
     Ok(())
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    ToHost,
-    ToDevice,
+/// Copies a page between the layouts of device and host.
+fn convert_page<const TO_HOST: bool>(layout: KvLayout, device: &mut [u8], host: &mut [u8]) {
+    let (words, of_host) = (KvWords::new(layout), layout.head_places());
+    let size = 4 / elements_per_word(layout.dtype);
+    let (rows, row_bytes) = (4 * words.row * PAGE_LEN, size * layout.head_dim);
+    let heads = device.chunks_exact_mut(4 * words.head).zip(host.chunks_exact_mut(of_host.bytes));
+    for (device, host) in heads {
+        let (keys, rest) = device.split_at_mut(rows);
+        let (values, scales) = rest.split_at_mut(rows);
+        let channels = host.chunks_exact_mut(PAGE_LEN * size).take(layout.head_dim);
+        for (c, channel) in channels.enumerate() {
+            let word = 4 * PAGE_LEN * (c * size / 4);
+            let words = &mut keys[word..][..4 * PAGE_LEN];
+            let first = c * size % 4;
+            match size {
+                1 => copy_elements::<1, TO_HOST>(words, first, channel),
+                2 => copy_elements::<2, TO_HOST>(words, first, channel),
+                _ => copy_elements::<4, TO_HOST>(words, first, channel),
+            }
+        }
+        for (p, values) in values.chunks_exact_mut(4 * words.row).enumerate() {
+            let value = &mut host[of_host.values + p * of_host.value_stride..][..row_bytes];
+            copy::<TO_HOST>(&mut values[..row_bytes], value);
+        }
+        for (block, words) in scales.chunks_exact_mut(4 * PAGE_LEN).enumerate() {
+            for (first, places) in [(0, of_host.key_scales), (2, of_host.value_scales)] {
+                let scales = &mut host[places + 2 * PAGE_LEN * block..][..2 * PAGE_LEN];
+                copy_elements::<2, TO_HOST>(words, first, scales);
+            }
+        }
+    }
 }
 
-/// Copies every element of a page between the layouts of device and host.
-fn convert_page(layout: KvLayout, device: &mut [u8], host: &mut [u8], direction: Direction) {
-    let (words, per_word) = (KvWords::new(layout), elements_per_word(layout.dtype));
-    let size = 4 / per_word;
-    let at_device = |head: usize, p: usize, element: PageElement| {
-        let byte = |c: usize, word: usize| 4 * word + c % per_word * size;
+/// Copies between the bytes from `first` on of each word and adjacent elements.
+fn copy_elements<const SIZE: usize, const TO_HOST: bool>(
+    words: &mut [u8],
+    first: usize,
+    elements: &mut [u8],
+) {
+    let (words, elements) = (words.as_chunks_mut::<4>().0, elements.as_chunks_mut::<SIZE>().0);
+    for (word, element) in words.iter_mut().zip(elements) {
+        copy::<TO_HOST>(&mut word[first..first + SIZE], element);
+    }
+}
+
+fn copy<const TO_HOST: bool>(device: &mut [u8], host: &mut [u8]) {
+    if TO_HOST { host.copy_from_slice(device) } else { device.copy_from_slice(host) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KvWords, convert_page, elements_per_word};
+    use crate::cpu::{KvDType, KvLayout, PAGE_LEN, PageElement};
+
+    /// First byte of an element on the device.
+    fn at_device(layout: KvLayout, head: usize, p: usize, element: PageElement) -> usize {
+        let (words, per_word) = (KvWords::new(layout), elements_per_word(layout.dtype));
+        let byte = |c: usize, word: usize| 4 * word + c % per_word * (4 / per_word);
         let scales = |b: usize| 4 * ((2 * words.row + b) * PAGE_LEN + p);
         4 * head * words.head
             + match element {
@@ -281,12 +322,32 @@ fn convert_page(layout: KvLayout, device: &mut [u8], host: &mut [u8], direction:
                 PageElement::KeyScale(b) => scales(b),
                 PageElement::ValueScale(b) => scales(b) + 2,
             }
-    };
-    layout.convert(at_device, |at_device, at_host, size| {
-        let (device, host) = (&mut device[at_device..][..size], &mut host[at_host..][..size]);
-        match direction {
-            Direction::ToHost => host.copy_from_slice(device),
-            Direction::ToDevice => device.copy_from_slice(host),
+    }
+
+    #[test]
+    fn every_element_has_its_place_in_both_layouts() {
+        for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
+            for head_dim in [32, 40, 64, 80, 128, 256] {
+                let layout = KvLayout { n_kv_heads: 3, head_dim, dtype };
+                let n_bytes = 4 * KvWords::new(layout).page;
+                let mut device: Vec<u8> = (0..n_bytes).map(|i| (i * 31 / 7) as u8).collect();
+                let (mut host, mut expected) =
+                    (vec![0; layout.page_bytes()], vec![0; layout.page_bytes()]);
+                let mut back = vec![0; n_bytes];
+                convert_page::<true>(layout, &mut device, &mut host);
+                let place = |head: usize, p: usize, element: PageElement| {
+                    at_device(layout, head, p, element)
+                };
+                layout.visit_elements(place, |at_device, at_host, size| {
+                    expected[at_host..][..size].copy_from_slice(&device[at_device..][..size]);
+                });
+                assert!(host == expected, "{dtype:?}, {head_dim} channels to the host");
+                convert_page::<false>(layout, &mut back, &mut host);
+                layout.visit_elements(place, |at, _, size| {
+                    let is_equal = back[at..][..size] == device[at..][..size];
+                    assert!(is_equal, "{dtype:?}, {head_dim} channels to the device");
+                });
+            }
         }
-    });
+    }
 }

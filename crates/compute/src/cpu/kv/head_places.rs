@@ -1,10 +1,11 @@
-//! Conversion of pages from and to the layout of a device.
+//! Places of the elements of a page, for its conversion from and to the layout of a device.
 
 use super::{KvDType, KvLayout, PAGE_LEN};
 
 /// Element of a page.
+#[cfg(test)]
 #[derive(Debug, Clone, Copy)]
-pub enum PageElement {
+pub(crate) enum PageElement {
     /// Channel of a key.
     Key(usize),
     /// Channel of a value.
@@ -18,25 +19,24 @@ pub enum PageElement {
 /// Places of a head in a page: keys `[head_dim, PAGE_LEN]`, values `[PAGE_LEN, value_stride]`, and of q8 the f16 scales of both,
 /// `[n_blocks, PAGE_LEN]`. All but `n_blocks` in bytes.
 #[derive(Debug, Clone, Copy)]
-pub struct HeadPlaces {
+pub(crate) struct HeadPlaces {
     /// Of a head.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// Before the values.
-    pub values: usize,
+    pub(crate) values: usize,
     /// Of the values of a position.
-    pub value_stride: usize,
+    pub(crate) value_stride: usize,
     /// Before the scales of keys.
-    pub key_scales: usize,
+    pub(crate) key_scales: usize,
     /// Before the scales of values.
-    pub value_scales: usize,
+    pub(crate) value_scales: usize,
     /// Blocks of a position, 0 for types without scales.
-    pub n_blocks: usize,
+    pub(crate) n_blocks: usize,
 }
 
 impl KvLayout {
     /// Places of a head.
-    #[must_use]
-    pub fn head_places(self) -> HeadPlaces {
+    pub(crate) fn head_places(self) -> HeadPlaces {
         let size = self.element_bytes();
         let (n_blocks, key_scales) = (self.n_blocks(), size * self.head_len());
         HeadPlaces {
@@ -58,12 +58,13 @@ impl KvLayout {
         }
     }
 
-    /// Copies every element of a page between this layout and that of a device, whose byte of an element is `at_device(head,
-    /// position, element)`. Calls `copy` with both bytes and the size.
-    pub fn convert(
+    /// Calls `visit` with the bytes of every element of a page, on a device and in this layout, and its size. `at_device(head,
+    /// position, element)`: the byte of an element on the device.
+    #[cfg(test)]
+    pub(crate) fn visit_elements(
         self,
         at_device: impl Fn(usize, usize, PageElement) -> usize,
-        mut copy: impl FnMut(usize, usize, usize),
+        mut visit: impl FnMut(usize, usize, usize),
     ) {
         let Self { n_kv_heads, head_dim, .. } = self;
         let (size, n_blocks) = (self.element_bytes(), self.n_blocks());
@@ -71,15 +72,15 @@ impl KvLayout {
             let head = g * self.head_bytes();
             for c in 0..head_dim {
                 let key = head + size * (c * PAGE_LEN + p);
-                copy(at_device(g, p, PageElement::Key(c)), key, size);
+                visit(at_device(g, p, PageElement::Key(c)), key, size);
                 let value = head + size * (head_dim * PAGE_LEN + p * self.value_stride() + c);
-                copy(at_device(g, p, PageElement::Value(c)), value, size);
+                visit(at_device(g, p, PageElement::Value(c)), value, size);
             }
             for b in 0..n_blocks {
                 let key = head + self.head_len() + 2 * (b * PAGE_LEN + p);
-                copy(at_device(g, p, PageElement::KeyScale(b)), key, 2);
+                visit(at_device(g, p, PageElement::KeyScale(b)), key, 2);
                 let value = key + 2 * n_blocks * PAGE_LEN;
-                copy(at_device(g, p, PageElement::ValueScale(b)), value, 2);
+                visit(at_device(g, p, PageElement::ValueScale(b)), value, 2);
             }
         }
     }
