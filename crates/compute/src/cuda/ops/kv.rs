@@ -54,7 +54,7 @@ impl Pool {
     /// Allocates `n_pages` pages of zeros.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn new(gpu: &Gpu, layout: KvLayout, n_pages: usize) -> Result<Self> {
         let bytes = (layout.n_kv_heads * head_bytes(layout)).saturating_mul(n_pages);
         Ok(Self { layout, n_pages, buffer: Buffer::new(gpu, bytes)? })
@@ -113,7 +113,7 @@ impl PageCopies {
     /// Memory for pages of `layers`.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn new(gpu: &Gpu, layers: &[Pool]) -> Result<Self> {
         let bytes = layers.iter().map(|pool| pool.layout.page_bytes()).sum();
         let (device, host) = (Buffer::new(gpu, bytes)?, HostCopies::new(gpu, bytes)?);
