@@ -20,24 +20,17 @@ pub fn huge_page_vec(n: usize) -> Vec<f32> {
 /// Asks for huge pages in the memory of `vec`.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn advise(vec: &Vec<f32>) {
-    use std::ffi::{c_int, c_void};
+    use rustix::mm::{Advice, madvise};
 
     /// Alignment that every page size of Linux divides.
     const ALIGNMENT: usize = 64 << 10;
-    const MADV_HUGEPAGE: c_int = 14;
-
-    // SAFETY: the declaration is that of the C library of Linux, which the standard library links.
-    unsafe extern "C" {
-        fn madvise(start: *mut c_void, n_bytes: usize, advice: c_int) -> c_int;
-    }
 
     let memory = vec.as_ptr();
     let before = memory.addr().next_multiple_of(ALIGNMENT) - memory.addr();
     let n_bytes = (vec.capacity() * size_of::<f32>()).saturating_sub(before);
+    let start = memory.wrapping_byte_add(before).cast_mut().cast();
     // SAFETY: the bytes are memory of `vec`, whose content this advice does not change. It fails without effect.
-    let _ = unsafe {
-        madvise(memory.wrapping_byte_add(before).cast_mut().cast(), n_bytes, MADV_HUGEPAGE)
-    };
+    let _ = unsafe { madvise(start, n_bytes, Advice::LinuxHugepage) };
 }
 
 #[cfg(test)]

@@ -249,9 +249,9 @@ impl Executable for CudaExecutable {
     }
 
     fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
-        let page_bytes = self.memory.program.pools[pool.0].layout().page_bytes();
+        let shape = &self.memory.program.pools[pool.0];
+        check_page(bytes, shape.n_layers, shape.layout().page_bytes())?;
         let (copies, layers) = self.page_copies(pool)?;
-        check_page(bytes, layers.len(), page_bytes)?;
         Ok(copies.write(layers, page, bytes)?)
     }
 }
