@@ -27,6 +27,7 @@ mod exchange;
 mod gpu;
 mod list;
 pub mod ops;
+mod tensor_map;
 mod transfer;
 
 pub use archive::{Archive, Reach, Target};
@@ -36,6 +37,7 @@ pub use device::{CudaDevice, Driver, devices};
 pub use exchange::{Exchange, MAX_RANKS, Rank};
 pub use gpu::{Gpu, Kernel};
 pub use list::{CommandList, Launch};
+pub use tensor_map::{BOX_COLUMNS, TensorMap};
 pub use transfer::{CopyRange, HostCopies, StepBuffer, Uploads};
 
 /// Kernels of this crate.

@@ -6,6 +6,7 @@
 //! | `gemv` | blocks of GEMV |
 //! | `matmul` | products, of one matrix, of groups, of gated pairs, of experts; embeddings |
 
+mod gemm;
 mod gemv;
 mod matmul;
 mod matrix;

@@ -23,7 +23,8 @@ const SPLIT_UNITS: usize = 2;
 const WARPGROUP_STRIPS: usize = 8;
 /// Warps of such a block that copy, beside one for each strip.
 const COPY_WARPS: usize = 4;
-/// Bytes at whose multiples its stages begin.
+/// Stages of tiles of activations of such a block, and bytes at whose multiples they begin.
+const WARPGROUP_TILES: usize = 8;
 const WARPGROUP_ALIGNMENT: usize = 1024;
 
 /// Rows of a block.
@@ -57,14 +58,19 @@ impl Rows {
     /// Shared memory of a block: stages, sums of blocks of 16 columns for each, sums of parts, results.
     fn shared_bytes(self, format: &Format, strips: usize, stages: usize) -> usize {
         let rows = self.n();
-        let row = 2 * OPERAND_COLUMNS * format.unit_tiles;
         let weights = strips * format.unit_bytes();
+        if self.uses_warpgroups {
+            let sums = rows * 32 * format.minimum_groups();
+            let totals = 4 * rows * 16 * strips;
+            let tile = 2 * OPERAND_COLUMNS * rows;
+            return WARPGROUP_ALIGNMENT
+                + WARPGROUP_TILES * tile
+                + stages * (weights + sums)
+                + totals;
+        }
+        let row = 2 * OPERAND_COLUMNS * format.unit_tiles;
         let results = 4 * rows * (16 * strips + TILE_PADDING);
         let sums = stages * rows * 64;
-        if self.uses_warpgroups {
-            let stage = (weights + rows * row).next_multiple_of(WARPGROUP_ALIGNMENT);
-            return WARPGROUP_ALIGNMENT + (stages * stage).max(results) + sums;
-        }
         let stage = weights + rows * (row + ROW_PADDING);
         (stages * stage).max(results) + sums + 4 * rows * 16 * strips
     }
@@ -145,6 +151,7 @@ struct Block {
     stages: usize,
     shared_bytes: usize,
     per_multiprocessor: usize,
+    uses_warpgroups: bool,
 }
 
 impl Block {
@@ -177,6 +184,7 @@ impl Block {
                 stages,
                 shared_bytes: bytes(stages),
                 per_multiprocessor: 1 + usize::from(is_small),
+                uses_warpgroups: of_block.uses_warpgroups,
             })
         });
         blocks.next().expect("48 KB of shared memory")
@@ -197,6 +205,8 @@ pub(super) struct GemvShape {
     pub(super) stages: usize,
     /// Blocks that share the columns of a strip.
     pub(super) n_splits: usize,
+    /// Rows of activations of a box of a tensor map, of kernels that take one.
+    pub(super) box_rows: Option<usize>,
     pub(super) launch: Launch,
     /// Scratch memory: sums of parts, and a counter for each tile of results.
     pub(super) partial_bytes: usize,
@@ -209,8 +219,9 @@ impl GemvShape {
     /// # Panics
     /// If a block of choices of experts has more than a block of threads, see [`block_rows`].
     pub(super) fn new(limits: Limits, format: &Format, work: &GemvWork) -> Self {
-        let Block { kernel, rows, warps, strips, stages, shared_bytes, per_multiprocessor } =
-            Block::new(limits, format, work.rows);
+        let block = Block::new(limits, format, work.rows);
+        let Block { kernel, rows, warps, strips, stages, shared_bytes, per_multiprocessor, .. } =
+            block;
         let n_groups = work.n_strips.div_ceil(if work.is_gated { strips / 2 } else { strips });
         let row_blocks = work.rows.div_ceil(rows);
         let is_whole = work.n_expert_blocks.is_none() || row_blocks == 1;
@@ -233,6 +244,7 @@ impl GemvShape {
             strips,
             stages,
             n_splits,
+            box_rows: block.uses_warpgroups.then_some(rows),
             launch: Launch {
                 grid: [n_groups * row_blocks * n_splits, n_expert_blocks, 1],
                 threads: 32 * warps,

@@ -3,14 +3,15 @@
 use std::ops::RangeInclusive;
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::DType;
 use stonechat_compute::cpu::{Activation, GatedActivation};
 use stonechat_compute::cuda::ops::moe::ExpertOrder;
 use stonechat_compute::cuda::ops::rows::gated_code;
 use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output};
-use stonechat_compute::cuda::{CommandList, Gpu, Launch};
+use stonechat_compute::cuda::{CommandList, Gpu, Kernel, Launch, TensorMap};
+use stonechat_compute::{DType, Result};
 
 use super::ARCHIVE;
+use super::gemm::{BLOCK_COLUMNS, GemmShape, GemmWork};
 use super::gemv::{GemvShape, GemvWork, MAX_SHARED_BYTES, ROW_GROUPS, block_rows, n_first_blocks};
 use super::matrix::{CudaMatrix, Format};
 
@@ -20,8 +21,6 @@ pub const MAX_GEMV_ROWS: usize = 128;
 const MAX_GROUP: usize = 3;
 /// Rows of weights of a strip.
 const STRIP_ROWS: usize = 16;
-/// Rows of weights of a block of GEMM.
-const GEMM_BLOCK: usize = 128;
 /// Least shared memory of such a block, so that a multiprocessor has one.
 const MIN_ROW_BYTES: usize = 112 << 10;
 /// Units of weights of a warp in shared memory: two if they are wide.
@@ -114,6 +113,17 @@ struct MatmulParams {
     counters: u64,
     n_first_factors: u32,
     n_first_blocks: u32,
+}
+
+/// Words behind parameters with a tensor map, up to its alignment.
+const PADDING: usize = 8 - size_of::<MatmulParams>() / 8 % 8;
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct WarpgroupParams {
+    x: TensorMap,
+    matmul: MatmulParams,
+    padding: [u64; PADDING],
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -246,33 +256,53 @@ fn launch_gemv(
     params.partials = scratch.get("gemv partials", shape.partial_bytes);
     params.counters = scratch.get("gemv counters", shape.counter_bytes);
     let kernel = list.gpu().kernel(&ARCHIVE, format.module, shape.kernel, MAX_SHARED_BYTES);
-    list.launch(kernel, shape.launch, &params);
+    match shape.box_rows {
+        Some(rows) => launch_warpgroups(list, kernel, shape.launch, params, rows),
+        None => list.launch(kernel, shape.launch, &params),
+    }
 }
 
-/// Launches GEMM. Blocks of 256 rows of activations read weights half as often; they pay if they fill the device.
+/// Launches GEMM.
 fn launch_gemm(list: &mut CommandList, formats: Formats, mut params: MatmulParams) {
-    let device = list.gpu().device();
     let factors = &params.factors[..params.n_factors as usize];
     let blocks = |all: &[Factor]| -> usize {
-        all.iter().map(|factor| (factor.n as usize).div_ceil(GEMM_BLOCK)).sum()
+        all.iter().map(|factor| (factor.n as usize).div_ceil(BLOCK_COLUMNS)).sum()
     };
-    let y = blocks(factors);
+    let of_second = formats.second.map_or(0, |format| format.chunk_bytes);
+    let work = GemmWork {
+        rows: params.m as usize,
+        n_blocks: blocks(factors),
+        k_tiles: params.k_tiles as usize,
+        chunk_bytes: formats.first.chunk_bytes.max(of_second),
+        chunk_tiles: formats.first.chunk_tiles,
+        has_two_formats: formats.second.is_some(),
+    };
     params.n_first_blocks = blocks(&factors[..params.n_first_factors as usize]) as u32;
-    let rows = params.m as usize;
-    let n_multiprocessors = device.n_multiprocessors as usize;
-    let (name, block_rows, stages) = match device.capability {
-        // Groups of two formats, of which queries and keys are the largest, seldom fill it.
-        (9, 0) if formats.second.is_none() && rows.div_ceil(256) * y >= n_multiprocessors => {
-            ("wgmma_256", 256, 4)
-        }
-        (9, 0) => ("wgmma_128", 128, 6),
-        _ => ("gemm", 128, 4),
+    let GemmShape { kernel, n_stages, box_rows, launch } =
+        GemmShape::new(list.gpu().device(), &work);
+    params.n_stages = n_stages as u32;
+    let kernel = list.gpu().kernel(&ARCHIVE, formats.module, kernel, launch.shared_bytes);
+    match box_rows {
+        Some(rows) => launch_warpgroups(list, kernel, launch, params, rows),
+        None => list.launch(kernel, launch, &params),
+    }
+}
+
+/// Launches a kernel with instructions of warpgroups, whose blocks copy boxes of so many rows.
+fn launch_warpgroups(
+    list: &mut CommandList,
+    kernel: Result<Kernel>,
+    launch: Launch,
+    matmul: MatmulParams,
+    box_rows: usize,
+) {
+    let shape = [matmul.m, matmul.x_stride].map(|n| n as usize);
+    let x = TensorMap::new(list.gpu(), matmul.x, shape, box_rows);
+    let (kernel, x) = match x {
+        Ok(x) => (kernel, x),
+        Err(error) => (Err(error), TensorMap::zeroed()),
     };
-    // A stage is a tile of activations. They begin at multiples of 1,024 bytes.
-    let shared_bytes = stages * block_rows * 128 + 1024;
-    let kernel = list.gpu().kernel(&ARCHIVE, formats.module, name, shared_bytes);
-    let grid = [rows.div_ceil(block_rows), y, 1];
-    list.launch(kernel, Launch { grid, threads: THREADS, shared_bytes }, &params);
+    list.launch(kernel, launch, &WarpgroupParams { x, matmul, padding: [0; PADDING] });
 }
 
 fn n_strips(w: &CudaMatrix) -> usize {

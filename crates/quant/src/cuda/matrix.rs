@@ -26,13 +26,22 @@ pub(super) struct Format {
     pub(super) chunk_tiles: usize,
     /// Tiles of a unit, which a warp takes at once.
     pub(super) unit_tiles: usize,
-    chunk_bytes: usize,
+    pub(super) chunk_bytes: usize,
 }
 
 impl Format {
     /// Bytes of a unit of tiles.
     pub(super) fn unit_bytes(&self) -> usize {
         self.unit_tiles.div_ceil(self.chunk_tiles) * self.chunk_bytes
+    }
+
+    /// Groups of 8 blocks of a unit that have integer minima.
+    pub(super) fn minimum_groups(&self) -> usize {
+        match self.dtype {
+            DType::Q4K | DType::Q5K => 1,
+            DType::Q2K => 2,
+            _ => 0,
+        }
     }
 }
 

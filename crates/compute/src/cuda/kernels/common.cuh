@@ -172,6 +172,17 @@ template <int N> DEVICE void wait_for_copies() {
 }
 
 #if __CUDA_ARCH__ >= 900
+// A value that all lanes have, in a register of the warp.
+DEVICE u32 uniform(u32 x) { return __shfl_sync(0xffffffff, x, 0); }
+
+// True in one lane of a warp whose lanes all call it. Bulk copies take operands from registers of the warp: under this condition no
+// loop over lanes brings them there.
+DEVICE bool is_elected() {
+    u32 y;
+    asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(y));
+    return y;
+}
+
 // Barriers: a phase ends when `n` threads have arrived, and the announced bytes of bulk copies.
 DEVICE void init_barrier(u32 barrier, u32 n) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n) : "memory"); }
 
@@ -192,6 +203,15 @@ DEVICE void wait_for_barrier(u32 barrier, u32 phase) {
     asm volatile("{\n.reg .pred done;\nagain_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again_%=;\n}"
         ::"r"(barrier), "r"(phase) : "memory");
 }
+
+// A place in a ring of stages, and the phase of their barriers.
+struct Stage {
+    u32 index = 0, phase = 0;
+
+    DEVICE void next(u32 n_stages) {
+        if (++index == n_stages) index = 0, phase ^= 1;
+    }
+};
 #endif
 
 // Weights are read once a step: past L1, first to leave L2.

@@ -8,9 +8,6 @@
 // row % 8; groups of 8 rows follow each other. The high word is a constant.
 DEVICE u32 matrix_at(u32 address) { return (address & 0x3ffff) >> 4 | 1u << 16; }
 
-// A value that all lanes have, in a register of the warp.
-DEVICE u32 uniform(u32 x) { return __shfl_sync(0xffffffff, x, 0); }
-
 // Keeps the compiler from moving writes of registers behind `begin_warpgroup`, and reads before `wait_for_warpgroup`.
 template <int N> DEVICE void fence_registers(float (&x)[N]) {
 #pragma unroll
@@ -30,6 +27,10 @@ DEVICE void commit_warpgroup() { asm volatile("wgmma.commit_group.sync.aligned;"
 
 // Waits until at most N groups of instructions are under way.
 template <int N> DEVICE void wait_for_warpgroup() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+
+// Registers of a thread of a warpgroup, from those of another one.
+template <int N> DEVICE void raise_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> DEVICE void lower_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 
 #define WITH_DESCRIPTOR(low, accumulates) \
     "{ .reg .pred p; .reg .b32 high; .reg .b64 b; setp.ne.b32 p, " accumulates ", 0; mov.b32 high, 0x40000040; mov.b64 b, {" low ", high}; "

@@ -12,20 +12,6 @@ DEVICE void load_unit(Unit &u, const u8 *strip, u32 first, u32 k_tiles, u32 lane
         load_raw<FromGlobal>(u.chunks[i], strip + (u64)min(first / TILES + i, (k_tiles - 1) / TILES) * CHUNK_BYTES, lane);
 }
 
-// Copies a tile of N rows of x from `first_row` on to shared memory: rows of 128 bytes, whose 16-byte parts are exchanged by
-// row % 8.
-// Behind the last row and the last tile: zeros.
-template <int N> DEVICE void copy_tile(u32 stage, const MatmulParams &p, u32 first_row, u32 tile) {
-    u32 part = threadIdx.x % 8, first = threadIdx.x / 8;
-    const u16 *x = p.x + (size_t)(first_row + first) * p.x_stride + tile * 64 + part * 8;
-    stage += first * 128 + ((part ^ (first & 7)) * 16);
-#pragma unroll
-    for (int i = 0; i < N / 32; i++) {
-        bool is_inside = first_row + first + 32 * i < p.m && tile < p.k_tiles;
-        copy16_async(stage + i * 32 * 128, is_inside ? x + (size_t)(32 * i) * p.x_stride : p.x, is_inside);
-    }
-}
-
 DEVICE void store_gemm(const MatmulParams &p, const Factor &f, u32 row, u32 n, float y) {
     if (n >= f.n || row >= p.m) return;
     if (f.bias) y += f.bias[n];
@@ -46,6 +32,20 @@ DEVICE const Factor &factor_of_block(const MatmulParams &p, const Share &share, 
 DEVICE u32 stages_at(const void *shared) { return (shared_address(shared) + 1023) & ~1023u; }
 
 #if !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// Copies a tile of N rows of x from `first_row` on to shared memory: rows of 128 bytes, whose 16-byte parts are exchanged by
+// row % 8.
+// Behind the last row and the last tile: zeros.
+template <int N> DEVICE void copy_tile(u32 stage, const MatmulParams &p, u32 first_row, u32 tile) {
+    u32 part = threadIdx.x % 8, first = threadIdx.x / 8;
+    const u16 *x = p.x + (size_t)(first_row + first) * p.x_stride + tile * 64 + part * 8;
+    stage += first * 128 + ((part ^ (first & 7)) * 16);
+#pragma unroll
+    for (int i = 0; i < N / 32; i++) {
+        bool is_inside = first_row + first + 32 * i < p.m && tile < p.k_tiles;
+        copy16_async(stage + i * 32 * 128, is_inside ? x + (size_t)(32 * i) * p.x_stride : p.x, is_inside);
+    }
+}
+
 // Grid: (blocks of 128 rows of x, blocks of 128 rows of the weights of all factors).
 KERNEL(256) gemm(const __grid_constant__ MatmulParams p) {
     extern __shared__ uint4 shared[];

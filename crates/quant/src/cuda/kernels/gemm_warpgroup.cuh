@@ -1,127 +1,207 @@
 // GEMM by matrix instructions of warpgroups (Hopper), included by gemm.cuh.
 //
-//   block      N rows of x, 128 rows of weights: two warpgroups of 64; K in tiles of 64 columns
-//   x          stages of a tile in shared memory: 16 KB (N = 128) or 32 KB, copied S - 2 tiles ahead
-//   weights    memory -> L2, 4 units ahead -> registers, one unit ahead -> f16, while the tile before is multiplied
-//   epilogue   sums through shared memory; a lane has 4 columns: bias, activation, residual and results are vectors
+//   block       N rows of x, 128 rows of weights; K in tiles of 64 columns
+//   warps 0..7  two warpgroups of 64 rows of weights: chunks in shared memory -> registers -> f16, while the tile before is multiplied
+//   warp 8      copies of tiles of x, 16 KB (N = 128) or 32 KB, to free stages
+//   warps 9..   the same of chunks of weights
+//   epilogue    sums through shared memory; a lane has 4 columns: bias, activation, residual and results are vectors
+//
+// A stage has two barriers: it is full; it is free.
 #include "wgmma.cuh"
 
-// Stages of x.
-template <int N> constexpr int X_STAGES = N == 256 ? 4 : 6;
+// Strips of a block, and warps that copy them.
+constexpr u32 BLOCK_STRIPS = 8, WEIGHT_WARPS = 3;
 
-// Starts loads of a unit of weights into the L2 cache.
-DEVICE void prefetch_unit(const u8 *strip, u32 first, u32 k_tiles, u32 lane) {
-    constexpr u32 LINES = (UNIT_CHUNKS * CHUNK_BYTES + 127) / 128;
-    if (first >= k_tiles) return;
-    const u8 *from = strip + (u64)(first / TILES) * CHUNK_BYTES;
-    for (u32 i = lane; i < LINES; i += 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + 128 * i));
+// Stages of x.
+template <int N> constexpr u32 X_STAGES = N == 256 ? 4 : MAX_X_STAGES;
+
+// Shared memory of a block: tiles of x, chunks of weights. Barriers of x, then of weights: full, free.
+template <int N> struct GemmStages {
+    static constexpr u32 X_SIZE = N * 128, CHUNKS_SIZE = BLOCK_STRIPS * CHUNK_BYTES, S = X_STAGES<N>;
+    static constexpr u32 N_BARRIERS = 2 * (S + MAX_CHUNK_STAGES);
+    u32 first, barriers, n_chunks;
+
+    DEVICE u32 x(u32 stage) const { return first + stage * X_SIZE; }
+    DEVICE u32 chunks(u32 stage) const { return first + S * X_SIZE + stage * CHUNKS_SIZE; }
+    DEVICE u32 x_is_full(u32 stage) const { return barriers + 8 * stage; }
+    DEVICE u32 x_is_free(u32 stage) const { return barriers + 8 * (S + stage); }
+    DEVICE u32 chunks_are_full(u32 stage) const { return barriers + 8 * (2 * S + stage); }
+    DEVICE u32 chunks_are_free(u32 stage) const { return barriers + 8 * (2 * S + MAX_CHUNK_STAGES + stage); }
+
+    // Of barrier i, the arrivals of a phase.
+    static DEVICE u32 arrivals(u32 i) {
+        bool is_full = i < 2 * S ? i < S : i < 2 * S + MAX_CHUNK_STAGES;
+        return is_full ? 1 : GEMM_WARPS;
+    }
+};
+
+// Tiles that are multiplied: a multiple of two, so that registers of weights alternate. Behind the last one columns of x are zeros.
+constexpr u32 TILES_AT_ONCE = TILES == 4 ? 4 : 2;
+DEVICE u32 tiles_of(const MatmulParams &p) { return (p.k_tiles + TILES_AT_ONCE - 1) / TILES_AT_ONCE * TILES_AT_ONCE; }
+
+// Copies all tiles of x of a block, by a warp.
+template <int N> DEVICE void copy_rows(const WarpgroupParams &p, const GemmStages<N> &stages) {
+    constexpr u32 S = X_STAGES<N>;
+    u32 n_tiles = tiles_of(p.matmul);
+    wait_for_inputs();
+    Stage stage;
+    for (u32 tile = 0; tile < n_tiles; tile++, stage.next(S)) {
+        u32 barrier = stages.x_is_full(stage.index);
+        if (tile >= S) wait_for_barrier(stages.x_is_free(stage.index), stage.phase ^ 1);
+        if (is_elected()) {
+            expect_copies(barrier, N * 128);
+            copy_box(stages.x(stage.index), p.x, 64 * tile, blockIdx.x * N, barrier);
+        }
+    }
+}
+
+// Copies all chunks of weights of a block, by WEIGHT_WARPS warps. They do not depend on the kernel before.
+template <int N> DEVICE void copy_chunks(const MatmulParams &p, const GemmStages<N> &stages, const Factor &f, u32 block_n, u32 warp) {
+    constexpr u32 STRIPS_OF_WARP = (BLOCK_STRIPS + WEIGHT_WARPS - 1) / WEIGHT_WARPS;
+    u32 n_chunks = tiles_of(p) / TILES;
+    const u8 *from[STRIPS_OF_WARP];
+#pragma unroll
+    for (u32 i = 0; i < STRIPS_OF_WARP; i++) {
+        // Behind the last strip: the last one, whose results are not stored.
+        u32 strip = min(block_n / 16 + warp + i * WEIGHT_WARPS, (f.n + 15) / 16 - 1);
+        from[i] = f.weights + (u64)strip * p.n_chunks * CHUNK_BYTES;
+    }
+    Stage stage;
+    for (u32 chunk = 0; chunk < n_chunks; chunk++, stage.next(stages.n_chunks)) {
+        u32 barrier = stages.chunks_are_full(stage.index), to = stages.chunks(stage.index) + warp * CHUNK_BYTES;
+        if (chunk >= stages.n_chunks) wait_for_barrier(stages.chunks_are_free(stage.index), stage.phase ^ 1);
+        if (is_elected()) {
+            if (warp == 0) expect_copies(barrier, BLOCK_STRIPS * CHUNK_BYTES);
+#pragma unroll
+            for (u32 i = 0; i < STRIPS_OF_WARP; i++)
+                if (warp + i * WEIGHT_WARPS < BLOCK_STRIPS) copy_bulk(to + i * WEIGHT_WARPS * CHUNK_BYTES, from[i], CHUNK_BYTES, barrier);
+        }
+        if (chunk + 1 < p.n_chunks)
+#pragma unroll
+            for (u32 i = 0; i < STRIPS_OF_WARP; i++) from[i] += CHUNK_BYTES;
+    }
+}
+
+// Stores `n_rows` rows of a lane, of every eighth, from `row` on: columns n .. n + 3 of sums from `sums` on.
+template <u32 ACTIVATION> DEVICE void store_rows(const MatmulParams &p, const Factor &f, const float *sums, u32 row, u32 n, u32 n_rows) {
+    float4 bias = make_float4(0.f, 0.f, 0.f, 0.f);
+    if (f.bias) bias = *(const float4 *)(f.bias + n);
+    size_t at = (size_t)row * f.out_stride + n, step = (size_t)8 * f.out_stride;
+    // Residuals of four rows are loaded at once.
+#pragma unroll 1
+    for (u32 first = 0; first < n_rows; first += 4, at += 4 * step, sums += 4 * 8 * 128) {
+        float4 residual[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            residual[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+            if (p.accumulate && first + i < n_rows) residual[i] = *(const float4 *)(f.out.values + at + i * step);
+        }
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            float4 y = add4(*(const float4 *)(sums + i * 8 * 128), bias);
+            y = make_float4(activate(y.x, ACTIVATION), activate(y.y, ACTIVATION), activate(y.z, ACTIVATION), activate(y.w, ACTIVATION));
+            if (first + i < n_rows) store4(f.out, at + i * step, add4(y, residual[i]));
+        }
+    }
+}
+
+// Bias, activation and residual of a block's sums, [N][128] with columns exchanged by row, by a warp of 8.
+template <int N> DEVICE void store_block(const MatmulParams &p, const Factor &f, const float *sums, u32 first_row, u32 block_n, u32 warp, u32 lane) {
+    u32 n = block_n + 4 * lane, row = first_row + warp, n_rows = row < p.m ? min((p.m - row + 7) / 8, N / 8) : 0;
+    if (n + 4 > f.n || f.out_stride % 4) {
+        for (u32 i = 0; i < n_rows; i++)
+            for (u32 c = 0; c < 4; c++) store_gemm(p, f, row + 8 * i, n + c, sums[(warp + 8 * i) * 128 + ((4 * lane + c) ^ (warp >> 1 & 3) * 8)]);
+        return;
+    }
+    sums += warp * 128 + ((4 * lane) ^ (warp >> 1 & 3) * 8);
+    switch (p.activation) {
+    case ACTIVATION_GELU: return store_rows<ACTIVATION_GELU>(p, f, sums, row, n, n_rows);
+    case ACTIVATION_GELU_TANH: return store_rows<ACTIVATION_GELU_TANH>(p, f, sums, row, n, n_rows);
+    default: return store_rows<ACTIVATION_NONE>(p, f, sums, row, n, n_rows);
+    }
 }
 
 // Grid: (blocks of N rows of x, blocks of 128 rows of the weights of all factors). `share`: of the second.
-template <int N> DEVICE void wgmma(const MatmulParams &p, const Share &share) {
+template <int N> DEVICE void wgmma(const WarpgroupParams &params, const Share &share, GemmShared &memory) {
     extern __shared__ uint4 shared[];
+    constexpr u32 S = X_STAGES<N>;
+    using Stages = GemmStages<N>;
+    const MatmulParams &p = params.matmul;
     launch_dependents();
     load_codebook();
-    constexpr u32 S = X_STAGES<N>, STAGE_BYTES = N * 128, AHEAD = 4 * UNIT;
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
+    u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), g = lane >> 2, t = lane & 3;
+    Stages stages = {stages_at(shared), shared_address(memory.barriers), p.n_stages};
+    for (u32 i = threadIdx.x; i < Stages::N_BARRIERS; i += GEMM_THREADS) init_barrier(stages.barriers + 8 * i, Stages::arrivals(i));
+    publish_shared();
     u32 block_n;
     const Factor &f = factor_of_block(p, share, block_n);
-    u32 first_row = blockIdx.x * N, first_n = block_n + warp * 16;
-    u64 strip_bytes = (u64)p.n_chunks * CHUNK_BYTES;
-    // Behind the last strip: the last one, whose results are not stored.
-    const u8 *strip = f.weights + min(first_n / 16, (f.n + 15) / 16 - 1) * strip_bytes;
-    for (u32 i = UNIT; i < AHEAD; i += UNIT) prefetch_unit(strip, i, p.k_tiles, lane);
-    Unit next;
-    load_unit(next, strip, 0, p.k_tiles, lane);
-    wait_for_inputs();
-    u32 base = stages_at(shared);
-    for (u32 i = 0; i < S - 2; i++) {
-        copy_tile<N>(base + i * STAGE_BYTES, p, first_row, i);
-        commit_copies();
+    u32 first_row = blockIdx.x * N;
+    __syncthreads();
+    if (warp >= GEMM_WARPS) {
+        lower_registers<40>();
+        if (warp == GEMM_WARPS) copy_rows<N>(params, stages);
+        else copy_chunks<N>(p, stages, f, block_n, warp - GEMM_WARPS - 1);
+        return;
     }
+    raise_registers<232>();
     float sum[N / 2];
 #pragma unroll
     for (int i = 0; i < N / 2; i++) sum[i] = 0.f;
     fence_registers(sum);
-    u32 a[2][4][4];
+    u32 a[2][4][4], header[2][5];
     // Not known to the compiler: f16 weights get registers of their own, which loads do not write while instructions read them.
     u32 zero = p.m >> 31;
-    // Stages of the tile, as a factor, and of the one that is copied.
-    u32 first_matrix = uniform(matrix_at(base)), matrix = first_matrix, last_matrix = first_matrix + (S - 1) * (STAGE_BYTES / 16);
-    u32 to = base + (S - 2) * STAGE_BYTES, end = base + S * STAGE_BYTES;
-    for (u32 first = 0; first < p.k_tiles; first += UNIT) {
-        Unit now = next;
-        load_unit(next, strip, first + UNIT, p.k_tiles, lane);
-        prefetch_unit(strip, first + AHEAD, p.k_tiles, lane);
+    u32 first_matrix = uniform(matrix_at(stages.first));
+    const u8 *chunks = (const u8 *)shared + (stages.chunks(0) - shared_address(shared)) + warp * CHUNK_BYTES;
+    Stage stage, of_chunk;
+    u32 last = S;
+    for (u32 first = 0; first < p.k_tiles; first += TILES_AT_ONCE) {
 #pragma unroll
-        for (int j = 0; j < UNIT; j++) {
-            // The tile before the last one is done: its registers and its stage are free.
-            wait_for_warpgroup<1>();
-            const Raw &raw = now.chunks[j / TILES];
+        for (int j = 0; j < TILES_AT_ONCE; j++, stage.next(S)) {
+            const u8 *chunk = chunks + of_chunk.index * Stages::CHUNKS_SIZE;
+            if (j % TILES == 0) {
+                wait_for_barrier(stages.chunks_are_full(of_chunk.index), of_chunk.phase);
+                for (int r = 0; r < 2; r++) load_header<FromShared>(header[r], chunk, g + 8 * r);
+            }
+            Codes codes;
+            load_codes<FromShared>(codes, chunk, j % TILES, lane);
 #pragma unroll
             for (int step = 0; step < 4; step++) {
-                scaled_weights(raw, j % TILES, step, a[j & 1][step]);
+                scaled_weights(codes, header, j % TILES, step, a[j & 1][step]);
                 if (FORMAT == F16)
                     for (int r = 0; r < 4; r++) asm volatile("or.b32 %0, %0, %1;" : "+r"(a[j & 1][step][r]) : "r"(zero));
             }
-            wait_for_copies<S - 3>();
-            publish_shared();
-            __syncthreads();
+            wait_for_barrier(stages.x_is_full(stage.index), stage.phase);
+            __syncwarp();
+            if (j % TILES == TILES - 1) {
+                if (lane == 0) arrive(stages.chunks_are_free(of_chunk.index));
+                of_chunk.next(stages.n_chunks);
+            }
             fence_registers(a[j & 1]);
             begin_warpgroup();
+            u32 matrix = first_matrix + stage.index * (Stages::X_SIZE / 16);
 #pragma unroll
             for (int step = 0; step < 4; step++) multiply_add_warpgroup(sum, a[j & 1][step], matrix + 2 * step);
             commit_warpgroup();
-            copy_tile<N>(to, p, first_row, first + j + S - 2);
-            commit_copies();
-            matrix = matrix == last_matrix ? first_matrix : matrix + STAGE_BYTES / 16;
-            to = to + STAGE_BYTES == end ? base : to + STAGE_BYTES;
+            // The tile before is done: its registers and its stage are free.
+            wait_for_warpgroup<1>();
+            if (last < S && lane == 0) arrive(stages.x_is_free(last));
+            last = stage.index;
         }
     }
-    // Columns 4 lane .. of the block, of every eighth row.
-    u32 n = block_n + 4 * lane;
-    bool is_whole = n + 4 <= f.n && f.out_stride % 4 == 0;
-    float4 bias = make_float4(0.f, 0.f, 0.f, 0.f);
-    if (f.bias && is_whole) bias = *(const float4 *)(f.bias + n);
     wait_for_warpgroup<0>();
     fence_registers(sum);
-    wait_for_copies<0>();
-    __syncthreads();
+    // Residuals are those of kernels before.
+    wait_for_inputs();
+    group_barrier(0);
     // [N][128], columns exchanged by row so that lanes write to different banks.
-    float *sums = (float *)((u8 *)shared + (base - shared_address(shared)));
+    float *sums = (float *)((u8 *)shared + (stages.first - shared_address(shared)));
 #pragma unroll
-    for (int b = 0; b < N / 8; b++)
+    for (int i = 0; i < 4; i++) {
+        float *to = sums + (2 * t + (i & 1)) * 128 + ((warp * 16 + g + 8 * (i >> 1)) ^ 8 * t);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            u32 row = 8 * b + 2 * t + (i & 1), n = warp * 16 + g + 8 * (i >> 1);
-            sums[row * 128 + (n ^ 8 * t)] = sum[4 * b + i];
-        }
-    __syncthreads();
-    if (!is_whole) {
-        for (u32 row = warp; row < N; row += 8)
-            for (u32 c = 0; c < 4; c++) store_gemm(p, f, first_row + row, n + c, sums[row * 128 + ((4 * lane + c) ^ (row >> 1 & 3) * 8)]);
-        return;
+        for (int b = 0; b < N / 8; b++) to[b * 8 * 128] = sum[4 * b + i];
     }
-    // Residuals of four rows are loaded at once.
-#pragma unroll 1
-    for (u32 first = warp; first < N; first += 32) {
-        float4 residual[4];
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            u32 row = first_row + first + 8 * i;
-            residual[i] = make_float4(0.f, 0.f, 0.f, 0.f);
-            if (p.accumulate && row < p.m) residual[i] = *(const float4 *)(f.out.values + (size_t)row * f.out_stride + n);
-        }
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-            u32 in_block = first + 8 * i, row = first_row + in_block;
-            if (row >= p.m) break;
-            float4 y = *(const float4 *)(sums + in_block * 128 + ((4 * lane) ^ (in_block >> 1 & 3) * 8));
-            y.x = activate(y.x + bias.x, p.activation) + residual[i].x;
-            y.y = activate(y.y + bias.y, p.activation) + residual[i].y;
-            y.z = activate(y.z + bias.z, p.activation) + residual[i].z;
-            y.w = activate(y.w + bias.w, p.activation) + residual[i].w;
-            store4(f.out, (size_t)row * f.out_stride + n, y);
-        }
-    }
+    group_barrier(0);
+    store_block<N>(p, f, sums, first_row, block_n, warp, lane);
 }

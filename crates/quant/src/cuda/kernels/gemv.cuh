@@ -27,12 +27,8 @@ struct Units {
     }
 };
 
-// Rows of x in a stage, one behind the other, with 8 rows in different banks: factors of instructions of warps.
-struct PaddedRows {
-    static constexpr u32 STRIDE = X_BYTES + 16;
-    static DEVICE u32 at(u32, u32 row, u32 tile, u32 part) { return row * STRIDE + 128 * tile + 16 * part; }
-};
-constexpr u32 X_STRIDE = PaddedRows::STRIDE;
+// Bytes from one row of x in a stage to the next: 8 rows are in different banks.
+constexpr u32 X_STRIDE = X_BYTES + 16;
 
 // Copies of units to stages of shared memory: of the strips, and of rows of x.
 struct StageCopies {
@@ -105,14 +101,13 @@ struct StageCopies {
 #endif
 };
 
-// Sums of blocks of 8 rows of x from `first` on, in a tile, see `split_sums`. `x`: address of the rows of the stage, in the order X;
-// `sums`: [pairs of blocks of a unit][8 rows].
-template <class X> DEVICE void sum_blocks(uint2 *sums, u32 x, u32 n_rows, u32 first, u32 tile, u32 lane) {
+// Sums of blocks of 8 rows of x, in a tile, see `split_sums`. `x`: address of the rows; `sums`: [pairs of blocks of a unit][8 rows].
+DEVICE void sum_blocks(uint2 *sums, u32 x, u32 tile, u32 lane) {
     float c[2][2][4];
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
         u32 b[4];
-        load_matrices(b, x + X::at(n_rows, first + (lane & 7), tile, 4 * half + lane / 8));
+        load_matrices(b, x + (lane & 7) * X_STRIDE + 128 * tile + 64 * half + lane / 8 * 16);
         multiply(c[half][0], ONES, b[0], b[1]);
         if (BLOCK == 32) multiply_add(c[half][0], ONES, b[2], b[3]);
         else multiply(c[half][1], ONES, b[2], b[3]);
@@ -249,21 +244,21 @@ struct GemvBlock {
         return p.partials + (size_t)block * PARTS * n_warps * B * 32 + warp * B * 32 + lane;
     }
 
-    // Adds the sums of all parts to `total_of(b)`, by the last block that has stored its own; others get false. `is_owner`: whether
-    // the thread has sums.
-    template <int B, class Totals> DEVICE bool add_parts(u32 n_units, const float4 *partials, u32 n_warps, bool is_owner, Totals total_of) const {
+    // Adds the sums of all parts to `total_of(b)`, by the last block that has stored its own; others get false. `synchronize`: waits for
+    // all threads that have sums.
+    template <int B, class Synchronize, class Totals>
+    DEVICE bool add_parts(u32 n_units, const float4 *partials, u32 n_warps, Synchronize synchronize, Totals total_of) const {
         __shared__ bool is_last;
         u32 *counter = p.counters + blockIdx.y * (gridDim.x / p.n_splits) + blockIdx.x / p.n_splits;
         __threadfence();
-        __syncthreads();
+        synchronize();
         if (threadIdx.x == 0) {
             is_last = atomicAdd(counter, 1) + 1 == p.n_splits;
             if (is_last) *counter = 0;
         }
-        __syncthreads();
+        synchronize();
         if (!is_last) return false;
         __threadfence();
-        if (!is_owner) return true;
         // Loads of two groups are under way.
         constexpr int AT_ONCE = B < 2 ? B : 2;
 #pragma unroll
@@ -293,26 +288,71 @@ struct GemvBlock {
         to[0] = total.x, to[stride()] = total.y, to[8] = total.z, to[stride() + 8] = total.w;
     }
 
-    // Bias, activation and residual of `results`, which all threads have written before a barrier.
-    DEVICE void store_results(const float *results) const {
-        u32 width = p.is_gated ? columns() / 2 : columns(), n = threadIdx.x % width, strip, index = locate(n / 16, strip);
+    // Stores `apply` of rows first, first + step .. of the block and columns column .. column + 3, with their residuals, of which AT_ONCE
+    // are loaded at once.
+    template <u32 AT_ONCE, class Apply> DEVICE void store_rows(const Factor &f, u32 column, u32 first, u32 step, Apply apply) const {
+#pragma unroll 1
+        for (; first < n_rows(); first += AT_ONCE * step) {
+            size_t at[AT_ONCE];
+            float4 residual[AT_ONCE];
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                u32 row = first + i * step;
+                residual[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+                if (row >= n_rows()) continue;
+                at[i] = (size_t)(p.blocks ? p.order[first_choice + first_row + row] : first_row + row) * f.out_stride + column - first_n;
+                if (p.accumulate) residual[i] = *(const float4 *)(f.out.values + at[i]);
+            }
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++)
+                if (first + i * step < n_rows()) store4(f.out, at[i], add4(apply(first + i * step), residual[i]));
+        }
+    }
+
+    // Bias, activation and residual of `results`, which `n_threads` threads have written before a barrier.
+    DEVICE void store_results(const float *results, u32 n_threads) const {
+        u32 width = p.is_gated ? columns() / 2 : columns(), lanes = width / 4, n = threadIdx.x % lanes * 4, strip, index = locate(n / 16, strip);
         if (index == p.n_factors) return;
         const Factor &f = p.factors[index];
-        u32 column = strip * 16 + n % 16;
-        if (column < first_n || column >= first_n + f.n) return;
-        for (u32 row = threadIdx.x / width; row < n_rows(); row += blockDim.x / width) {
-            u32 y_row = first_row + row;
-            size_t at = (size_t)(p.blocks ? p.order[first_choice + y_row] : y_row) * f.out_stride + column - first_n;
-            float y = results[row * stride() + n];
-            if (p.is_gated) {
-                y = gated_activation(y, results[row * stride() + width + n], p.activation, p.alpha, p.limit);
-            } else {
-                if (f.bias) y += f.bias[column];
-                y = activate(y, p.activation);
-                if (p.accumulate) y += f.out.values[at];
-            }
-            store(f.out, at, y);
+        u32 column = strip * 16 + n % 16, first = threadIdx.x / lanes, step = n_threads / lanes;
+        results += n;
+        // Rows of an expert may begin within a strip.
+        if (column < first_n || column + 4 > first_n + f.n || (f.out_stride | first_n) % 4) {
+#pragma unroll 1
+            for (u32 row = first; row < n_rows(); row += step)
+#pragma unroll 1
+                for (u32 c = 0; c < 4; c++)
+                    if (column + c >= first_n && column + c < first_n + f.n) store_result(f, results + row * stride() + c, row, column + c);
+            return;
         }
+        auto load = [&](u32 row, u32 behind) { return *(const float4 *)(results + row * stride() + behind); };
+        if (p.is_gated) return store_rows<1>(f, column, first, step, [&](u32 row) {
+            float4 y = load(row, 0), up = load(row, width);
+            auto apply = [&](float gate, float up) { return gated_activation(gate, up, p.activation, p.alpha, p.limit); };
+            return make_float4(apply(y.x, up.x), apply(y.y, up.y), apply(y.z, up.z), apply(y.w, up.w));
+        });
+        float4 bias = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (f.bias) bias = *(const float4 *)(f.bias + column);
+        if (p.activation == ACTIVATION_NONE) return store_rows<4>(f, column, first, step, [&](u32 row) { return add4(load(row, 0), bias); });
+        store_rows<1>(f, column, first, step, [&](u32 row) {
+            float4 y = add4(load(row, 0), bias);
+            return make_float4(activate(y.x, p.activation), activate(y.y, p.activation), activate(y.z, p.activation), activate(y.w, p.activation));
+        });
+    }
+
+    // One of them.
+    DEVICE void store_result(const Factor &f, const float *result, u32 row, u32 column) const {
+        u32 y_row = first_row + row;
+        size_t at = (size_t)(p.blocks ? p.order[first_choice + y_row] : y_row) * f.out_stride + column - first_n;
+        float y = *result;
+        if (p.is_gated) {
+            y = gated_activation(y, result[columns() / 2], p.activation, p.alpha, p.limit);
+        } else {
+            if (f.bias) y += f.bias[column];
+            y = activate(y, p.activation);
+            if (p.accumulate) y += f.out.values[at];
+        }
+        store(f.out, at, y);
     }
 };
 
@@ -340,7 +380,7 @@ template <int B> DEVICE void gemv(const MatmulParams &p) {
     auto sum_rows = [&](u32 stage) {
         u32 x = shared_address(at(stage) + weight_bytes);
         for (u32 i = warp; i < rows / 8 * UNIT; i += n_warps)
-            sum_blocks<PaddedRows>(all_sums + stage * n_sums + i / UNIT * SUMS, x, rows, i / UNIT * 8, i % UNIT, lane);
+            sum_blocks(all_sums + stage * n_sums + i / UNIT * SUMS, x + i / UNIT * 8 * X_STRIDE, i % UNIT, lane);
     };
 
     // Copies are ahead by all stages but one.
@@ -386,12 +426,12 @@ template <int B> DEVICE void gemv(const MatmulParams &p) {
         }
         products.clear();
     }
-    if (p.n_splits > 1 && !block.add_parts<B>(n_units, partials, n_warps, true, [&](int b) -> float4 & { return totals[32 * b]; })) return;
+    if (p.n_splits > 1 && !block.add_parts<B>(n_units, partials, n_warps, [] { __syncthreads(); }, [&](int b) -> float4 & { return totals[32 * b]; })) return;
     float *results = (float *)memory;
     __syncthreads();
     for (int b = 0; b < B; b++) block.write_total(results, warp_rows + 8 * b, strip_of_warp, totals[32 * b], lane);
     __syncthreads();
-    block.store_results(results);
+    block.store_results(results, blockDim.x);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1) gemv_8(const __grid_constant__ MatmulParams p) { gemv<1>(p); }

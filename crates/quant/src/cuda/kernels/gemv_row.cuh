@@ -70,7 +70,7 @@ DEVICE void multiply_row(const MatmulParams &p, const Share &share, RowShared &s
     auto &norm_sums = shared.norm_sums;
     launch_dependents();
     load_codebook();
-    u32 lane = threadIdx.x % 32, group = threadIdx.x / 256, thread = threadIdx.x % 256, warp = thread / 32;
+    u32 lane = threadIdx.x % 32, group = uniform(threadIdx.x / 256), thread = threadIdx.x % 256, warp = uniform(thread / 32);
     u8 *slots = (u8 *)weights_and_row + (group * PARTS + warp) * SLOTS * UNIT_BYTES;
     u16 *x = (u16 *)((u8 *)weights_and_row + GROUPS * PARTS * SLOTS * UNIT_BYTES);
     u32 barrier = shared_address(shared.barriers + (group * PARTS + warp) * SLOTS);
@@ -91,7 +91,7 @@ DEVICE void multiply_row(const MatmulParams &p, const Share &share, RowShared &s
     u32 next_item = first_item, next_pass = 0, next_tile = warp * UNIT;
     auto copy_next = [&](u32 slot) {
         if (next_item >= n_items || next_tile >= p.k_tiles) return;
-        if (lane == 0) {
+        if (is_elected()) {
             // The last unit may have fewer tiles than others only if chunks are tiles.
             u32 bytes = TILES == 4 ? UNIT_BYTES : min((u32)UNIT, p.k_tiles - next_tile) * CHUNK_BYTES;
             const u8 *from = factors[p.is_gated ? next_pass : factor_of(next_item)].weights + strip_of(next_item) * strip_bytes;

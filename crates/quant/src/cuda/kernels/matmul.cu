@@ -29,8 +29,13 @@ ROW_KERNEL gemv_row(const __grid_constant__ MatmulParams p) {
 }
 #endif
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-KERNEL(256) wgmma_128(const __grid_constant__ MatmulParams p) { wgmma<128>(p, whole_share(p, blockIdx.y, gridDim.y)); }
-KERNEL(256) wgmma_256(const __grid_constant__ MatmulParams p) { wgmma<256>(p, whole_share(p, blockIdx.y, gridDim.y)); }
+#define GEMM_WARPGROUP(N) \
+    KERNEL(GEMM_THREADS) wgmma_##N(const __grid_constant__ WarpgroupParams p) { \
+        __shared__ GemmShared shared; \
+        wgmma<N>(p, whole_share(p.matmul, blockIdx.y, gridDim.y), shared); \
+    }
+GEMM_WARPGROUP(128)
+GEMM_WARPGROUP(256)
 #endif
 
 struct EmbedParams {

@@ -38,8 +38,10 @@ ROW_KERNEL gemv_row(const __grid_constant__ MatmulParams p) {
 #endif
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-KERNEL(256) wgmma_128(const __grid_constant__ MatmulParams p) {
-    if (blockIdx.y < p.n_first_blocks) first::wgmma<128>(p, first_share(p, blockIdx.y));
-    else second::wgmma<128>(p, second_share(p, blockIdx.y, gridDim.y));
+KERNEL(GEMM_THREADS) wgmma_128(const __grid_constant__ WarpgroupParams params) {
+    __shared__ GemmShared shared;
+    const MatmulParams &p = params.matmul;
+    if (blockIdx.y < p.n_first_blocks) first::wgmma<128>(params, first_share(p, blockIdx.y), shared);
+    else second::wgmma<128>(params, second_share(p, blockIdx.y, gridDim.y), shared);
 }
 #endif

@@ -1,6 +1,6 @@
 // Parameters of products.
 #pragma once
-#include "common.cuh"
+#include "tensor_map.cuh"
 
 struct Factor {
     const u8 *weights;
@@ -57,3 +57,21 @@ struct RowShared {
 
 // Registers leave room for the next kernel.
 #define ROW_KERNEL extern "C" __global__ void __launch_bounds__(256 * GROUPS, 2)
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// GEMM by instructions of warpgroups: warps with products, and a warpgroup that copies.
+constexpr u32 GEMM_WARPS = 8, GEMM_THREADS = 32 * (GEMM_WARPS + 4);
+// Most stages of x and of weights.
+constexpr u32 MAX_X_STAGES = 6, MAX_CHUNK_STAGES = 8;
+
+// Of kernels with instructions of warpgroups.
+struct WarpgroupParams {
+    TensorMap x; // Boxes have the rows of x of a block.
+    MatmulParams matmul;
+};
+
+// Shared memory of a block of GEMM beside stages. Both formats have the same.
+struct GemmShared {
+    u64 barriers[2 * (MAX_X_STAGES + MAX_CHUNK_STAGES)];
+};
+#endif

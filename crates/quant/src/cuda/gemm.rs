@@ -1,0 +1,137 @@
+//! Shapes of GEMM, see `gemm.cuh` and `gemm_warpgroup.cuh`.
+
+use stonechat_compute::cuda::{CudaDevice, Launch};
+
+use super::gemv::MAX_SHARED_BYTES;
+
+/// Rows of weights of a block.
+pub(super) const BLOCK_COLUMNS: usize = 128;
+/// Bytes of a row of activations in a tile, and at whose multiples stages begin.
+const TILE_ROW_BYTES: usize = 128;
+const ALIGNMENT: usize = 1024;
+/// Strips of weights of a block, and most stages of their chunks.
+const BLOCK_STRIPS: usize = 8;
+const MAX_CHUNK_STAGES: usize = 8;
+/// Bytes of shared memory a cycle.
+const SHARED_BYTES_A_CYCLE: usize = 128;
+/// Cycles to start a block and to store a row of its results.
+const START_CYCLES: usize = 2000;
+const ROW_CYCLES: usize = 24;
+
+/// Blocks of a kernel by instructions of warpgroups.
+#[derive(Debug, Clone, Copy)]
+struct Rows {
+    kernel: &'static str,
+    /// Rows of activations of a block.
+    n: usize,
+    /// Stages of tiles of activations.
+    stages: usize,
+}
+
+const ROWS: [Rows; 2] = [
+    Rows { kernel: "wgmma_128", n: 128, stages: 6 },
+    Rows { kernel: "wgmma_256", n: 256, stages: 4 },
+];
+
+/// Products of a launch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GemmWork {
+    pub(super) rows: usize,
+    /// Blocks of rows of weights of all factors.
+    pub(super) n_blocks: usize,
+    /// Tiles of columns.
+    pub(super) k_tiles: usize,
+    /// Bytes of a chunk of 16 rows of weights, of the larger of two formats, and its tiles.
+    pub(super) chunk_bytes: usize,
+    pub(super) chunk_tiles: usize,
+    pub(super) has_two_formats: bool,
+}
+
+/// How a launch multiplies.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GemmShape {
+    pub(super) kernel: &'static str,
+    /// Stages of chunks of weights.
+    pub(super) n_stages: usize,
+    /// Rows of activations of a box of a tensor map, of kernels that take one.
+    pub(super) box_rows: Option<usize>,
+    pub(super) launch: Launch,
+}
+
+impl GemmShape {
+    /// The shape that takes the least time.
+    pub(super) fn new(device: &CudaDevice, work: &GemmWork) -> Self {
+        if device.capability == (9, 0) {
+            Self::of_warpgroups(device.n_multiprocessors as usize, work)
+        } else {
+            Self {
+                kernel: "gemm",
+                n_stages: 0,
+                box_rows: None,
+                launch: Launch {
+                    grid: [work.rows.div_ceil(128), work.n_blocks, 1],
+                    threads: 256,
+                    shared_bytes: 4 * 128 * TILE_ROW_BYTES + ALIGNMENT,
+                },
+            }
+        }
+    }
+
+    fn of_warpgroups(n_multiprocessors: usize, work: &GemmWork) -> Self {
+        // Pairs of formats have one kernel.
+        let rows = if work.has_two_formats { &ROWS[..1] } else { &ROWS[..] };
+        let chunk_bytes = BLOCK_STRIPS * work.chunk_bytes;
+        let cycles = |rows: &&Rows| {
+            let n_blocks = work.rows.div_ceil(rows.n) * work.n_blocks;
+            // Activations are written once and read by two warpgroups, weights are read once. Instructions have 256 products of a tile
+            // of columns a cycle.
+            let bytes = 3 * rows.n * TILE_ROW_BYTES + 2 * chunk_bytes / work.chunk_tiles;
+            let tile = (4 * rows.n).max(bytes / SHARED_BYTES_A_CYCLE);
+            // Measured.
+            let tile = tile * 13 / 10;
+            let block = START_CYCLES + work.k_tiles * tile + ROW_CYCLES * rows.n;
+            n_blocks.div_ceil(n_multiprocessors) * block
+        };
+        let &Rows { kernel, n, stages } = rows.iter().min_by_key(cycles).expect("shapes");
+        let x_bytes = stages * n * TILE_ROW_BYTES + ALIGNMENT;
+        let n_stages = ((MAX_SHARED_BYTES - x_bytes) / chunk_bytes).min(MAX_CHUNK_STAGES);
+        Self {
+            kernel,
+            n_stages,
+            box_rows: Some(n),
+            launch: Launch {
+                grid: [work.rows.div_ceil(n), work.n_blocks, 1],
+                threads: 384,
+                shared_bytes: x_bytes + n_stages * chunk_bytes,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::matrix::FORMATS;
+    use super::*;
+
+    #[test]
+    fn blocks_fit_and_have_two_chunks_of_all_formats() {
+        for format in FORMATS {
+            for has_two_formats in [false, true] {
+                for (rows, n_blocks) in [(129, 1), (512, 48), (1500, 10), (2048, 224)] {
+                    let work = GemmWork {
+                        rows,
+                        n_blocks,
+                        k_tiles: 20,
+                        chunk_bytes: format.chunk_bytes,
+                        chunk_tiles: format.chunk_tiles,
+                        has_two_formats,
+                    };
+                    let shape = GemmShape::of_warpgroups(132, &work);
+                    let Launch { grid, shared_bytes, .. } = shape.launch;
+                    assert!(shape.n_stages >= 2 && shared_bytes <= MAX_SHARED_BYTES, "{shape:?}");
+                    assert!(grid[0] * shape.box_rows.unwrap_or(0) >= rows, "{shape:?}");
+                }
+            }
+        }
+    }
+}
