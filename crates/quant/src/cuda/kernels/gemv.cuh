@@ -51,18 +51,19 @@ struct StageCopies {
     }
 
     DEVICE void start_weights(u8 *to, u32 stage, u32 unit) {
-        if (threadIdx.x % 32) return;
-        u32 left = min((p.n_chunks - unit * UNIT_CHUNKS) * CHUNK_BYTES, UNIT_BYTES);
-        if (threadIdx.x == 0) expect_copies(barriers + 8 * stage, n_strips * left + n_rows * row_bytes(unit));
-        for (u32 i = threadIdx.x / 32; i < n_strips; i += blockDim.x / 32)
+        u32 left = min((p.n_chunks - unit * UNIT_CHUNKS) * CHUNK_BYTES, UNIT_BYTES), warp = uniform(threadIdx.x / 32);
+        if (!is_elected()) return;
+        if (warp == 0) expect_copies(barriers + 8 * stage, n_strips * left + n_rows * row_bytes(unit));
+        for (u32 i = warp; i < n_strips; i += blockDim.x / 32)
             copy_bulk(shared_address(to + i * UNIT_BYTES), strips[i] + (u64)unit * UNIT_BYTES, left, barriers + 8 * stage);
     }
 
     DEVICE u32 row_bytes(u32 unit) const { return min(p.k_tiles - unit * UNIT, (u32)UNIT) * 128; }
 
     DEVICE void start_rows(u8 *to, u32 stage, u32 unit) {
-        if (threadIdx.x % 32) return;
-        for (u32 i = threadIdx.x / 32; i < n_rows; i += blockDim.x / 32)
+        u32 warp = uniform(threadIdx.x / 32);
+        if (!is_elected()) return;
+        for (u32 i = warp; i < n_rows; i += blockDim.x / 32)
             copy_bulk(shared_address(to + n_strips * UNIT_BYTES + i * X_STRIDE), rows[i] + unit * UNIT * 64, row_bytes(unit), barriers + 8 * stage);
     }
 
