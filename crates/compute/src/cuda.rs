@@ -37,7 +37,7 @@ pub use device::{CudaDevice, Driver, devices};
 pub use exchange::{Exchange, MAX_RANKS, Rank};
 pub use gpu::{Gpu, Kernel};
 pub use list::{CommandList, Launch};
-pub use tensor_map::{BOX_COLUMNS, TensorMap};
+pub use tensor_map::TensorMap;
 pub use transfer::{CopyRange, HostCopies, StepBuffer, Uploads};
 
 /// Kernels of this crate.

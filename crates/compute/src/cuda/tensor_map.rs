@@ -8,10 +8,8 @@ use cudarc::driver::sys::{
 
 use super::call::check;
 use super::gpu::Gpu;
+use super::ops::OPERAND_COLUMNS;
 use crate::Result;
-
-/// Columns of a box: 128 bytes, whose 16-byte parts are exchanged by row % 8 in shared memory.
-pub const BOX_COLUMNS: usize = 64;
 
 /// A matrix of f16 in memory and the size of its boxes, in the encoding of the driver. A parameter of kernels at a multiple of 64
 /// bytes.
@@ -20,7 +18,8 @@ pub const BOX_COLUMNS: usize = 64;
 pub struct TensorMap([u64; 16]);
 
 impl TensorMap {
-    /// A matrix of `rows` times `columns` values at an address, packed, with boxes of `box_rows` rows.
+    /// A matrix of `rows` times `columns` values at an address, packed, with boxes of `box_rows` rows and [`OPERAND_COLUMNS`] columns:
+    /// rows of 128 bytes, whose 16-byte parts are exchanged by row % 8 in shared memory.
     ///
     /// # Errors
     /// If the driver refuses: an address or rows that are no multiple of 16 bytes, more than 256 rows a box.
@@ -37,7 +36,7 @@ impl TensorMap {
                 address as *mut _,
                 [columns as u64, rows as u64].as_ptr(),
                 [2 * columns as u64].as_ptr(),
-                [BOX_COLUMNS as u32, box_rows as u32].as_ptr(),
+                [OPERAND_COLUMNS as u32, box_rows as u32].as_ptr(),
                 [1u32, 1].as_ptr(),
                 CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,

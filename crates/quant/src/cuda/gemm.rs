@@ -1,16 +1,15 @@
 //! Shapes of GEMM, see `gemm.cuh` and `gemm_warpgroup.cuh`.
 
+use stonechat_compute::cuda::ops::OPERAND_COLUMNS;
 use stonechat_compute::cuda::{CudaDevice, Launch};
 
-use super::gemv::MAX_SHARED_BYTES;
+use super::gemv::{COPY_WARPS, MAX_SHARED_BYTES, TILE_ALIGNMENT, WARPGROUP_STRIPS};
 
 /// Rows of weights of a block.
 pub(super) const BLOCK_COLUMNS: usize = 128;
-/// Bytes of a row of activations in a tile, and at whose multiples stages begin.
-const TILE_ROW_BYTES: usize = 128;
-const ALIGNMENT: usize = 1024;
-/// Strips of weights of a block, and most stages of their chunks.
-const BLOCK_STRIPS: usize = 8;
+/// Bytes of a row of activations in a tile.
+const TILE_ROW_BYTES: usize = 2 * OPERAND_COLUMNS;
+/// Most stages of chunks of weights.
 const MAX_CHUNK_STAGES: usize = 8;
 /// Bytes of shared memory a cycle.
 const SHARED_BYTES_A_CYCLE: usize = 128;
@@ -71,7 +70,7 @@ impl GemmShape {
                 launch: Launch {
                     grid: [work.rows.div_ceil(128), work.n_blocks, 1],
                     threads: 256,
-                    shared_bytes: 4 * 128 * TILE_ROW_BYTES + ALIGNMENT,
+                    shared_bytes: 4 * 128 * TILE_ROW_BYTES + TILE_ALIGNMENT,
                 },
             }
         }
@@ -80,7 +79,7 @@ impl GemmShape {
     fn of_warpgroups(n_multiprocessors: usize, work: &GemmWork) -> Self {
         // Pairs of formats have one kernel.
         let rows = if work.has_two_formats { &ROWS[..1] } else { &ROWS[..] };
-        let chunk_bytes = BLOCK_STRIPS * work.chunk_bytes;
+        let chunk_bytes = WARPGROUP_STRIPS * work.chunk_bytes;
         let cycles = |rows: &&Rows| {
             let n_blocks = work.rows.div_ceil(rows.n) * work.n_blocks;
             // Activations are written once and read by two warpgroups, weights are read once. Instructions have 256 products of a tile
@@ -93,7 +92,7 @@ impl GemmShape {
             n_blocks.div_ceil(n_multiprocessors) * block
         };
         let &Rows { kernel, n, stages } = rows.iter().min_by_key(cycles).expect("shapes");
-        let x_bytes = stages * n * TILE_ROW_BYTES + ALIGNMENT;
+        let x_bytes = stages * n * TILE_ROW_BYTES + TILE_ALIGNMENT;
         let n_stages = ((MAX_SHARED_BYTES - x_bytes) / chunk_bytes).min(MAX_CHUNK_STAGES);
         Self {
             kernel,
@@ -101,7 +100,7 @@ impl GemmShape {
             box_rows: Some(n),
             launch: Launch {
                 grid: [work.rows.div_ceil(n), work.n_blocks, 1],
-                threads: 384,
+                threads: 32 * (WARPGROUP_STRIPS + COPY_WARPS),
                 shared_bytes: x_bytes + n_stages * chunk_bytes,
             },
         }

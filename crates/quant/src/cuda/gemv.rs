@@ -20,12 +20,12 @@ const START_UNITS: usize = 2;
 const SPLIT_UNITS: usize = 2;
 
 /// Strips of a block with instructions of warpgroups.
-const WARPGROUP_STRIPS: usize = 8;
+pub(super) const WARPGROUP_STRIPS: usize = 8;
 /// Warps of such a block that copy, beside one for each strip.
-const COPY_WARPS: usize = 4;
-/// Stages of tiles of activations of such a block, and bytes at whose multiples they begin.
+pub(super) const COPY_WARPS: usize = 4;
+/// Bytes at whose multiples stages of tiles of activations begin, and their number in such a block.
+pub(super) const TILE_ALIGNMENT: usize = 1024;
 const WARPGROUP_TILES: usize = 8;
-const WARPGROUP_ALIGNMENT: usize = 1024;
 
 /// Rows of a block.
 #[derive(Debug, Clone, Copy)]
@@ -63,10 +63,7 @@ impl Rows {
             let sums = rows * 32 * format.minimum_groups();
             let totals = 4 * rows * 16 * strips;
             let tile = 2 * OPERAND_COLUMNS * rows;
-            return WARPGROUP_ALIGNMENT
-                + WARPGROUP_TILES * tile
-                + stages * (weights + sums)
-                + totals;
+            return TILE_ALIGNMENT + WARPGROUP_TILES * tile + stages * (weights + sums) + totals;
         }
         let row = 2 * OPERAND_COLUMNS * format.unit_tiles;
         let results = 4 * rows * (16 * strips + TILE_PADDING);

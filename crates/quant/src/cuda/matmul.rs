@@ -256,10 +256,7 @@ fn launch_gemv(
     params.partials = scratch.get("gemv partials", shape.partial_bytes);
     params.counters = scratch.get("gemv counters", shape.counter_bytes);
     let kernel = list.gpu().kernel(&ARCHIVE, format.module, shape.kernel, MAX_SHARED_BYTES);
-    match shape.box_rows {
-        Some(rows) => launch_warpgroups(list, kernel, shape.launch, params, rows),
-        None => list.launch(kernel, shape.launch, &params),
-    }
+    launch_product(list, kernel, shape.launch, params, shape.box_rows);
 }
 
 /// Launches GEMM.
@@ -282,20 +279,18 @@ fn launch_gemm(list: &mut CommandList, formats: Formats, mut params: MatmulParam
         GemmShape::new(list.gpu().device(), &work);
     params.n_stages = n_stages as u32;
     let kernel = list.gpu().kernel(&ARCHIVE, formats.module, kernel, launch.shared_bytes);
-    match box_rows {
-        Some(rows) => launch_warpgroups(list, kernel, launch, params, rows),
-        None => list.launch(kernel, launch, &params),
-    }
+    launch_product(list, kernel, launch, params, box_rows);
 }
 
-/// Launches a kernel with instructions of warpgroups, whose blocks copy boxes of so many rows.
-fn launch_warpgroups(
+/// Launches a kernel; one with instructions of warpgroups copies boxes of so many rows of activations.
+fn launch_product(
     list: &mut CommandList,
     kernel: Result<Kernel>,
     launch: Launch,
     matmul: MatmulParams,
-    box_rows: usize,
+    box_rows: Option<usize>,
 ) {
+    let Some(box_rows) = box_rows else { return list.launch(kernel, launch, &matmul) };
     let shape = [matmul.m, matmul.x_stride].map(|n| n as usize);
     let x = TensorMap::new(list.gpu(), matmul.x, shape, box_rows);
     let (kernel, x) = match x {
