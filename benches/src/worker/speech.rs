@@ -57,6 +57,7 @@ impl Speech {
                 n_windows: 1,
                 n_sequences: 1,
                 kv_dtype: kv,
+                n_encoded: 1,
                 has_alignment: false,
             })?,
             transcriber: Transcriber::builder().kv_dtype(kv).build(&model)?,

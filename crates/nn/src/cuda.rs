@@ -35,6 +35,8 @@ use crate::weight_data::{Conversions, WeightData};
 use crate::{Error, LoadStats, MatrixSource, OpTime};
 
 const NAME: &str = "cuda";
+/// Of a GPU with 132 multiprocessors: products of 1,280 features are four rounds of blocks then, see `docs/notes/cuda.md`.
+const BUSY_ROWS: usize = 6000;
 /// Bytes of an upload at first.
 const UPLOAD_BYTES: usize = 16 << 20;
 
@@ -145,6 +147,10 @@ impl DeviceApi for Cuda {
 
     fn stored_dtype(&self, dtype: DType) -> DType {
         CudaMatrix::device_dtype(dtype)
+    }
+
+    fn busy_rows(&self) -> usize {
+        BUSY_ROWS
     }
 
     /// A GPU runs passes one by one.

@@ -121,6 +121,11 @@ pub trait DeviceApi: Debug + Send + Sync {
     /// Type in which weights of `dtype` are stored: `dtype`, unless no kernel reads it.
     fn stored_dtype(&self, dtype: DType) -> DType;
 
+    /// Rows of a pass that keep all of the device at work: with more of them, a row takes no less time.
+    fn busy_rows(&self) -> usize {
+        1
+    }
+
     /// Splits the device into at most `n` that share its weights and run passes concurrently; one if the device runs
     /// passes one by one.
     ///

@@ -228,8 +228,10 @@ impl Load for WhisperBuilder {
         let model = engine.with_progress(|_, on_progress| {
             server.device.load_speech_model(&server.file, on_progress)
         })?;
+        let n_decoded = n_windows.or(reserved.batch_size).unwrap_or(1);
         let sizes = StateOptions {
-            n_windows: n_windows.or(reserved.batch_size).unwrap_or(1),
+            n_windows: n_decoded,
+            n_encoded: model.n_encoded(n_decoded),
             n_sequences: reserved.beam_size.max(reserved.best_of),
             kv_dtype,
             has_alignment: reserved.word_timestamps,

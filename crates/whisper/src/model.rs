@@ -201,6 +201,14 @@ impl Model {
         options.program(&self.info.config, &self.weights, &self.info.alignment_heads)
     }
 
+    /// Windows of a pass of the encoder ([`StateOptions::n_encoded`]) of a state of `n_windows`: as many as keep the device at work,
+    /// but no more than a quarter, since they wait for each other while the rest is decoded.
+    #[must_use]
+    pub fn n_encoded(&self, n_windows: usize) -> usize {
+        let busy = self.device.busy_rows() / self.info.config.n_audio_ctx;
+        busy.min(n_windows / 4).max(1)
+    }
+
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }

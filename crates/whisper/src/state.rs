@@ -5,6 +5,7 @@
 //! plan().add(slot(window, i), tokens, outputs).run() ──► read_logits, read_outputs
 //! ```
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use stonechat_nn::op::{Count, PoolId, Port, RowTable, SlotTable};
@@ -42,6 +43,8 @@ pub struct StateOptions {
     pub kv_dtype: KvDType,
     /// Whether words can be aligned with the audio.
     pub has_alignment: bool,
+    /// Most windows of a pass of the encoder; at most all.
+    pub n_encoded: usize,
 }
 
 impl StateOptions {
@@ -82,7 +85,7 @@ impl StateOptions {
         };
         let audio = KvShape {
             n_layers: 1,
-            n_pages: audio_pages,
+            n_pages: self.n_encoded * audio_pages,
             n_kv_heads: config.n_audio_heads,
             head_dim: config.audio_head_dim(),
             dtype: self.kv_dtype,
@@ -103,7 +106,7 @@ struct AudioPages {
     n_audio_ctx: usize,
     sequences_per_window: usize,
     has_alignment: bool,
-    /// `[n_audio_ctx]`: of the encoder.
+    /// `[encoded windows, n_audio_ctx]`.
     encoder_slots: Vec<KvRow>,
     encoder_rows: Vec<QueryRow>,
     /// `[windows, n_audio_ctx]`.
@@ -123,40 +126,44 @@ impl AudioPages {
             let page = (window * n_pages + pos / PAGE_LEN) as u32;
             KvRow { page, slot: (pos % PAGE_LEN) as u32 }
         };
-        let row =
-            QueryRow { first_page: 0, n_pages: n_pages as u32, kv_start: 0, kv_len: t as u32 };
+        let row = |i: usize| {
+            let first_page = (i / t * n_pages) as u32;
+            QueryRow { first_page, n_pages: n_pages as u32, kv_start: 0, kv_len: t as u32 }
+        };
+        let n_encoder_rows = options.n_encoded * t;
         Self {
             n_audio_ctx: t,
             sequences_per_window: options.n_sequences,
             has_alignment: options.has_alignment,
-            encoder_slots: (0..t).map(slot).collect(),
-            encoder_rows: vec![row; t],
+            encoder_slots: (0..n_encoder_rows).map(slot).collect(),
+            encoder_rows: (0..n_encoder_rows).map(row).collect(),
             cross_slots: (0..options.n_windows * t).map(slot).collect(),
             page_table: (0..(options.n_windows * n_pages) as u32).collect(),
             cross_rows: Vec::with_capacity(max_tokens),
         }
     }
 
-    /// The pass of the encoder over one window.
-    fn encoder_step(&self) -> Step<'_> {
-        let n_pages = self.n_audio_ctx.div_ceil(PAGE_LEN);
-        let page_table = &self.page_table[..n_pages];
+    /// The pass of the encoder over `n` windows.
+    fn encoder_step(&self, n: usize) -> Step<'_> {
+        let t = self.n_audio_ctx;
+        let page_table = &self.page_table[..n * t.div_ceil(PAGE_LEN)];
         let mut step = Step { segments: &[SegmentName::Encoder], ..Step::default() };
-        step.counts[Count::Windows] = 1;
-        step.slots[SlotTable::Encoder as usize] = &self.encoder_slots;
-        let rows = AttentionRows { rows: &self.encoder_rows, page_table };
+        step.counts[Count::Windows] = n;
+        step.slots[SlotTable::Encoder as usize] = &self.encoder_slots[..n * t];
+        let rows = AttentionRows { rows: &self.encoder_rows[..n * t], page_table };
         step.rows[RowTable::Encoder as usize] = rows;
         step
     }
 
-    /// The pass that makes the encoder's output the audio of a window.
-    fn audio_step(&self, window: usize) -> Step<'_> {
+    /// The pass that makes the encoder's output the audio of windows.
+    fn audio_step(&self, windows: Range<usize>) -> Step<'_> {
         let t = self.n_audio_ctx;
-        let mut step =
-            Step { segments: &[SegmentName::CrossKv], first_window: window, ..Step::default() };
-        step.counts[Count::Windows] = 1;
-        step.counts[Count::CapturedWindows] = usize::from(self.has_alignment);
-        step.slots[SlotTable::Cross as usize] = &self.cross_slots[window * t..(window + 1) * t];
+        let segments = &[SegmentName::CrossKv];
+        let mut step = Step { segments, first_window: windows.start, ..Step::default() };
+        step.counts[Count::Windows] = windows.len();
+        step.counts[Count::CapturedWindows] = if self.has_alignment { windows.len() } else { 0 };
+        step.slots[SlotTable::Cross as usize] =
+            &self.cross_slots[windows.start * t..windows.end * t];
         step
     }
 
@@ -216,6 +223,8 @@ pub struct State {
     outputs: StepOutputs,
     /// Whether each window has audio.
     has_audio: Vec<bool>,
+    /// Windows of the last pass of the encoder.
+    n_last_encoded: usize,
     head_dim: usize,
     d_model: usize,
     vocab_size: usize,
@@ -224,6 +233,8 @@ pub struct State {
 
 impl State {
     pub(crate) fn new(model: &Model, options: StateOptions) -> Result<Self, Error> {
+        let n_encoded = 1..=options.n_windows;
+        assert!(n_encoded.contains(&options.n_encoded), "a pass encodes {n_encoded:?} windows");
         let config = model.config();
         let limits = options.limits(config);
         let program = model.program(options);
@@ -233,7 +244,7 @@ impl State {
         for count in [Count::Logits, Count::TopK, Count::LogProbs] {
             max[count] = limits.n_outputs;
         }
-        max[Count::Windows] = 1;
+        max[Count::Windows] = options.n_encoded;
         max[Count::CapturedWindows] = options.n_windows;
         let mut state = Self {
             executable: model.device().compile(&program, &max)?,
@@ -243,6 +254,7 @@ impl State {
             filters: LogitFilters::new(config.vocab_size),
             outputs: StepOutputs::default(),
             has_audio: vec![false; options.n_windows],
+            n_last_encoded: 0,
             head_dim: config.text_head_dim(),
             d_model: config.d_model,
             vocab_size: config.vocab_size,
@@ -252,16 +264,18 @@ impl State {
         Ok(state)
     }
 
-    /// Compiles kernels and allocates device memory for the passes of one window and for decoder steps of every size that
-    /// selects kernels.
+    /// Compiles kernels and allocates device memory for the passes of one window and of as many as there can be, and for decoder
+    /// steps of every size that selects kernels.
     fn warm_up(&mut self) -> Result<(), Error> {
         let Self { executable, options, pages, sequences, filters, outputs, n_mel_values, .. } =
             self;
         let mut result = Ok(());
         executable.warm_up(&mut |executable| {
-            executable.import(Port::Mel, &vec![0.0; *n_mel_values]);
-            executable.run(&pages.encoder_step());
-            executable.run(&pages.audio_step(0));
+            for n in BTreeSet::from([1, options.n_encoded]) {
+                executable.import(Port::Mel, &vec![0.0; n * *n_mel_values]);
+                executable.run(&pages.encoder_step(n));
+                executable.run(&pages.audio_step(0..n));
+            }
             result = run_all_sizes(sequences, options.n_sequences, &mut |inputs| {
                 pages.set_rows(inputs);
                 filters.resize(inputs.outputs.len());
@@ -290,34 +304,39 @@ impl State {
         self.options.slot(window, index)
     }
 
-    /// Encodes one window of mel frames, `[WINDOW_FRAMES, n_mels]`.
+    /// Encodes windows of mel frames, `[windows, WINDOW_FRAMES, n_mels]`.
     ///
     /// # Panics
-    /// If `mel` has another length.
+    /// If `mel` has no whole windows, none, or more than [`StateOptions::n_encoded`].
     pub fn encode(&mut self, mel: &[f32]) {
-        assert_eq!(mel.len(), self.n_mel_values, "one window of mel frames");
+        let n = mel.len() / self.n_mel_values;
+        let is_whole = mel.len().is_multiple_of(self.n_mel_values);
+        assert!(is_whole && (1..=self.options.n_encoded).contains(&n), "windows of mel frames");
         self.executable.import(Port::Mel, mel);
-        self.executable.run(&self.pages.encoder_step());
+        self.executable.run(&self.pages.encoder_step(n));
+        self.n_last_encoded = n;
     }
 
-    /// Reads the output of the encoder, `[n_audio_ctx, d_model]`, into `out`.
+    /// Reads the last output of the encoder, `[windows, n_audio_ctx, d_model]`, into `out`.
     ///
     /// # Errors
     /// If the device fails.
     pub async fn read_encoded(&mut self, out: &mut Vec<f32>) -> Result<(), Error> {
-        let len = self.pages.n_audio_ctx * self.d_model;
+        let len = self.n_last_encoded * self.pages.n_audio_ctx * self.d_model;
         Ok(self.executable.read(&[PortRange::first(Port::Audio, len)], out).await?)
     }
 
-    /// Sets the audio of window `window` to the output of the encoder, and empties the window's
+    /// Sets the audio of as many windows as were encoded, from `first` on, to the output of the encoder, and empties their
     /// sequences.
     ///
     /// # Panics
-    /// If there is no such window.
-    pub fn set_audio(&mut self, window: usize) {
-        self.clear(window);
-        self.executable.run(&self.pages.audio_step(window));
-        self.has_audio[window] = true;
+    /// If there are no such windows, or none were encoded.
+    pub fn set_audio(&mut self, first: usize) {
+        let windows = first..first + self.n_last_encoded;
+        assert!(!windows.is_empty(), "`encode` comes before `set_audio`");
+        windows.clone().for_each(|window| self.clear(window));
+        self.executable.run(&self.pages.audio_step(windows.clone()));
+        self.has_audio[windows].fill(true);
     }
 
     /// Empties the sequences of window `window`.

@@ -126,7 +126,8 @@ impl Transcriber {
         }
         let mut result = run.advance(&mut self.decoder);
         if result.is_ok() && !run.is_ended() {
-            result = self.decoder.step_while(|timings| run.prepare_next(timings)).await;
+            let n = self.decoder.state_options().n_encoded;
+            result = self.decoder.step_while(|timings| run.prepare_chunks(n, timings)).await;
         }
         if result.is_err() {
             run.cancel();

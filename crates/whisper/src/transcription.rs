@@ -88,8 +88,8 @@ pub struct Transcription<'a> {
     pending: VecDeque<Range<usize>>,
     /// Spectrogram of the first chunk, if it was computed beforehand.
     first_mel: Option<Mel>,
-    /// The next chunk to open, if its spectrogram was computed for language detection or while the device encoded.
-    next_chunk: Option<Chunk>,
+    /// The next chunks to open, whose spectrograms were computed for language detection or while the device encoded.
+    prepared: VecDeque<Chunk>,
     /// Open chunks in order of time. Chunks that are done stay until those before them are done.
     chunks: VecDeque<OpenChunk>,
     /// Window that language detection left encoded, and its first sample.
@@ -179,7 +179,7 @@ impl<'a> Transcription<'a> {
             history: History::default(),
             pending,
             first_mel: None,
-            next_chunk: None,
+            prepared: VecDeque::new(),
             chunks: VecDeque::new(),
             encoded: None,
             collected_end: 0,
@@ -206,12 +206,14 @@ impl<'a> Transcription<'a> {
         }
     }
 
-    /// Computes the spectrogram of the next chunk, so that [`advance`](Self::advance) need not do that while the device waits.
-    pub(crate) fn prepare_next(&mut self, timings: &mut Timings) -> Result<(), Error> {
-        if self.next_chunk.is_none()
+    /// Computes the spectrograms of the next `n` chunks, so that [`advance`](Self::advance) need not do that while the device
+    /// waits.
+    pub(crate) fn prepare_chunks(&mut self, n: usize, timings: &mut Timings) -> Result<(), Error> {
+        while self.prepared.len() < n
             && let Some(range) = self.pending.pop_front()
         {
-            self.next_chunk = Some(self.chunk(range, timings)?);
+            let chunk = self.chunk(range, timings)?;
+            self.prepared.push_back(chunk);
         }
         Ok(())
     }
@@ -300,7 +302,7 @@ impl<'a> Transcription<'a> {
             self.take_result(index, decoder)?;
         }
         self.collect();
-        self.open_chunk(decoder)?;
+        self.open_chunks(decoder)?;
         let mut is_open = false;
         for index in 0..self.chunks.len() {
             let OpenChunk { chunk, request } = &self.chunks[index];
@@ -389,8 +391,8 @@ impl<'a> Transcription<'a> {
         let is_enough = self.pending.len() == 1
             || self.pending.front().is_some_and(|range| 2 * range.len() > WINDOW_SAMPLES);
         if is_enough {
-            self.prepare_next(&mut decoder.timings)?;
-            if let Some(chunk) = &self.next_chunk {
+            self.prepare_chunks(1, &mut decoder.timings)?;
+            if let Some(chunk) = self.prepared.front() {
                 return Ok((chunk.window_mel(), Some(chunk.window_start())));
             }
         }
@@ -428,22 +430,21 @@ impl<'a> Transcription<'a> {
         Ok(chunk)
     }
 
-    /// Opens a pending chunk with speech if a window of the batch is free. One at a time: the decoder encodes one window a step.
-    fn open_chunk(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
+    /// Opens pending chunks with speech while windows of the batch are free, as many as the decoder encodes in a step. If that is
+    /// several, as many more wait, so that it need not encode fewer.
+    fn open_chunks(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
+        let n_encoded = decoder.state_options().n_encoded;
+        let n_waiting = if n_encoded > 1 { n_encoded } else { 0 };
         let n_open = self.chunks.iter().filter(|open| !open.chunk.is_done()).count();
-        if n_open >= self.options.n_windows() {
-            return Ok(());
-        }
-        loop {
-            self.prepare_next(&mut decoder.timings)?;
-            let Some(mut chunk) = self.next_chunk.take() else { return Ok(()) };
+        let mut n = (self.options.n_windows() + n_waiting).saturating_sub(n_open).min(n_encoded);
+        while n > 0 {
+            self.prepare_chunks(1, &mut decoder.timings)?;
+            let Some(mut chunk) = self.prepared.pop_front() else { break };
             chunk.history = self.history.clone();
-            let has_speech = chunk.skip_silence(&self.audio.samples);
+            n -= usize::from(chunk.skip_silence(&self.audio.samples));
             self.chunks.push_back(OpenChunk { chunk, request: None });
-            if has_speech {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     /// Request for the text of the current window of chunk `index`.

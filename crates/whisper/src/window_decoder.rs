@@ -194,7 +194,11 @@ impl WindowDecoder {
         options.validate_for(model.config())?;
         let (n_windows, n_sequences) = (options.n_windows(), options.n_sequences());
         let has_alignment = options.word_timestamps;
-        Self::new(model, StateOptions { n_windows, n_sequences, kv_dtype, has_alignment })
+        let n_encoded = model.n_encoded(n_windows);
+        Self::new(
+            model,
+            StateOptions { n_windows, n_sequences, kv_dtype, has_alignment, n_encoded },
+        )
     }
 
     /// Makes room for recordings with `options`, `n_windows` of them at a time. A larger state replaces the current one.
@@ -205,8 +209,10 @@ impl WindowDecoder {
     pub fn reserve(&mut self, options: &Options, n_windows: usize) -> Result<(), Error> {
         options.validate_for(self.model.config())?;
         let old = self.state.options();
+        let n_windows = n_windows.max(old.n_windows);
         let new = StateOptions {
-            n_windows: n_windows.max(old.n_windows),
+            n_windows,
+            n_encoded: self.model.n_encoded(n_windows).max(old.n_encoded),
             n_sequences: options.n_sequences().max(old.n_sequences),
             has_alignment: options.word_timestamps || old.has_alignment,
             ..old
@@ -302,7 +308,7 @@ impl WindowDecoder {
         self.remove_abandoned();
     }
 
-    /// Encodes a waiting window if there is a place for it, and runs one decoder step of all windows.
+    /// Encodes waiting windows if there are places for them, and runs one decoder step of all windows.
     ///
     /// # Errors
     /// If the device fails: the windows are lost.
@@ -310,7 +316,7 @@ impl WindowDecoder {
         self.step_while(|_| Ok(())).await
     }
 
-    /// As [`step`](Self::step), with work of the host while the device encodes a window, if it does.
+    /// As [`step`](Self::step), with work of the host while the device encodes windows, if it does.
     pub(crate) async fn step_while(
         &mut self,
         host_work: impl FnOnce(&mut Timings) -> Result<(), Error>,
@@ -412,18 +418,33 @@ impl WindowDecoder {
         }
     }
 
-    /// Encodes a waiting window into a free place, if there are both. No more than one: the texts of other windows wait meanwhile.
+    /// Encodes waiting windows into free places; no more than one pass of the encoder, since the texts of other windows wait
+    /// meanwhile. Texts go on while fewer places are free than windows that wait could have in a pass.
     fn encode_next(&mut self) -> bool {
-        let is_free = |place: &Place| matches!(place, Place::Free);
-        let Some(window) = self.places.iter().position(is_free) else { return false };
-        let Some(queued) = places::take_next(&mut self.queue, &self.places) else { return false };
+        let wanted = self.queue.len().min(self.state.options().n_encoded);
+        let n_free = self.places.iter().filter(|place| place.is_free()).count();
+        let has_active = self.places.iter().any(|place| matches!(place, Place::Active(_)));
+        if wanted == 0 || n_free == 0 || (n_free < wanted && has_active) {
+            return false;
+        }
         let started = Instant::now();
-        let Queued { handle, owner, mel, keep_audio, task } = queued;
+        let windows = places::free_run(&self.places, wanted);
+        let mut mel = Vec::new();
+        for window in windows.clone() {
+            let next = places::take_next(&mut self.queue, &self.places);
+            let Queued { handle, owner, mel: of_window, keep_audio, task } =
+                next.expect("as many windows wait");
+            if mel.is_empty() {
+                mel = of_window;
+            } else {
+                mel.extend_from_slice(&of_window);
+            }
+            self.places[window] = Place::Active(Active { handle, owner, keep_audio, task });
+        }
         self.state.encode(&mel);
-        self.state.set_audio(window);
-        self.places[window] = Place::Active(Active { handle, owner, keep_audio, task });
+        self.state.set_audio(windows.start);
         self.timings.encode += started.elapsed();
-        self.timings.windows += 1;
+        self.timings.windows += windows.len();
         true
     }
 

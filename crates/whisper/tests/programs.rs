@@ -8,8 +8,13 @@ use stonechat_nn::{Device, KvDType, fuse};
 use stonechat_testkit::{Adapted, Lcg, Reference, ReferenceGroup, TinyWhisper, check_snapshot};
 use stonechat_whisper::{Model, StateOptions, WINDOW_FRAMES};
 
-const OPTIONS: StateOptions =
-    StateOptions { n_windows: 1, n_sequences: 2, kv_dtype: KvDType::F32, has_alignment: true };
+const OPTIONS: StateOptions = StateOptions {
+    n_windows: 1,
+    n_sequences: 2,
+    kv_dtype: KvDType::F32,
+    has_alignment: true,
+    n_encoded: 1,
+};
 
 fn model(device: impl Into<Device>) -> Model {
     Model::load(device, &TinyWhisper::default().file(), |_| {}).unwrap()

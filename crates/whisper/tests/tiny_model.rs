@@ -18,8 +18,13 @@ fn mel(seed: u64) -> Vec<f32> {
 
 /// State with noise of `seed` as audio, for `n` sequences.
 fn state(model: &Model, seed: u64, n: usize) -> State {
-    let options =
-        StateOptions { n_windows: 1, n_sequences: n, kv_dtype: KvDType::F32, has_alignment: false };
+    let options = StateOptions {
+        n_windows: 1,
+        n_sequences: n,
+        kv_dtype: KvDType::F32,
+        has_alignment: false,
+        n_encoded: 1,
+    };
     let mut state = model.state(options).unwrap();
     state.encode(&mel(seed));
     state.set_audio(0);
@@ -55,6 +60,30 @@ fn the_cpu_agrees_with_the_f64_oracle() {
     let got = step(&mut a, &PROMPT, 0);
     let expected = step(&mut b, &PROMPT, 0);
     assert_close(&got, &expected, 1e-4);
+}
+
+#[test]
+fn windows_encoded_together_equal_windows_encoded_alone() {
+    let model = model(Cpu::new(2).unwrap());
+    let options = StateOptions {
+        n_windows: 4,
+        n_sequences: 1,
+        kv_dtype: KvDType::F32,
+        has_alignment: true,
+        n_encoded: 3,
+    };
+    let mut together = model.state(options).unwrap();
+    together.encode(&[mel(5), mel(6), mel(7)].concat());
+    together.set_audio(1);
+    for (window, seed) in [(1, 5), (2, 6), (3, 7)] {
+        let slot = together.slot(window, 0);
+        let mut plan = together.plan();
+        plan.add(slot, &PROMPT, [PROMPT.len() - 1]).unwrap();
+        plan.run();
+        let got = logits(&mut together, 1);
+        let expected = step(&mut state(&model, seed, 1), &PROMPT, 0);
+        assert_close(&got, &expected, 1e-5);
+    }
 }
 
 #[test]

@@ -72,6 +72,7 @@ fn a_step_is_one_upload_one_submission_and_one_readback() {
             n_sequences: 2,
             kv_dtype: KvDType::F16,
             has_alignment: true,
+            n_encoded: 1,
         };
         let mut state = model.state(options).unwrap();
         let mel = Lcg::new(3).normals(WINDOW_FRAMES * 80, 0.5);

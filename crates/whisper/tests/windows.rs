@@ -36,12 +36,14 @@ fn cpu() -> Cpu {
     Cpu::with_device(device)
 }
 
-fn decoder(model: &Model, n_windows: usize) -> WindowDecoder {
+/// Decoder of so many windows, so many of them in a pass of the encoder.
+fn decoder(model: &Model, (n_windows, n_encoded): (usize, usize)) -> WindowDecoder {
     let options = StateOptions {
         n_windows,
         n_sequences: MAX_BEAMS,
         kv_dtype: KvDType::F32,
         has_alignment: false,
+        n_encoded,
     };
     let mut decoder = WindowDecoder::new(model, options).unwrap();
     let words = Options { word_timestamps: true, beam_size: 1, best_of: 1, ..Options::default() };
@@ -85,7 +87,7 @@ fn options(random: &mut Lcg) -> Options {
 
 /// Segments of a recording in a decoder of its own.
 fn alone(model: &Model, samples: &[f32], options: &Options) -> Vec<Segment> {
-    let mut decoder = decoder(model, 3);
+    let mut decoder = decoder(model, (3, 1));
     let mut run = Transcription::new(model, samples, options).unwrap();
     while !run.is_ended() {
         run.advance(&mut decoder).unwrap();
@@ -113,7 +115,8 @@ fn check(model: &Model, seed: u64, n: usize) -> Result<(), TestCaseError> {
             Request { samples, options, expected }
         })
         .collect();
-    let mut decoder = decoder(model, 1 + random.next_u32() as usize % 4);
+    let n_windows = 1 + random.next_u32() as usize % 4;
+    let mut decoder = decoder(model, (n_windows, 1 + random.next_u32() as usize % n_windows));
     // Each recording joins at a random step; some are cancelled at one.
     let mut pick = |n: u32| random.next_u32() % n;
     let joins: Vec<u32> = requests.iter().map(|_| pick(40)).collect();
@@ -193,7 +196,7 @@ fn text_request(model: &Model, options: Options) -> DecodeRequest {
 #[test]
 fn audio_is_kept_for_a_next_request() {
     let model = model();
-    let mut decoder = decoder(&model, 1);
+    let mut decoder = decoder(&model, (1, 1));
     let add = |decoder: &mut WindowDecoder, audio, task, keep_audio| {
         decoder.add(WindowRequest { owner: 0, audio, task, keep_audio }).unwrap()
     };
@@ -239,7 +242,7 @@ fn detection_chooses_from_the_given_languages() {
             best_of: 1,
             ..Options::default()
         };
-        let mut decoder = decoder(&model, 1);
+        let mut decoder = decoder(&model, (1, 1));
         let mut run = Transcription::new(&model, &samples, &options)?;
         while !run.is_ended() {
             run.advance(&mut decoder)?;
@@ -260,7 +263,7 @@ fn detection_chooses_from_the_given_languages() {
 #[test]
 fn a_free_place_goes_to_the_recording_with_the_fewest() {
     let model = model();
-    let mut decoder = decoder(&model, 2);
+    let mut decoder = decoder(&model, (2, 1));
     let mut add = |owner| {
         let task = WindowTask::DetectLanguage(Vec::new());
         let audio = WindowAudio::Mel(mel(&model, 1));
@@ -286,7 +289,7 @@ fn a_free_place_goes_to_the_recording_with_the_fewest() {
 #[test]
 fn a_cancelled_window_makes_room() {
     let model = model();
-    let mut decoder = decoder(&model, 1);
+    let mut decoder = decoder(&model, (1, 1));
     let add = |decoder: &mut WindowDecoder| {
         let task = WindowTask::Decode(text_request(
             &model,
@@ -309,7 +312,7 @@ fn a_cancelled_window_makes_room() {
 #[test]
 fn requests_that_do_not_fit_are_refused() {
     let model = model();
-    let mut decoder = decoder(&model, 1);
+    let mut decoder = decoder(&model, (1, 1));
     let mut refused = |change: fn(&mut DecodeRequest)| {
         let mut request =
             text_request(&model, Options { best_of: 1, beam_size: 1, ..Options::default() });
@@ -336,6 +339,7 @@ fn requests_that_do_not_fit_are_refused() {
             n_sequences: 2,
             kv_dtype: KvDType::F32,
             has_alignment: false,
+            n_encoded: 1,
         };
         let mut decoder = WindowDecoder::new(&model, options_of_state).unwrap();
         let mut run = Transcription::new(&model, &samples, &options).unwrap();

@@ -16,7 +16,7 @@ use stonechat_compute::{DType, LogMelTables};
 use web_time::Instant;
 
 use super::executable::CudaExecutable;
-use super::{Cuda, NAME};
+use super::{BUSY_ROWS, Cuda, NAME};
 use crate::device::{
     Counts, Device, DeviceApi, Executable, HostTask, LogMelKernel, PortRange, Step, layers_of_page,
 };
@@ -134,6 +134,10 @@ impl DeviceApi for CudaGroup {
 
     fn stored_dtype(&self, dtype: DType) -> DType {
         self.ranks()[0].stored_dtype(dtype)
+    }
+
+    fn busy_rows(&self) -> usize {
+        BUSY_ROWS
     }
 
     /// Passes run one by one.

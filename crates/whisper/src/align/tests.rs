@@ -14,8 +14,13 @@ const WINDOW: usize = 1;
 /// A random model with noise as audio, ready to align.
 fn encoded(device: impl Into<Device>) -> (Model, State) {
     let model = Model::load(device, &TinyWhisper::default().file(), |_| {}).unwrap();
-    let options =
-        StateOptions { n_windows: 2, n_sequences: 2, kv_dtype: KvDType::F32, has_alignment: true };
+    let options = StateOptions {
+        n_windows: 2,
+        n_sequences: 2,
+        kv_dtype: KvDType::F32,
+        has_alignment: true,
+        n_encoded: 1,
+    };
     let mut state = model.state(options).unwrap();
     state.encode(&Lcg::new(5).normals(WINDOW_FRAMES * 80, 0.5));
     state.set_audio(WINDOW);

@@ -1,6 +1,7 @@
 //! Windows of the state and the requests that wait for them.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Weak;
 
 use super::Task;
@@ -37,12 +38,30 @@ pub(super) struct Queued {
 }
 
 impl Place {
+    pub(super) fn is_free(&self) -> bool {
+        matches!(self, Self::Free)
+    }
+
     fn owner(&self) -> Option<u64> {
         match self {
             Self::Free => None,
             Self::Kept { owner, .. } | Self::Active(Active { owner, .. }) => Some(*owner),
         }
     }
+}
+
+/// The longest run of free places, of at most `max`; of several, the first.
+pub(super) fn free_run(places: &[Place], max: usize) -> Range<usize> {
+    let mut best = 0..0;
+    let mut first = 0;
+    for run in places.chunk_by(|a, b| a.is_free() == b.is_free()) {
+        let n = if run[0].is_free() { run.len().min(max) } else { 0 };
+        if n > best.len() {
+            best = first..first + n;
+        }
+        first += run.len();
+    }
+    best
 }
 
 /// Takes the request whose owner has the fewest places; of several, the first.

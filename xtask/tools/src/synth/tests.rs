@@ -99,6 +99,7 @@ fn a_whisper_file_loads_and_its_logits_are_finite_and_differ() {
     let model = stonechat_whisper::Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap();
     let options = SpeechStateOptions {
         n_windows: 1,
+        n_encoded: 1,
         n_sequences: 1,
         kv_dtype: KvDType::F32,
         has_alignment: false,
