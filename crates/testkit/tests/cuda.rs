@@ -164,6 +164,48 @@ fn rows_of_a_batch_have_the_bits_of_single_rows() {
     }
 }
 
+/// A block has a row of a few, a warp one of many.
+#[test]
+fn norms_of_many_rows_have_the_bits_of_single_rows() {
+    const ROWS: usize = 300;
+    for backend in cuda::backends("norms_of_many_rows_have_the_bits_of_single_rows") {
+        let device = Device::from(backend);
+        for (d, has_bias) in [64, 576, 1280, 2048].map(|d| [(d, false), (d, true)]).concat() {
+            let mut random_values = Lcg::new(d as u64);
+            let mut values = |n: usize| random_values.normals(n, 1.0);
+            let mut load = |n: usize| device.load_values(&values(n)).expect("a few values");
+            let args = NormArgs { weight: load(d), bias: has_bias.then(|| load(d)), eps: 1e-5 };
+            let mut ops = body(Rows::of(Count::Tokens));
+            let x = ops.import(IMPORT, Rows::of(Count::Tokens), d);
+            let norms = [Op::LayerNorm(args.clone()), Op::RmsNorm(NormArgs { bias: None, ..args })];
+            for (i, norm) in norms.into_iter().enumerate() {
+                let y = ops.op(norm, &[x]);
+                ops.output(Port::Value(1 + 2 * i), y);
+                let sum = ops.add(x, y);
+                ops.output(Port::Value(2 + 2 * i), sum);
+            }
+            let max = counts(&[(Count::Tokens, ROWS)]);
+            let mut norms = device.compile(&ops.finish(), &max).expect("a small program");
+            let rows = values(ROWS * d);
+            let mut run = |first: usize, n: usize| {
+                norms.import(IMPORT, &rows[first * d..][..n * d]);
+                norms.run(&step(counts(&[(Count::Tokens, n)])));
+                (1..=4).map(|i| bits(&read(&mut *norms, Port::Value(i), n * d))).collect::<Vec<_>>()
+            };
+            let all = run(0, ROWS);
+            for row in [0, 1, 130, ROWS - 1] {
+                let single = run(row, 1);
+                for (all, single) in all.iter().zip(&single) {
+                    assert!(
+                        all[row * d..][..d] == single[..],
+                        "{d} columns, bias {has_bias}: row {row}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn groups_have_the_bits_of_single_products() {
     const D: usize = 1536;

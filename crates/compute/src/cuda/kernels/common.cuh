@@ -247,6 +247,12 @@ DEVICE float4 load_l2(const float4 *p) {
     return x;
 }
 
+// Four values from column c on; behind the last one zeros.
+DEVICE float4 load4(const float *p, u32 c, u32 cols) {
+    if (c + 3 < cols && ((u64)p & 15) == 0) return *(const float4 *)(p + c);
+    return make_float4(c < cols ? p[c] : 0.f, c + 1 < cols ? p[c + 1] : 0.f, c + 2 < cols ? p[c + 2] : 0.f, c + 3 < cols ? p[c + 3] : 0.f);
+}
+
 // ---- Reductions
 
 DEVICE float warp_sum(float x) {

@@ -68,6 +68,11 @@ struct NormParams {
     eps: f32,
 }
 
+/// Most columns of a norm by warps, see `row_norm.cuh`.
+const WARP_COLS: usize = 2048;
+/// Fewest rows of norms by warps: with fewer, a block has a row, and all blocks run at once.
+const WARP_ROWS: usize = 256;
+
 /// Weights of a norm.
 #[derive(Debug, Clone, Copy)]
 pub struct Norm {
@@ -95,7 +100,15 @@ pub fn norm(list: &mut CommandList, out: Output, x: Rows, norm: Norm, accumulate
         accumulate: u32::from(accumulate),
         eps: norm.eps,
     };
-    launch(list, (MODULE, "norm_rows"), [x.rows, 1, 1], 256, &params);
+    let addresses = [x.address, norm.weight, norm.bias, out.values];
+    let is_whole = (x.cols | x.stride).is_multiple_of(4) && addresses.iter().all(|a| a % 16 == 0);
+    let has_kernel = list.gpu().device().capability == (9, 0);
+    if has_kernel && is_whole && x.cols <= WARP_COLS && x.rows >= WARP_ROWS {
+        let grid = [x.rows.div_ceil(4), 1, 1];
+        launch(list, (MODULE, "norm_rows_by_warps"), grid, 128, &params);
+    } else {
+        launch(list, (MODULE, "norm_rows"), [x.rows, 1, 1], 256, &params);
+    }
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
