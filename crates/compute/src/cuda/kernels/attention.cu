@@ -12,6 +12,7 @@
 // block b of S is position 16 (r % 8 / 2) + 4 b + 2 (r / 8) + r % 2.
 #include "attention.cuh"
 #include "rope.cuh"
+#include "tensor_map.cuh"
 #include "wgmma.cuh"
 
 #define LOG2E 1.44269504f
@@ -467,28 +468,50 @@ template <int D, int N> DEVICE void prefill(const AttentionParams &p) {
 // The same by matrix instructions of warpgroups (Hopper): two of 64 columns, which are rows here. Keys and values of a page are
 // factors in shared memory as they are in the pool, both in rows of 128 bytes.
 //
-//   stages   copies of page i + 3 start while page i is read
+//   stages   copies of pages i + 1 and i + 2 are under way while scores of page i are computed
 //   S        Q K^T     Q in shared memory, too [64, 64 positions]
-//   P        exp2(scale S - largest), in the registers of S
+//   P        exp2(scale S - reference) of page i, while the products of page i - 1 are computed
 //   O       += P V     values are transposed   [64, D]
 //
-// Q is not in registers, since ptxas 12.9 gives them to P: it takes the factors of all pages for one.
-template <int D> struct WarpgroupPrefill {
-    static constexpr u32 STAGES = 4, PANEL_BYTES = PAGE_LEN * 128, KEY_BYTES = PAGE_LEN * D * 2, STAGE_BYTES = 2 * KEY_BYTES;
+// The reference of a column becomes the largest score when that exceeds it by more than 8 powers of two. Until then O need not be
+// multiplied, and weights are at most 2^8. Q is not in registers, since ptxas 12.9 gives them to P: it takes the factors of all
+// pages for one.
+struct WarpgroupParams {
+    TensorMap keys, values; // Keys: D columns, boxes of 64 positions. Values: 64 columns, boxes of D channels.
+    AttentionParams attention;
+};
 
-    // Starts copies of a page, whose positions from n_written on are not written: their values become zeros.
-    static DEVICE void copy_page(u32 stage, const u8 *head, u32 n_written) {
+template <int D> struct WarpgroupPrefill {
+    static constexpr u32 STAGES = 5, PANEL_BYTES = PAGE_LEN * 128, KEY_BYTES = PAGE_LEN * D * 2, STAGE_BYTES = 2 * KEY_BYTES;
+    static constexpr u32 QUERY_BYTES = 128 * 128, WARP_COLUMNS = 16; // Queries [D / 64][128][64] behind the stages.
+    static constexpr float LARGEST_RISE = 8.f;                       // Of scores over their reference, in powers of two.
+
+    // Addresses of stages and of their barriers.
+    struct Stages {
+        u32 base, barriers;
+
+        DEVICE u32 keys(u32 stage) const { return base + stage * STAGE_BYTES; }
+        DEVICE u32 is_full(u32 stage) const { return barriers + 8 * stage; }
+        DEVICE u32 is_free(u32 stage) const { return barriers + 8 * (STAGES + stage); }
+    };
+
+    // Starts the copies of a head of a page by one thread.
+    static DEVICE void copy_head(const WarpgroupParams &p, const Stages &stages, u32 stage, u32 head) {
+        u32 barrier = stages.is_full(stage), keys = stages.keys(stage);
+        expect_copies(barrier, STAGE_BYTES);
 #pragma unroll
-        for (u32 i = 0; i < D / 32; i++) {
-            u32 at = threadIdx.x + 256 * i, row = at / (D / 8), part = at % (D / 8);
-            copy16_async(stage + part / 8 * PANEL_BYTES + row * 128 + ((part ^ row) & 7) * 16, head + 16 * at, true);
+        for (u32 i = 0; i < D / 64; i++) copy_box(keys + i * PANEL_BYTES, p.keys, 64 * i, head * (2 * PAGE_LEN), barrier);
+        copy_box(keys + KEY_BYTES, p.values, 0, (2 * head + 1) * D, barrier);
+    }
+
+    // Positions from n_written on of a page are not written: their values become zeros.
+    static DEVICE void clear_values(u32 values, u32 n_written) {
+        for (u32 i = threadIdx.x; i < D * 8; i += 256) {
+            u32 row = i / 8, part = i % 8, at = values + row * 128 + ((part ^ row) & 7) * 16;
+            for (u32 e = max(n_written, 8 * part); e < 8 * part + 8; e++) asm volatile("st.shared.u16 [%0], %1;" ::"r"(at + e % 8 * 2), "h"((u16)0) : "memory");
         }
-#pragma unroll
-        for (u32 i = 0; i < D / 32; i++) {
-            u32 at = threadIdx.x + 256 * i, row = at / 8, part = at % 8, to = stage + KEY_BYTES + row * 128 + ((part ^ row) & 7) * 16;
-            int bytes = min(max(2 * ((int)n_written - 8 * (int)part), 0), 16);
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(head + KEY_BYTES + 16 * at), "r"(bytes));
-        }
+        publish_shared();
+        __syncthreads();
     }
 
     static DEVICE float exp2_of(float x) {
@@ -497,154 +520,239 @@ template <int D> struct WarpgroupPrefill {
         return y;
     }
 
+    // Two columns of a lane, and the positions that all columns of its warp see.
+    struct Columns {
+        Column two[2];
+        u32 all_low, all_high;
+    };
+
+    struct Softmax {
+        float reference[2], sum[2], factor[2];
+    };
+
+    static DEVICE bool is_plain(const AttentionParams &p) { return p.soft_cap == 0.f && !p.slopes && p.scale > 0.f; }
+
+    // Of scores, in powers of two.
+    static DEVICE float unit(const AttentionParams &p) { return is_plain(p) ? p.scale * LOG2E : LOG2E; }
+
+    // Scores of a page, whose first position is `position`, become weights; `factor` is that of the weights before.
+    static DEVICE void weigh(float (&s)[32], Softmax &softmax, const AttentionParams &p, const Columns &columns, u32 position, u32 t) {
+        if (!is_plain(p)) {
+#pragma unroll
+            for (int i = 0; i < 32; i++) {
+                const Column &c = columns.two[i >> 1 & 1];
+                float x = s[i] * p.scale;
+                if (p.soft_cap != 0.f) x = p.soft_cap * tanhf(x / p.soft_cap);
+                s[i] = fmaf(c.slope, (float)((int)(position + i / 4 * 8 + 2 * t + (i & 1)) - (int)c.end + 1), x);
+            }
+        }
+        if (position < columns.all_low || position + PAGE_LEN > columns.all_high) {
+#pragma unroll
+            for (int i = 0; i < 32; i++) {
+                const Column &c = columns.two[i >> 1 & 1];
+                u32 at = position + i / 4 * 8 + 2 * t + (i & 1);
+                if (at < c.start || at >= c.end) s[i] = -INFINITY;
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float reference = softmax.reference[r], top = reference;
+#pragma unroll
+            for (int b = 0; b < 8; b++) top = fmaxf(top, fmaxf(s[4 * b + 2 * r], s[4 * b + 2 * r + 1]));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2));
+            bool rises = (top - reference) * unit(p) > LARGEST_RISE; // Not if both are infinite.
+            softmax.factor[r] = rises ? exp2_of((reference - top) * unit(p)) : 1.f;
+            softmax.reference[r] = rises ? top : reference;
+            float offset = softmax.reference[r] == -INFINITY ? 0.f : softmax.reference[r] * unit(p), page_sum = 0.f;
+#pragma unroll
+            for (int b = 0; b < 8; b++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    float &x = s[4 * b + 2 * r + i];
+                    x = exp2_of(fmaf(x, unit(p), -offset));
+                    page_sum += x;
+                }
+            softmax.sum[r] = fmaf(softmax.sum[r], softmax.factor[r], page_sum);
+        }
+    }
+
     // Grid: (items, KV heads * blocks of heads).
-    static DEVICE void run(const AttentionParams &p) {
+    static DEVICE void run(const WarpgroupParams &params) {
+        const AttentionParams &p = params.attention;
         extern __shared__ uint4 shared[];
         __shared__ u32 starts[8], ends[8];
-        begin_kernel();
-        u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane >> 2, t = lane & 3;
+        __shared__ u64 barriers[2 * STAGES];
+        launch_dependents();
+        u32 lane = threadIdx.x % 32, warp = uniform(threadIdx.x / 32), g = lane >> 2, t = lane & 3;
+        Stages stages = {(shared_address(shared) + 1023) & ~1023u, shared_address(barriers)};
+        if (threadIdx.x < 2 * STAGES) init_barrier(stages.barriers + 8 * threadIdx.x, threadIdx.x < STAGES ? 1 : 8);
+        publish_shared();
         const u32 *item = p.items + 4 * blockIdx.x;
-        u32 first_row = item[0], n_rows = item[1], table = item[2], item_end = item[3];
+        u32 first_row = item[0], n_rows = item[1], item_end = item[3];
+        const u32 *table = p.words + item[2];
         u32 kv_head_index = blockIdx.y / p.n_head_blocks, block = blockIdx.y % p.n_head_blocks;
         u32 n_heads = min(p.heads_per_block, p.group - block * p.heads_per_block);
         u32 first_head = kv_head_index * p.group + block * p.heads_per_block, dim = p.kv.head_dim;
         u32 n_columns = n_rows * n_heads;
-        // Two columns a lane. Positions from `low` to `high` are seen by one of the warp, from `all_low` to `all_high` by all.
-        Column columns[2];
-        u32 rows[2], heads[2], low = 0xffffffffu, high = 0, all_low = 0, all_high = 0xffffffffu;
-        // Queries [D / 64][128][64] behind the stages.
-        u32 base = (shared_address(shared) + 1023) & ~1023u, queries = base + STAGES * STAGE_BYTES;
+        Columns columns = {{}, 0, 0xffffffffu};
+        u32 rows[2], heads[2], low = 0xffffffffu, high = 0; // Seen by a column of the warp.
         for (int r = 0; r < 2; r++) {
-            u32 column = warp * 16 + g + 8 * r;
+            u32 column = warp * WARP_COLUMNS + g + 8 * r;
             bool is_column = column < n_columns;
-            rows[r] = first_row + column / n_heads, heads[r] = first_head + column % n_heads;
-            columns[r] = {0, 0, 0.f};
-            if (is_column) {
-                u32 start = p.ranges[2 * rows[r]], end = p.ranges[2 * rows[r] + 1];
-                columns[r] = {start, end, p.slopes ? p.slopes[heads[r]] : 0.f};
-                if (end > start) low = min(low, start), high = max(high, end);
-                all_low = max(all_low, start), all_high = min(all_high, end);
-            }
-            const float *x = p.q + (size_t)rows[r] * p.q_stride + heads[r] * dim;
-#pragma unroll
-            for (int s = 0; s < D / 16; s++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    u32 c = 16 * s + 8 * half + 2 * t;
-                    float a = is_column && c < dim ? x[c] : 0.f, b = is_column && c + 1 < dim ? x[c + 1] : 0.f;
-                    u32 to = queries + c / 64 * (128 * 128) + column * 128 + (((c % 64 / 8) ^ column) & 7) * 16 + c % 8 * 2;
-                    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(pack_half(a, b)) : "memory");
-                }
+            rows[r] = first_row + (is_column ? column / n_heads : 0), heads[r] = first_head + (is_column ? column % n_heads : 0);
+            columns.two[r] = {0, 0, 0.f};
+            if (!is_column) continue;
+            u32 start = p.ranges[2 * rows[r]], end = p.ranges[2 * rows[r] + 1];
+            columns.two[r] = {start, end, p.slopes ? p.slopes[heads[r]] : 0.f};
+            if (end > start) low = min(low, start), high = max(high, end);
+            columns.all_low = max(columns.all_low, start), columns.all_high = min(columns.all_high, end);
         }
         for (int k = 4; k < 32; k *= 2) {
             low = min(low, __shfl_xor_sync(0xffffffff, low, k)), high = max(high, __shfl_xor_sync(0xffffffff, high, k));
-            all_low = max(all_low, __shfl_xor_sync(0xffffffff, all_low, k)), all_high = min(all_high, __shfl_xor_sync(0xffffffff, all_high, k));
+            columns.all_low = max(columns.all_low, __shfl_xor_sync(0xffffffff, columns.all_low, k));
+            columns.all_high = min(columns.all_high, __shfl_xor_sync(0xffffffff, columns.all_high, k));
         }
         if (lane == 0) starts[warp] = low, ends[warp] = high;
         __syncthreads();
-        u32 first = 0xffffffffu, last = 0; // Of the block; low and high: of the warpgroup.
+        u32 first = 0xffffffffu, last = 0; // Pages of the block.
+#pragma unroll
         for (int i = 0; i < 8; i++) first = min(first, starts[i]), last = max(last, ends[i]);
-        for (int i = 0; i < 4; i++) low = min(low, starts[(warp & 4) + i]), high = max(high, ends[(warp & 4) + i]);
         first = first == 0xffffffffu ? 0 : first / PAGE_LEN, last = (last + PAGE_LEN - 1) / PAGE_LEN;
-        auto copy = [&](u32 page) {
-            if (page < last)
-                copy_page(base + page % STAGES * STAGE_BYTES, kv_head(p.kv, p.words[table + page], kv_head_index), item_end - min(item_end, page * PAGE_LEN));
-            commit_copies();
+        u32 queries = stages.base + STAGES * STAGE_BYTES;
+        bool copies = warp == 0 && is_elected();
+        u32 next = copies && first < last ? table[first] : 0; // Loaded before it is needed.
+        auto copy = [&](u32 page, u32 stage) {
+            copy_head(params, stages, stage, next * p.kv.n_heads + kv_head_index);
+            if (page + 1 < last) next = table[page + 1];
         };
-        for (u32 i = 0; i < STAGES - 1; i++) copy(first + i);
-        float o[D / 2], largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.f, 0.f};
+        wait_for_inputs();
+        if (copies) for (u32 i = 0; i < 3 && first + i < last; i++) copy(first + i, i);
+        // Queries of the warp: four channels a lane.
+        u32 offsets[2] = {rows[0] * p.q_stride + heads[0] * dim, rows[1] * p.q_stride + heads[1] * dim};
+        constexpr u32 LOADS = 8;
+#pragma unroll 1
+        for (u32 first_load = 0; first_load < WARP_COLUMNS * D / 128; first_load += LOADS) {
+            float4 x[LOADS];
+            auto column = [&](u32 i) { return (32 * (first_load + i) + lane) / (D / 4); };
+            u32 c = 4 * (lane % (D / 4));
+            auto load_all = [&](auto load) {
+#pragma unroll
+                for (u32 i = 0; i < LOADS; i++) {
+                    u32 offset = __shfl_sync(0xffffffff, column(i) < 8 ? offsets[0] : offsets[1], 4 * (column(i) % 8));
+                    bool is_column = warp * WARP_COLUMNS + column(i) < n_columns;
+                    x[i] = is_column ? load(p.q + offset) : make_float4(0.f, 0.f, 0.f, 0.f);
+                }
+            };
+            if (((dim | p.q_stride) & 3) == 0 && ((u64)p.q & 15) == 0)
+                load_all([&](const float *q) { return c < dim ? *(const float4 *)(q + c) : make_float4(0.f, 0.f, 0.f, 0.f); });
+            else load_all([&](const float *q) { return load4(q, c, dim); });
+#pragma unroll
+            for (u32 i = 0; i < LOADS; i++) {
+                u32 at = warp * WARP_COLUMNS + column(i), to = queries + c / 64 * QUERY_BYTES + at * 128 + (((c % 64 / 8) ^ at) & 7) * 16 + c % 8 * 2;
+                asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(pack_half(x[i].x, x[i].y)), "r"(pack_half(x[i].z, x[i].w)) : "memory");
+            }
+        }
+        float s[32], o[D / 2];
+        Softmax softmax = {{-INFINITY, -INFINITY}};
+        Stage stage;
+        u32 weights[4][4], query_matrix = uniform(matrix_at(queries + warp / 4 * (64 * 128)));
 #pragma unroll
         for (int i = 0; i < D / 2; i++) o[i] = 0.f;
-        bool is_plain = p.soft_cap == 0.f && !p.slopes && p.scale > 0.f;
-        float unit = is_plain ? p.scale * LOG2E : LOG2E; // Of scores, in powers of two.
-#pragma unroll 1
-        for (u32 page = first; page < last; page++) {
-            wait_for_copies<STAGES - 2>();
-            publish_shared();
-            __syncthreads();
-            // Into the stage of the page before, which all have read.
-            copy(page + STAGES - 1);
-            u32 position = page * PAGE_LEN, stage = base + page % STAGES * STAGE_BYTES;
-            if (position + PAGE_LEN <= low || position >= high) continue;
-            float s[32];
+        auto start_scores = [&](u32 page) {
+            wait_for_barrier(stages.is_full(stage.index), stage.phase);
+            __syncwarp();
+            if ((page + 1) * PAGE_LEN > item_end) clear_values(stages.keys(stage.index) + KEY_BYTES, item_end - page * PAGE_LEN);
+            u32 keys = uniform(matrix_at(stages.keys(stage.index)));
             begin_warpgroup();
 #pragma unroll
-            for (int k = 0; k < D / 16; k++) {
-                u32 q = matrix_at(queries + k / 4 * (128 * 128) + warp / 4 * (64 * 128)) + 2 * (k % 4);
-                multiply_add_warpgroup(s, q, matrix_at(stage + k / 4 * PANEL_BYTES) + 2 * (k % 4), k > 0);
-            }
+            for (int k = 0; k < D / 16; k++)
+                multiply_add_warpgroup(s, query_matrix + k / 4 * (QUERY_BYTES / 16) + 2 * (k % 4), keys + k / 4 * (PANEL_BYTES / 16) + 2 * (k % 4), k > 0);
             commit_warpgroup();
-            wait_for_warpgroup<0>();
-            fence_registers(s);
-            if (!is_plain) {
-#pragma unroll
-                for (int i = 0; i < 32; i++) {
-                    const Column &c = columns[i >> 1 & 1];
-                    float x = s[i] * p.scale;
-                    if (p.soft_cap != 0.f) x = p.soft_cap * tanhf(x / p.soft_cap);
-                    s[i] = fmaf(c.slope, (float)((int)(position + i / 4 * 8 + 2 * t + (i & 1)) - (int)c.end + 1), x);
-                }
-            }
-            if (position < all_low || position + PAGE_LEN > all_high) {
-#pragma unroll
-                for (int i = 0; i < 32; i++) {
-                    const Column &c = columns[i >> 1 & 1];
-                    u32 at = position + i / 4 * 8 + 2 * t + (i & 1);
-                    if (at < c.start || at >= c.end) s[i] = -INFINITY;
-                }
-            }
-            float factor[2];
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float top = largest[r];
-#pragma unroll
-                for (int b = 0; b < 8; b++) top = fmaxf(top, fmaxf(s[4 * b + 2 * r], s[4 * b + 2 * r + 1]));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 1));
-                top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2));
-                factor[r] = top == -INFINITY ? 1.f : exp2_of((largest[r] - top) * unit);
-                largest[r] = top;
-                float offset = top == -INFINITY ? 0.f : top * unit, page_sum = 0.f;
-#pragma unroll
-                for (int b = 0; b < 8; b++)
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        float &x = s[4 * b + 2 * r + i];
-                        x = exp2_of(fmaf(x, unit, -offset));
-                        page_sum += x;
-                    }
-                sum[r] = fmaf(sum[r], factor[r], page_sum);
-            }
-#pragma unroll
-            for (int i = 0; i < D / 2; i++) o[i] *= factor[i >> 1 & 1];
-            u32 weights[4][4];
+        };
+        auto pack_weights = [&] {
 #pragma unroll
             for (int k = 0; k < 4; k++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) weights[k][i] = pack_half(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+        };
+        auto start_products = [&](u32 stage) {
+            u32 values = uniform(matrix_at(stages.keys(stage) + KEY_BYTES));
             fence_registers(o);
             fence_registers(weights);
             begin_warpgroup();
 #pragma unroll
-            for (int k = 0; k < 4; k++) multiply_add_warpgroup(o, weights[k], matrix_at(stage + KEY_BYTES) + 2 * k);
+            for (int k = 0; k < 4; k++) multiply_add_warpgroup(o, weights[k], values + 2 * k);
             commit_warpgroup();
+        };
+        publish_shared();
+        __syncthreads();
+        if (first < last) {
+            start_scores(first);
+            wait_for_warpgroup<0>();
+            fence_registers(s);
+            weigh(s, softmax, p, columns, first * PAGE_LEN, t);
+            pack_weights();
+            u32 before = 0; // Stage of the page before.
+#pragma unroll 1
+            for (u32 page = first + 1; page < last; page++) {
+                stage.next(STAGES);
+                // Into the stage of page - 3.
+                if (copies && page + 2 < last) {
+                    Stage to = stage;
+                    to.next(STAGES);
+                    to.next(STAGES);
+                    if (page + 2 >= first + STAGES) wait_for_barrier(stages.is_free(to.index), to.phase ^ 1);
+                    copy(page + 2, to.index);
+                }
+                __syncwarp();
+                start_scores(page);
+                start_products(before);
+                wait_for_warpgroup<1>();
+                fence_registers(s);
+                weigh(s, softmax, p, columns, page * PAGE_LEN, t);
+                wait_for_warpgroup<0>();
+                fence_registers(o);
+                if (lane == 0) arrive(stages.is_free(before));
+                before = stage.index;
+                if (__any_sync(0xffffffff, softmax.factor[0] != 1.f || softmax.factor[1] != 1.f)) {
+#pragma unroll
+                    for (int i = 0; i < D / 2; i++) o[i] *= softmax.factor[i >> 1 & 1];
+                }
+                pack_weights();
+            }
+            start_products(before);
             wait_for_warpgroup<0>();
             fence_registers(o);
         }
         for (int r = 0; r < 2; r++) {
-            for (int k = 1; k < 4; k *= 2) sum[r] += __shfl_xor_sync(0xffffffff, sum[r], k);
-            if (warp * 16 + g + 8 * r >= n_columns) continue;
-            float factor, top = largest[r] * unit;
-            add_sink(p.sinks, heads[r], top, sum[r], factor);
-            factor = sum[r] > 0.f ? factor / sum[r] : 0.f;
+            float &sum = softmax.sum[r], factor, top = softmax.reference[r] * unit(p);
+            for (int k = 1; k < 4; k *= 2) sum += __shfl_xor_sync(0xffffffff, sum, k);
+            if (warp * WARP_COLUMNS + g + 8 * r >= n_columns) continue;
+            add_sink(p.sinks, heads[r], top, sum, factor);
+            factor = sum > 0.f ? factor / sum : 0.f;
             size_t at = ((size_t)rows[r] * p.n_heads + heads[r]) * dim;
-            bool is_even = dim % 2 == 0;
+            if (dim % 16 == 0) {
+                float2 y[D / 8];
 #pragma unroll
-            for (int b = 0; b < D / 8; b++) {
-                u32 c = 8 * b + 2 * t;
-                float x = o[4 * b + 2 * r] * factor, y = o[4 * b + 2 * r + 1] * factor;
-                if (is_even && c < dim) store2(p.out, at + c, x, y);
-                if (!is_even && c < dim) store(p.out, at + c, x);
-                if (!is_even && c + 1 < dim) store(p.out, at + c + 1, y);
+                for (int b = 0; b < D / 8; b++) y[b] = make_float2(o[4 * b + 2 * r] * factor, o[4 * b + 2 * r + 1] * factor);
+                if (p.out.values) {
+                    float *to = p.out.values + at + 2 * t;
+#pragma unroll
+                    for (int b = 0; b < D / 8; b++) if (8 * b < dim) *(float2 *)(to + 8 * b) = y[b];
+                }
+                if (p.out.operand) {
+                    // Columns 2 t + 8 of an operand are 4 behind columns 2 t.
+                    u16 *to = p.out.operand + operand_index(at + 2 * t);
+#pragma unroll
+                    for (int b = 0; b < D / 8; b++) if (8 * b < dim) *(u32 *)(to + b / 2 * 16 + b % 2 * 4) = pack_half(y[b].x, y[b].y);
+                }
+                continue;
+            }
+#pragma unroll
+            for (int i = 0; i < D / 4; i++) {
+                u32 c = i / 2 * 8 + 2 * t + i % 2;
+                if (c < dim) store(p.out, at + c, o[i / 2 * 4 + 2 * r + i % 2] * factor);
             }
         }
     }
@@ -666,8 +774,8 @@ DECODE(256)
 PREFILL(96, 2)
 PREFILL(256, 1)
 #if KV_TYPE == 1 && defined(__CUDA_ARCH_FEAT_SM90_ALL)
-extern "C" __global__ void __launch_bounds__(256, 2) prefill_64(const __grid_constant__ AttentionParams p) { WarpgroupPrefill<64>::run(p); }
-KERNEL(256) prefill_128(const __grid_constant__ AttentionParams p) { WarpgroupPrefill<128>::run(p); }
+extern "C" __global__ void __launch_bounds__(256, 2) prefill_64(const __grid_constant__ WarpgroupParams p) { WarpgroupPrefill<64>::run(p); }
+KERNEL(256) prefill_128(const __grid_constant__ WarpgroupParams p) { WarpgroupPrefill<128>::run(p); }
 #else
 PREFILL(64, 2)
 PREFILL(128, 2)

@@ -10,7 +10,7 @@ use super::kv::{KvParams, Pool, padded_dim};
 use super::rope::{RopeKv, RopeKvParams};
 use super::{Output, Rows, launch};
 use crate::cpu::{KvDType, KvLayout, PAGE_LEN, QueryRow};
-use crate::cuda::{ARCHIVE, CommandList, Gpu, Launch};
+use crate::cuda::{ARCHIVE, CommandList, Gpu, Launch, TensorMap};
 
 /// Widest head.
 pub const MAX_HEAD_DIM: usize = 256;
@@ -79,12 +79,12 @@ fn prefill_columns(padded: usize) -> usize {
     if padded <= 128 { 128 } else { 64 }
 }
 
-/// Shared memory of a block of prefill by warpgroups, which devices of capability 9.0 have: four pages and 128 queries.
+/// Shared memory of a block of prefill by warpgroups, which devices of capability 9.0 have: five pages and 128 queries.
 fn warpgroup_bytes(gpu: &Gpu, padded: usize, dtype: KvDType) -> usize {
     let has_kernel = gpu.device().capability == (9, 0) && dtype == KvDType::F16;
     // Pages begin at a multiple of 1,024 bytes.
     if has_kernel && matches!(padded, 64 | 128) {
-        (4 * 4 * PAGE_LEN + 2 * 128) * padded + 1024
+        (5 * 4 * PAGE_LEN + 2 * 128) * padded + 1024
     } else {
         0
     }
@@ -186,6 +186,18 @@ struct AttentionParams {
     soft_cap: f32,
 }
 
+/// Words behind [`WarpgroupParams`], which begin at a multiple of 64 bytes in C++.
+const PADDING: usize = 8 - size_of::<AttentionParams>() / 8 % 8;
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct WarpgroupParams {
+    keys: TensorMap,
+    values: TensorMap,
+    attention: AttentionParams,
+    padding: [u64; PADDING],
+}
+
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct DecodeParams {
@@ -256,5 +268,17 @@ pub fn attention(list: &mut CommandList, out: Output, args: Attention<'_>) {
     let shared_bytes = warpgroup_bytes(list.gpu(), padded, layout.dtype);
     let kernel = list.gpu().kernel(&ARCHIVE, module, prefill, shared_bytes);
     let launch = Launch { grid: [grid.n_prefill, y, 1], threads: 256, shared_bytes };
-    list.launch(kernel, launch, &params);
+    if shared_bytes == 0 {
+        return list.launch(kernel, launch, &params);
+    }
+    let boxes = pool.boxes(list.gpu());
+    let (kernel, [keys, values]) = match boxes {
+        Ok(boxes) => (kernel, boxes),
+        Err(error) => (Err(error), [TensorMap::zeroed(); 2]),
+    };
+    list.launch(
+        kernel,
+        launch,
+        &WarpgroupParams { keys, values, attention: params, padding: [0; PADDING] },
+    );
 }

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use super::launch;
 use crate::Result;
 use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
-use crate::cuda::{Buffer, CommandList, CopyRange, Gpu, HostCopies};
+use crate::cuda::{Buffer, CommandList, CopyRange, Gpu, HostCopies, TensorMap};
 
 /// Channels of a q8 block. Heads are padded to whole blocks.
 const BLOCK_LEN: usize = 32;
@@ -68,6 +68,17 @@ impl Pool {
 
     fn page_bytes(&self) -> usize {
         self.layout.n_kv_heads * head_bytes(self.layout)
+    }
+
+    /// Keys and values of f16, of which kernels copy the keys of 64 positions, 64 channels at a time, and the values of a head.
+    pub(crate) fn boxes(&self, gpu: &Gpu) -> Result<[TensorMap; 2]> {
+        let (padded, n_heads) =
+            (padded_dim(self.layout.head_dim), self.n_pages * self.layout.n_kv_heads);
+        let map = |columns: usize, box_rows: usize| {
+            let rows = n_heads * 2 * PAGE_LEN * padded / columns;
+            TensorMap::new(gpu, self.buffer.address(), [rows, columns], box_rows)
+        };
+        Ok([map(padded, PAGE_LEN)?, map(PAGE_LEN, padded)?])
     }
 
     pub(crate) fn params(&self) -> KvParams {
