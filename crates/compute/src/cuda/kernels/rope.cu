@@ -30,34 +30,57 @@ KERNEL(256) rope_kv(const __grid_constant__ RopeKvParams p) {
         write_key(p.kv, p.slots[2 * row], p.slots[2 * row + 1], g, head, lane);
 }
 
-// Keys and values of 64 rows and a head as they are, to pages of f16. Values are transposed in shared memory: lanes write adjacent
-// positions. Grid: (blocks of 64 rows, KV heads).
+// Keys and values of 64 rows and a head as they are, to pages of f16. Rows are whole vectors of 16 bytes. Values are transposed in
+// shared memory: a lane writes eight adjacent positions at once where slots are adjacent. Grid: (blocks of 64 rows, KV heads).
 KERNEL(256) write_kv(const __grid_constant__ RopeKvParams p) {
-    begin_kernel();
+    constexpr u32 LOADS = 4;
     __shared__ u16 values[64][130];
     __shared__ u32 slots[64][2];
+    __shared__ bool is_run[8]; // Whether eight rows have adjacent slots from a multiple of 8 on.
+    launch_dependents();
     u32 first = blockIdx.x * 64, g = blockIdx.y, n = min(64, p.n_rows - first), padded = p.kv.padded_dim;
     if (threadIdx.x < 2 * n) slots[threadIdx.x / 2][threadIdx.x % 2] = p.slots[2 * first + threadIdx.x];
     __syncthreads();
-    for (u32 i = threadIdx.x; i < n * (padded / 2); i += 256) {
-        u32 r = i / (padded / 2), c = i % (padded / 2) * 2;
-        const float *k = p.k.x + (size_t)(first + r) * p.k.stride + g * p.head_dim + c;
-        const float *v = p.v + (size_t)(first + r) * p.v_stride + g * p.head_dim + c;
-        u16 halves[2][2];
-        for (u32 e = 0; e < 2; e++) {
-            bool is_inside = c + e < p.head_dim;
-            halves[0][e] = plain_half(is_inside ? k[e] : 0.f), halves[1][e] = plain_half(is_inside ? v[e] : 0.f);
+    if (threadIdx.x < 8) {
+        u32 r = 8 * threadIdx.x;
+        bool is = r + 8 <= n && slots[r][1] % 8 == 0;
+        for (u32 e = 1; e < 8 && is; e++) is = slots[r + e][0] == slots[r][0] && slots[r + e][1] == slots[r][1] + e;
+        is_run[threadIdx.x] = is;
+    }
+    wait_for_inputs();
+    const float *keys = p.k.x + (size_t)first * p.k.stride + g * p.head_dim, *v = p.v + (size_t)first * p.v_stride + g * p.head_dim;
+    u32 n_vectors = n * (padded / 4);
+    for (u32 at = threadIdx.x; at < n_vectors; at += 256 * LOADS) {
+        float4 x[2][LOADS];
+        u32 places[LOADS][2];
+#pragma unroll
+        for (u32 i = 0; i < LOADS; i++) {
+            u32 r = (at + 256 * i) / (padded / 4), c = 4 * ((at + 256 * i) % (padded / 4));
+            places[i][0] = r, places[i][1] = c;
+            if (r >= n) continue;
+            auto load = [&](const float *row) { return c < p.head_dim ? *(const float4 *)(row + c) : make_float4(0.f, 0.f, 0.f, 0.f); };
+            x[0][i] = load(keys + (size_t)r * p.k.stride), x[1][i] = load(v + (size_t)r * p.v_stride);
         }
-        u32 *key = (u32 *)kv_head(p.kv, slots[r][0], g) + (slots[r][1] * padded + c) / 2;
-        *key = halves[0][0] | (u32)halves[0][1] << 16;
-        *(u32 *)&values[r][c] = halves[1][0] | (u32)halves[1][1] << 16;
+#pragma unroll
+        for (u32 i = 0; i < LOADS; i++) {
+            u32 r = places[i][0], c = places[i][1];
+            if (r >= n) continue;
+            auto halves = [](float x, float y) { return plain_half(x) | (u32)plain_half(y) << 16; };
+            u16 *key = (u16 *)kv_head(p.kv, slots[r][0], g) + slots[r][1] * padded + c;
+            *(uint2 *)key = make_uint2(halves(x[0][i].x, x[0][i].y), halves(x[0][i].z, x[0][i].w));
+            *(u32 *)&values[r][c] = halves(x[1][i].x, x[1][i].y), *(u32 *)&values[r][c + 2] = halves(x[1][i].z, x[1][i].w);
+        }
     }
     __syncthreads();
-    for (u32 i = threadIdx.x; i < padded * 64; i += 256) {
-        u32 c = i / 64, r = i % 64;
-        if (r >= n) continue;
-        u16 *to = (u16 *)kv_head(p.kv, slots[r][0], g) + PAGE_LEN * padded;
-        to[c * PAGE_LEN + slots[r][1]] = values[r][c];
+    for (u32 i = threadIdx.x; i < padded * 8; i += 256) {
+        u32 c = i / 8, r = i % 8 * 8;
+        auto place = [&](u32 r) { return (u16 *)kv_head(p.kv, slots[r][0], g) + PAGE_LEN * (padded + c) + slots[r][1]; };
+        if (is_run[i % 8]) {
+            auto pair = [&](u32 e) { return values[r + e][c] | (u32)values[r + e + 1][c] << 16; };
+            *(uint4 *)place(r) = make_uint4(pair(0), pair(2), pair(4), pair(6));
+        } else {
+            for (u32 e = r; e < min(r + 8, n); e++) *place(e) = values[e][c];
+        }
     }
 }
 

@@ -131,11 +131,14 @@ impl RopeKv<'_> {
 
     /// Whether it only writes many keys and values, to pages of f16.
     fn is_plain_write(&self) -> bool {
+        let is_whole =
+            |x: Rows| (x.stride | self.head_dim).is_multiple_of(4) && x.address.is_multiple_of(16);
         let writes = |write: Write<'_>| {
             let layout = write.pool.layout();
-            layout.dtype == KvDType::F16 && padded_dim(layout.head_dim) <= 128
+            is_whole(write.v) && layout.dtype == KvDType::F16 && padded_dim(layout.head_dim) <= 128
         };
-        let is_plain = |k: Heads| k.out == 0 && k.norm.0 == 0 && k.x.rows >= WRITE_ROWS;
+        let is_plain =
+            |k: Heads| k.out == 0 && k.norm.0 == 0 && k.x.rows >= WRITE_ROWS && is_whole(k.x);
         self.q.is_none()
             && self.rotation.table == 0
             && self.k.is_some_and(is_plain)
