@@ -38,7 +38,7 @@ pub use exchange::{Exchange, MAX_RANKS, Rank};
 pub use gpu::{Gpu, Kernel};
 pub use list::{CommandList, Launch};
 pub use tensor_map::TensorMap;
-pub use transfer::{CopyRange, HostCopies, StepBuffer, Uploads};
+pub use transfer::{CopyRange, HostCopies, HostWrites, StepBuffer, Uploads};
 
 /// Kernels of this crate.
 pub static ARCHIVE: Archive = crate::cuda_archive!();

@@ -35,8 +35,8 @@ use crate::weight_data::{Conversions, WeightData};
 use crate::{Error, LoadStats, MatrixSource, OpTime};
 
 const NAME: &str = "cuda";
-/// Of a GPU with 132 multiprocessors: products of 1,280 features are four rounds of blocks then, see `docs/notes/cuda.md`.
-const BUSY_ROWS: usize = 6000;
+/// Of 132 multiprocessors, see `docs/notes/cuda.md`: two windows of audio. With four, activations exceed the L2 cache.
+const BUSY_ROWS: usize = 3000;
 /// Bytes of an upload at first.
 const UPLOAD_BYTES: usize = 16 << 20;
 

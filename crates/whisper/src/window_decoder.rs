@@ -166,6 +166,8 @@ struct Scratch {
     stats: Vec<LogitStats>,
     planned: Vec<PlannedWindow>,
     forks: Vec<(usize, usize)>,
+    /// Of the windows of a pass of the encoder.
+    mel: Vec<f32>,
 }
 
 impl WindowDecoder {
@@ -429,19 +431,15 @@ impl WindowDecoder {
         }
         let started = Instant::now();
         let windows = places::free_run(&self.places, wanted);
-        let mut mel = Vec::new();
+        self.scratch.mel.clear();
         for window in windows.clone() {
             let next = places::take_next(&mut self.queue, &self.places);
-            let Queued { handle, owner, mel: of_window, keep_audio, task } =
+            let Queued { handle, owner, mel, keep_audio, task } =
                 next.expect("as many windows wait");
-            if mel.is_empty() {
-                mel = of_window;
-            } else {
-                mel.extend_from_slice(&of_window);
-            }
+            self.scratch.mel.extend_from_slice(&mel);
             self.places[window] = Place::Active(Active { handle, owner, keep_audio, task });
         }
-        self.state.encode(&mel);
+        self.state.encode(&self.scratch.mel);
         self.state.set_audio(windows.start);
         self.timings.encode += started.elapsed();
         self.timings.windows += windows.len();

@@ -10,7 +10,7 @@ use super::event::Event;
 use super::gpu::Gpu;
 use crate::Result;
 
-/// Inputs on their way to the device.
+/// Copies of [`HostWrites`] under way.
 const N_STAGES: usize = 4;
 
 #[derive(Debug)]
@@ -39,12 +39,46 @@ impl Stage {
     }
 }
 
+/// Writes of buffers through pinned memory, in the order of the work of the device; the host waits for none but the fourth before.
+#[derive(Debug)]
+pub struct HostWrites {
+    gpu: Gpu,
+    stages: VecDeque<Stage>,
+}
+
+impl HostWrites {
+    /// Memory for writes of `bytes` bytes; it grows.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new(gpu: &Gpu, bytes: usize) -> Result<Self> {
+        let stages = (0..N_STAGES).map(|_| Stage::new(gpu, bytes)).collect::<Result<_>>()?;
+        Ok(Self { gpu: gpu.clone(), stages })
+    }
+
+    /// Enqueues a write of the first bytes of a buffer, after earlier work.
+    ///
+    /// # Errors
+    /// If the device failed.
+    ///
+    /// # Panics
+    /// If the buffer is smaller.
+    pub fn write(&mut self, to: &Buffer, bytes: &[u8]) -> Result<()> {
+        assert!(bytes.len() <= to.bytes(), "room for {} bytes", bytes.len());
+        self.gpu.enter()?;
+        let mut stage = self.stages.pop_front().expect("a stage");
+        let sent = stage.send(&self.gpu, to.address(), bytes);
+        self.stages.push_back(stage);
+        sent
+    }
+}
+
 /// Memory for inputs on the device, written through pinned memory.
 #[derive(Debug)]
 pub struct StepBuffer {
     gpu: Gpu,
     device: Buffer,
-    stages: VecDeque<Stage>,
+    writes: HostWrites,
 }
 
 impl StepBuffer {
@@ -53,8 +87,8 @@ impl StepBuffer {
     /// # Errors
     /// If there is no memory.
     pub fn new(gpu: &Gpu, bytes: usize) -> Result<Self> {
-        let stages = (0..N_STAGES).map(|_| Stage::new(gpu, bytes)).collect::<Result<_>>()?;
-        Ok(Self { gpu: gpu.clone(), device: Buffer::new(gpu, bytes)?, stages })
+        let (device, writes) = (Buffer::new(gpu, bytes)?, HostWrites::new(gpu, bytes)?);
+        Ok(Self { gpu: gpu.clone(), device, writes })
     }
 
     /// Address on the device.
@@ -83,16 +117,11 @@ impl StepBuffer {
     /// # Panics
     /// If there is no room.
     pub fn write(&mut self, words: &[u32]) -> Result<()> {
-        let bytes: &[u8] = bytemuck::cast_slice(words);
-        assert!(bytes.len() <= self.device.bytes(), "room for {} bytes", bytes.len());
-        if bytes.is_empty() {
-            return Ok(());
+        if !words.is_empty() {
+            self.writes.write(&self.device, bytemuck::cast_slice(words))?;
+            self.gpu.count(|counters| &counters.uploads);
         }
-        let mut stage = self.stages.pop_front().expect("a stage");
-        let sent = stage.send(&self.gpu, self.device.address(), bytes);
-        self.stages.push_back(stage);
-        self.gpu.count(|counters| &counters.uploads);
-        sent
+        Ok(())
     }
 }
 

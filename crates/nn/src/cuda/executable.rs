@@ -12,7 +12,9 @@ use std::collections::hash_map::{Entry, HashMap};
 
 use stonechat_compute::cuda::ops::attention::AttentionGrid;
 use stonechat_compute::cuda::ops::kv::{PageCopies, Pool};
-use stonechat_compute::cuda::{CommandList, CopyRange, Gpu, HostCopies, Rank, StepBuffer};
+use stonechat_compute::cuda::{
+    CommandList, CopyRange, Gpu, HostCopies, HostWrites, Rank, StepBuffer,
+};
 use stonechat_compute::op::{Op, PoolId, Port};
 use web_time::Instant;
 
@@ -44,6 +46,7 @@ pub(super) struct CudaExecutable {
     scratch: Scratch,
     inputs: StepWords,
     step: StepBuffer,
+    imports: HostWrites,
     /// Shape of the last step.
     shape: StepShape<AttentionGrid>,
     /// Whether steps only record their list.
@@ -73,6 +76,7 @@ impl CudaExecutable {
             scratch: Scratch::new(gpu),
             inputs: StepWords::new(program),
             step: StepBuffer::new(gpu, STEP_BYTES).map_err(allocation_error)?,
+            imports: HostWrites::new(gpu, STEP_BYTES).map_err(allocation_error)?,
             shape: StepShape::default(),
             is_warming_up: false,
             fetches: VecDeque::new(),
@@ -204,7 +208,7 @@ impl Executable for CudaExecutable {
     fn import(&mut self, port: Port, values: &[f32]) {
         if !self.is_warming_up {
             let buffer = self.memory.buffer(self.memory.program.import(port));
-            if let Err(error) = self.gpu.upload(buffer, 0, bytemuck::cast_slice(values)) {
+            if let Err(error) = self.imports.write(buffer, bytemuck::cast_slice(values)) {
                 self.gpu.fault(error.to_string());
             }
         }
