@@ -71,6 +71,12 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
+    /// Whether archives have kernels with matrix instructions of warpgroups for it: of Hopper alone.
+    #[must_use]
+    pub fn has_warpgroups(&self) -> bool {
+        self.capability == (9, 0)
+    }
+
     fn new(index: usize, driver: Driver) -> Result<Self> {
         let ordinal = i32::try_from(index).expect("fewer devices than that");
         let mut raw = 0;

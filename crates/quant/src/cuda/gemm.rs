@@ -60,7 +60,7 @@ pub(super) struct GemmShape {
 impl GemmShape {
     /// The shape that takes the least time.
     pub(super) fn new(device: &CudaDevice, work: &GemmWork) -> Self {
-        if device.capability == (9, 0) {
+        if device.has_warpgroups() {
             Self::of_warpgroups(device.n_multiprocessors as usize, work)
         } else {
             Self {

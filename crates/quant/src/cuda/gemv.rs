@@ -133,7 +133,7 @@ impl From<&CudaDevice> for Limits {
         Self {
             n_multiprocessors: device.n_multiprocessors as usize,
             max_shared_bytes: device.max_shared_bytes as usize,
-            has_warpgroups: device.capability == (9, 0),
+            has_warpgroups: device.has_warpgroups(),
         }
     }
 }

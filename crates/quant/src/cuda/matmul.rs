@@ -323,7 +323,7 @@ pub fn fuses_norm(gpu: &Gpu, k: usize) -> bool {
 pub fn can_group(gpu: &Gpu, all: &[&CudaMatrix], n_rows: RangeInclusive<usize>) -> bool {
     let k = all[0].k();
     let has_pairs = if *n_rows.start() > MAX_GEMV_ROWS {
-        gpu.device().capability == (9, 0)
+        gpu.device().has_warpgroups()
     } else {
         *n_rows.end() == 1 && has_row_kernel(gpu, k)
     };

@@ -81,7 +81,7 @@ fn prefill_columns(padded: usize) -> usize {
 
 /// Shared memory of a block of prefill by warpgroups, which devices of capability 9.0 have: five pages and 128 queries.
 fn warpgroup_bytes(gpu: &Gpu, padded: usize, dtype: KvDType) -> usize {
-    let has_kernel = gpu.device().capability == (9, 0) && dtype == KvDType::F16;
+    let has_kernel = gpu.device().has_warpgroups() && dtype == KvDType::F16;
     // Pages begin at a multiple of 1,024 bytes.
     if has_kernel && matches!(padded, 64 | 128) {
         (5 * 4 * PAGE_LEN + 2 * 128) * padded + 1024

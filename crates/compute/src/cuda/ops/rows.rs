@@ -102,7 +102,7 @@ pub fn norm(list: &mut CommandList, out: Output, x: Rows, norm: Norm, accumulate
     };
     let addresses = [x.address, norm.weight, norm.bias, out.values];
     let is_whole = (x.cols | x.stride).is_multiple_of(4) && addresses.iter().all(|a| a % 16 == 0);
-    let has_kernel = list.gpu().device().capability == (9, 0);
+    let has_kernel = list.gpu().device().has_warpgroups();
     if has_kernel && is_whole && x.cols <= WARP_COLS && x.rows >= WARP_ROWS {
         let grid = [x.rows.div_ceil(4), 1, 1];
         launch(list, (MODULE, "norm_rows_by_warps"), grid, 128, &params);
