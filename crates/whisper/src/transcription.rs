@@ -430,13 +430,13 @@ impl<'a> Transcription<'a> {
         Ok(chunk)
     }
 
-    /// Opens pending chunks with speech while windows of the batch are free, as many as the decoder encodes in a step. If that is
-    /// several, as many more wait, so that it need not encode fewer.
+    /// Opens pending chunks with speech while windows of the batch are free, as many as the decoder encodes in a step. All but one
+    /// of as many may wait for a window, so that it need not encode fewer.
     fn open_chunks(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
         let n_encoded = decoder.state_options().n_encoded;
-        let n_waiting = if n_encoded > 1 { n_encoded } else { 0 };
         let n_open = self.chunks.iter().filter(|open| !open.chunk.is_done()).count();
-        let mut n = (self.options.n_windows() + n_waiting).saturating_sub(n_open).min(n_encoded);
+        let max_open = self.options.n_windows() + n_encoded - 1;
+        let mut n = max_open.saturating_sub(n_open).min(n_encoded);
         while n > 0 {
             self.prepare_chunks(1, &mut decoder.timings)?;
             let Some(mut chunk) = self.prepared.pop_front() else { break };

@@ -436,7 +436,11 @@ impl WindowDecoder {
             let next = places::take_next(&mut self.queue, &self.places);
             let Queued { handle, owner, mel, keep_audio, task } =
                 next.expect("as many windows wait");
-            self.scratch.mel.extend_from_slice(&mel);
+            if windows.len() == 1 {
+                self.scratch.mel = mel;
+            } else {
+                self.scratch.mel.extend_from_slice(&mel);
+            }
             self.places[window] = Place::Active(Active { handle, owner, keep_audio, task });
         }
         self.state.encode(&self.scratch.mel);
