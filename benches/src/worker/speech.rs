@@ -53,13 +53,7 @@ impl Speech {
         let kv = KvDType::F16;
         let english = Language::find("en").context("a list of languages without English")?;
         Ok(Self {
-            state: model.state(StateOptions {
-                n_windows: 1,
-                n_sequences: 1,
-                kv_dtype: kv,
-                n_encoded: 1,
-                has_alignment: false,
-            })?,
+            state: model.state(StateOptions { kv_dtype: kv, ..StateOptions::default() })?,
             transcriber: Transcriber::builder().kv_dtype(kv).build(&model)?,
             audio,
             samples,

@@ -47,6 +47,19 @@ pub struct StateOptions {
     pub n_encoded: usize,
 }
 
+impl Default for StateOptions {
+    /// One window with one sequence, in f16, without alignment.
+    fn default() -> Self {
+        Self {
+            n_windows: 1,
+            n_sequences: 1,
+            kv_dtype: KvDType::F16,
+            has_alignment: false,
+            n_encoded: 1,
+        }
+    }
+}
+
 impl StateOptions {
     /// Sequence `index` of window `window`.
     pub(crate) fn slot(&self, window: usize, index: usize) -> Slot {

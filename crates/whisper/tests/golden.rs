@@ -87,13 +87,7 @@ fn check_model(name: &str) {
     let golden = std::fs::read(root().join(format!("golden/whisper-{name}.json"))).unwrap();
     let golden: Value = serde_json::from_slice(&golden).unwrap();
     let config = *model.config();
-    let options = StateOptions {
-        n_windows: 1,
-        n_sequences: 1,
-        kv_dtype: KvDType::F32,
-        has_alignment: false,
-        n_encoded: 1,
-    };
+    let options = StateOptions { kv_dtype: KvDType::F32, ..StateOptions::default() };
     let mut state = model.state(options).unwrap();
     let slot = state.slot(0, 0);
     let (mut encoded, mut logits) = (Vec::new(), Vec::new());

@@ -14,13 +14,8 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 fn a_decode_step_does_not_allocate() {
     let file = TinyWhisper::default().file();
     let model = Model::load(Cpu::new(2).unwrap(), &file, |_| {}).unwrap();
-    let options = StateOptions {
-        n_windows: 1,
-        n_sequences: 2,
-        kv_dtype: KvDType::F32,
-        has_alignment: false,
-        n_encoded: 1,
-    };
+    let options =
+        StateOptions { n_sequences: 2, kv_dtype: KvDType::F32, ..StateOptions::default() };
     let mut state = model.state(options).unwrap();
     state.encode(&Lcg::new(1).normals(WINDOW_FRAMES * 80, 0.5));
     state.set_audio(0);

@@ -18,13 +18,8 @@ fn mel(seed: u64) -> Vec<f32> {
 
 /// State with noise of `seed` as audio, for `n` sequences.
 fn state(model: &Model, seed: u64, n: usize) -> State {
-    let options = StateOptions {
-        n_windows: 1,
-        n_sequences: n,
-        kv_dtype: KvDType::F32,
-        has_alignment: false,
-        n_encoded: 1,
-    };
+    let options =
+        StateOptions { n_sequences: n, kv_dtype: KvDType::F32, ..StateOptions::default() };
     let mut state = model.state(options).unwrap();
     state.encode(&mel(seed));
     state.set_audio(0);
@@ -67,10 +62,10 @@ fn windows_encoded_together_equal_windows_encoded_alone() {
     let model = model(Cpu::new(2).unwrap());
     let options = StateOptions {
         n_windows: 4,
-        n_sequences: 1,
         kv_dtype: KvDType::F32,
         has_alignment: true,
         n_encoded: 3,
+        ..StateOptions::default()
     };
     let mut together = model.state(options).unwrap();
     together.encode(&[mel(5), mel(6), mel(7)].concat());

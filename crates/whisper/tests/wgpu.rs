@@ -70,9 +70,8 @@ fn a_step_is_one_upload_one_submission_and_one_readback() {
         let options = StateOptions {
             n_windows: 2,
             n_sequences: 2,
-            kv_dtype: KvDType::F16,
             has_alignment: true,
-            n_encoded: 1,
+            ..StateOptions::default()
         };
         let mut state = model.state(options).unwrap();
         let mel = Lcg::new(3).normals(WINDOW_FRAMES * 80, 0.5);

@@ -42,8 +42,8 @@ fn decoder(model: &Model, (n_windows, n_encoded): (usize, usize)) -> WindowDecod
         n_windows,
         n_sequences: MAX_BEAMS,
         kv_dtype: KvDType::F32,
-        has_alignment: false,
         n_encoded,
+        ..StateOptions::default()
     };
     let mut decoder = WindowDecoder::new(model, options).unwrap();
     let words = Options { word_timestamps: true, beam_size: 1, best_of: 1, ..Options::default() };
@@ -334,13 +334,8 @@ fn requests_that_do_not_fit_are_refused() {
     let samples = noise(&mut Lcg::new(3), 1);
     let narrow = Options { beam_size: 1, best_of: 1, ..Options::default() };
     for options in [Options::default(), Options { word_timestamps: true, ..narrow }] {
-        let options_of_state = StateOptions {
-            n_windows: 1,
-            n_sequences: 2,
-            kv_dtype: KvDType::F32,
-            has_alignment: false,
-            n_encoded: 1,
-        };
+        let options_of_state =
+            StateOptions { n_sequences: 2, kv_dtype: KvDType::F32, ..StateOptions::default() };
         let mut decoder = WindowDecoder::new(&model, options_of_state).unwrap();
         let mut run = Transcription::new(&model, &samples, &options).unwrap();
         assert!(matches!(run.advance(&mut decoder), Err(Error::Option { .. })));

@@ -19,7 +19,7 @@ fn encoded(device: impl Into<Device>) -> (Model, State) {
         n_sequences: 2,
         kv_dtype: KvDType::F32,
         has_alignment: true,
-        n_encoded: 1,
+        ..StateOptions::default()
     };
     let mut state = model.state(options).unwrap();
     state.encode(&Lcg::new(5).normals(WINDOW_FRAMES * 80, 0.5));

@@ -11,13 +11,8 @@ const PROMPT: [u32; 7] = [50257, 50362, 11, 300, 4000, 17, 50000];
 fn logits(device: impl Into<Device>) -> Vec<Vec<f32>> {
     let model = Model::load(device, &TinyWhisper::default().file(), |_| {}).unwrap();
     let mel = Lcg::new(3).normals(WINDOW_FRAMES * 80, 0.5);
-    let options = StateOptions {
-        n_windows: 1,
-        n_sequences: 2,
-        kv_dtype: KvDType::F32,
-        has_alignment: false,
-        n_encoded: 1,
-    };
+    let options =
+        StateOptions { n_sequences: 2, kv_dtype: KvDType::F32, ..StateOptions::default() };
     let mut state = model.state(options).unwrap();
     state.encode(&mel);
     state.set_audio(0);

@@ -7,13 +7,7 @@ use stonechat_whisper::{Model, StateOptions, WINDOW_FRAMES};
 
 /// Logits after a prompt, over noise.
 pub(crate) fn logits(model: &Model) -> Vec<f32> {
-    let options = StateOptions {
-        n_windows: 1,
-        n_sequences: 1,
-        kv_dtype: KvDType::F32,
-        has_alignment: false,
-        n_encoded: 1,
-    };
+    let options = StateOptions { kv_dtype: KvDType::F32, ..StateOptions::default() };
     let mut state = model.state(options).unwrap();
     state.encode(&Lcg::new(5).normals(WINDOW_FRAMES * 80, 0.5));
     state.set_audio(0);

@@ -97,13 +97,7 @@ fn a_whisper_file_loads_and_its_logits_are_finite_and_differ() {
     write(&plan(&sizes, "q4_k_m".parse().unwrap()).unwrap(), &path, 7).unwrap();
     let file = ModelFile::open(&path).unwrap();
     let model = stonechat_whisper::Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap();
-    let options = SpeechStateOptions {
-        n_windows: 1,
-        n_encoded: 1,
-        n_sequences: 1,
-        kv_dtype: KvDType::F32,
-        has_alignment: false,
-    };
+    let options = SpeechStateOptions { kv_dtype: KvDType::F32, ..SpeechStateOptions::default() };
     let mut state = model.state(options).unwrap();
     state.encode(&vec![0.1; stonechat_whisper::WINDOW_FRAMES * 80]);
     state.set_audio(0);
