@@ -21,8 +21,6 @@ use stonechat_nn::{
 };
 
 use self::attention::AttentionCase;
-use self::layer::Layer;
-use self::moe::MoeCase;
 use self::recording::{Recording, Suite, compare};
 use crate::{Lcg, Reference};
 
@@ -69,6 +67,55 @@ impl Tolerances {
     pub const F16: Self = Self { f16: F16_FACTORS, quantized: F16_FACTORS };
 }
 
+/// A part of the suite, which a test can run alone.
+#[derive(Debug, Clone, Copy)]
+pub enum Part {
+    /// Ops on rows, and exports.
+    Rows,
+    /// Products with up to 5 rows.
+    ProductsOfFewRows,
+    /// Products with 16 rows or more.
+    ProductsOfManyRows,
+    /// Largest logits, log-sum-exp and logit filters.
+    Logits,
+    /// Attention by heads, channels and types of keys.
+    Attention,
+    /// Ops of a layer.
+    Layers,
+    /// Mixtures of experts.
+    Experts,
+}
+
+impl Part {
+    /// All parts.
+    pub const ALL: [Self; 7] = [
+        Self::Rows,
+        Self::ProductsOfFewRows,
+        Self::ProductsOfManyRows,
+        Self::Logits,
+        Self::Attention,
+        Self::Layers,
+        Self::Experts,
+    ];
+
+    /// Runs the part on each of `devices`.
+    ///
+    /// # Panics
+    /// Like [`run`].
+    pub fn run(self, devices: &[Device], tolerances: Tolerances) {
+        let suite = Suite { devices, oracle: &Device::from(Reference), tolerances };
+        match self {
+            Self::Rows => check_rows(&suite),
+            Self::ProductsOfFewRows => check_products(&suite, [1, 2, 5]),
+            Self::ProductsOfManyRows => check_products(&suite, [16, 17, 40]),
+            Self::Logits => logits::check(&suite),
+            Self::Attention => attention::check(&suite),
+            Self::Layers => layer::check(&suite),
+            Self::Experts => moe::check(&suite),
+        }
+    }
+}
+
 /// Runs every op on each of `devices`.
 ///
 /// # Panics
@@ -82,60 +129,8 @@ pub fn run(devices: &[Device]) {
 /// # Panics
 /// Like [`run`].
 pub fn run_with(devices: &[Device], tolerances: Tolerances) {
-    let suite = Suite { devices, oracle: &Device::from(Reference), tolerances };
-    let lengths = [1, 3, 7, 8, 15, 16, 17, 31, 33, 48, 64, 100, 129];
-    for (i, &cols) in lengths.iter().enumerate() {
-        Case { rows: [1, 2, 3, 5, 17][i % 5], cols, seed: i as u64 }.check_rows(&suite);
-    }
-    export_windows(devices);
-    // Row counts below and above every switch between kernels. A GPU compiles a kernel for most combinations: it gets one in two,
-    // of types with kernels of their own.
-    let is_gpu = devices.iter().all(|device| device.name() == "wgpu");
-    for (i, rows) in [1, 2, 5, 16, 17, 40].into_iter().enumerate() {
-        for (j, (n, k)) in [(1, 1), (5, 3), (33, 65), (67, 96), (129, 256)].into_iter().enumerate()
-        {
-            let case = Case { rows, cols: k, seed: (rows * n + k) as u64 };
-            let types = DType::ALL.iter().filter(|d| stored_as_weights(**d)).enumerate();
-            for (m, &dtype) in types {
-                let is_own = devices.iter().any(|device| device.stored_dtype(dtype) == dtype);
-                let is_chosen = !is_gpu || (is_own && (i + j + m) % 2 == 0);
-                if is_chosen && k % dtype.block_len() == 0 {
-                    let tolerance = match dtype {
-                        _ if dtype.is_quantized() => tolerances.quantized,
-                        DType::F16 | DType::BF16 => tolerances.f16,
-                        _ => F32,
-                    };
-                    let name = format!("matmul {dtype} n={n}");
-                    case.check(&name, tolerance, &suite, |r| case.matmul(r, dtype, n));
-                }
-            }
-        }
-    }
-    logits::check(&suite);
-    for (i, head_dim) in [1, 8, 20, 64, 80].into_iter().enumerate() {
-        for (n_heads, n_kv_heads) in [(2, 2), (6, 2)] {
-            for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
-                for decode in [false, true] {
-                    let seed = i as u64;
-                    AttentionCase { n_heads, n_kv_heads, head_dim, dtype, decode, seed }
-                        .check(&suite);
-                }
-            }
-        }
-    }
-    for rows in [1, 3, 8, 9, 40] {
-        for (dtype, d_ff) in [(DType::F32, 256), (DType::Q8_0, 512), (DType::Q4_1, 256)] {
-            Layer { rows, d_ff, dtype, has_norms: rows == 3 }.check(&suite);
-        }
-    }
-    for (i, dtype) in [DType::F32, DType::F16, DType::Q8_0, DType::Q4K].into_iter().enumerate() {
-        // Few and many tokens per expert, below and above the switch between kernels.
-        for rows in [1, 3, 60] {
-            for (n_experts, n_used) in [(4, 2), (5, 1)] {
-                let case = MoeCase { n_experts, n_used, rows, dtype, seed: i as u64 };
-                case.check(&suite);
-            }
-        }
+    for part in Part::ALL {
+        part.run(devices, tolerances);
     }
 }
 
@@ -161,6 +156,40 @@ pub fn run_large(devices: &[Device], oracle: &Device, tolerances: Tolerances) {
             seed: 3,
         };
         case.check(&suite);
+    }
+}
+
+fn check_rows(suite: &Suite<'_>) {
+    let lengths = [1, 3, 7, 8, 15, 16, 17, 31, 33, 48, 64, 100, 129];
+    for (i, &cols) in lengths.iter().enumerate() {
+        Case { rows: [1, 2, 3, 5, 17][i % 5], cols, seed: i as u64 }.check_rows(suite);
+    }
+    export_windows(suite.devices);
+}
+
+/// Row counts below and above every switch between kernels. wgpu compiles a kernel for most combinations: it gets one in two,
+/// of types with kernels of their own.
+fn check_products(suite: &Suite<'_>, n_rows: [usize; 3]) {
+    let is_wgpu = suite.devices.iter().all(|device| device.name() == "wgpu");
+    for rows in n_rows {
+        for (j, (n, k)) in [(1, 1), (5, 3), (33, 65), (67, 96), (129, 256)].into_iter().enumerate()
+        {
+            let case = Case { rows, cols: k, seed: (rows * n + k) as u64 };
+            let types = DType::ALL.iter().filter(|d| stored_as_weights(**d)).enumerate();
+            for (m, &dtype) in types {
+                let is_own = suite.devices.iter().any(|device| device.stored_dtype(dtype) == dtype);
+                let is_chosen = !is_wgpu || (is_own && (rows + j + m) % 2 == 1);
+                if is_chosen && k % dtype.block_len() == 0 {
+                    let tolerance = match dtype {
+                        _ if dtype.is_quantized() => suite.tolerances.quantized,
+                        DType::F16 | DType::BF16 => suite.tolerances.f16,
+                        _ => F32,
+                    };
+                    let name = format!("matmul {dtype} n={n}");
+                    case.check(&name, tolerance, suite, |r| case.matmul(r, dtype, n));
+                }
+            }
+        }
     }
 }
 

@@ -16,20 +16,66 @@ use stonechat_nn::{
 };
 use stonechat_quant::cuda::MAX_GEMV_ROWS;
 use stonechat_testkit::device_tests::{IMPORT, OUTPUT, body, copy_of_tokens, counts, read, step};
+use stonechat_testkit::suite::{Part, Tolerances};
 use stonechat_testkit::{Lcg, Reference, cuda, device_tests, random_weights, suite};
 
-#[test]
-fn cuda_conforms() {
-    let mut backends = cuda::backends("cuda_conforms");
+/// Runs `check` on the first GPU, with and without dependent launches.
+#[expect(clippy::print_stdout, reason = "says what was tested")]
+fn on_gpu(test: &str, check: impl FnOnce(&[Device])) {
+    let mut backends = cuda::backends(test);
     let devices: Vec<Device> = backends.by_ref().map(Device::from).collect();
     for device in &devices {
         println!("{}", device.describe());
     }
     if !devices.is_empty() {
-        suite::run_with(&devices, suite::Tolerances::F16);
-        let oracle = Device::from(Reference);
-        suite::run_large(&devices, &oracle, suite::Tolerances::F16);
+        check(&devices);
     }
+}
+
+fn conforms(test: &str, part: Part) {
+    on_gpu(test, |devices| part.run(devices, Tolerances::F16));
+}
+
+#[test]
+fn rows_conform() {
+    conforms("rows_conform", Part::Rows);
+}
+
+#[test]
+fn products_of_few_rows_conform() {
+    conforms("products_of_few_rows_conform", Part::ProductsOfFewRows);
+}
+
+#[test]
+fn products_of_many_rows_conform() {
+    conforms("products_of_many_rows_conform", Part::ProductsOfManyRows);
+}
+
+#[test]
+fn logits_conform() {
+    conforms("logits_conform", Part::Logits);
+}
+
+#[test]
+fn attention_conforms() {
+    conforms("attention_conforms", Part::Attention);
+}
+
+#[test]
+fn layers_conform() {
+    conforms("layers_conform", Part::Layers);
+}
+
+#[test]
+fn experts_conform() {
+    conforms("experts_conform", Part::Experts);
+}
+
+#[test]
+fn large_products_and_attention_of_many_heads_conform() {
+    on_gpu("large_products_and_attention_of_many_heads_conform", |devices| {
+        suite::run_large(devices, &Device::from(Reference), Tolerances::F16);
+    });
 }
 
 #[test]

@@ -35,6 +35,21 @@ struct Scoring {
 /// Layer of the pool.
 const LAYER: usize = 1;
 
+/// Runs every shape.
+pub(super) fn check(suite: &Suite<'_>) {
+    for (i, head_dim) in [1, 8, 20, 64, 80].into_iter().enumerate() {
+        for (n_heads, n_kv_heads) in [(2, 2), (6, 2)] {
+            for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
+                for decode in [false, true] {
+                    let seed = i as u64;
+                    AttentionCase { n_heads, n_kv_heads, head_dim, dtype, decode, seed }
+                        .check(suite);
+                }
+            }
+        }
+    }
+}
+
 impl AttentionCase {
     pub(super) fn check(&self, suite: &Suite<'_>) {
         let plain = Scoring::default();

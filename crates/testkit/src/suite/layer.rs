@@ -23,13 +23,22 @@ const N_BEFORE: usize = 70;
 
 /// A layer on `rows` tokens.
 #[derive(Debug)]
-pub(super) struct Layer {
-    pub(super) rows: usize,
+struct Layer {
+    rows: usize,
     /// Intermediate width of the MLP, a multiple of 256.
-    pub(super) d_ff: usize,
-    pub(super) dtype: DType,
+    d_ff: usize,
+    dtype: DType,
     /// QK norm before the rotary embedding.
-    pub(super) has_norms: bool,
+    has_norms: bool,
+}
+
+/// Runs every shape.
+pub(super) fn check(suite: &Suite<'_>) {
+    for rows in [1, 3, 8, 9, 40] {
+        for (dtype, d_ff) in [(DType::F32, 256), (DType::Q8_0, 512), (DType::Q4_1, 256)] {
+            Layer { rows, d_ff, dtype, has_norms: rows == 3 }.check(suite);
+        }
+    }
 }
 
 fn rms_norm(r: &mut Recording<'_>, x: Tensor, weight: &Weight) -> Tensor {

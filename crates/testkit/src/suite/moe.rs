@@ -10,12 +10,25 @@ use crate::{Lcg, random_weights};
 
 /// A small `MoE` layer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct MoeCase {
-    pub(super) n_experts: usize,
-    pub(super) n_used: usize,
-    pub(super) rows: usize,
-    pub(super) dtype: DType,
-    pub(super) seed: u64,
+struct MoeCase {
+    n_experts: usize,
+    n_used: usize,
+    rows: usize,
+    dtype: DType,
+    seed: u64,
+}
+
+/// Runs every shape.
+pub(super) fn check(suite: &Suite<'_>) {
+    for (i, dtype) in [DType::F32, DType::F16, DType::Q8_0, DType::Q4K].into_iter().enumerate() {
+        // Few and many tokens per expert, below and above the switch between kernels.
+        for rows in [1, 3, 60] {
+            for (n_experts, n_used) in [(4, 2), (5, 1)] {
+                let case = MoeCase { n_experts, n_used, rows, dtype, seed: i as u64 };
+                case.check(suite);
+            }
+        }
+    }
 }
 
 /// Variants on the same weights.
@@ -27,7 +40,7 @@ struct Options {
 }
 
 impl MoeCase {
-    pub(super) fn check(&self, suite: &Suite<'_>) {
+    fn check(&self, suite: &Suite<'_>) {
         let tolerance = match self.dtype {
             DType::F16 => suite.tolerances.f16,
             dtype if dtype.is_quantized() => suite.tolerances.quantized,
