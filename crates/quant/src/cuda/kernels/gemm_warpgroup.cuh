@@ -28,10 +28,10 @@ template <int N> struct GemmStages {
     DEVICE u32 chunks_are_full(u32 stage) const { return barriers + 8 * (2 * S + stage); }
     DEVICE u32 chunks_are_free(u32 stage) const { return barriers + 8 * (2 * S + MAX_CHUNK_STAGES + stage); }
 
-    // Of barrier i, the arrivals of a phase.
+    // Of barrier i, the arrivals of a phase: 1 of a copy, 1 of a warp whose instruction reads, 32 of a warp whose lanes read.
     static DEVICE u32 arrivals(u32 i) {
-        bool is_full = i < 2 * S ? i < S : i < 2 * S + MAX_CHUNK_STAGES;
-        return is_full ? 1 : GEMM_WARPS;
+        if (i < 2 * S) return i < S ? 1 : GEMM_WARPS;
+        return i < 2 * S + MAX_CHUNK_STAGES ? 1 : 32 * GEMM_WARPS;
     }
 };
 
@@ -174,7 +174,7 @@ template <int N> DEVICE void wgmma(const WarpgroupParams &params, const Share &s
             wait_for_barrier(stages.x_is_full(stage.index), stage.phase);
             __syncwarp();
             if (j % TILES == TILES - 1) {
-                if (lane == 0) arrive(stages.chunks_are_free(of_chunk.index));
+                arrive(stages.chunks_are_free(of_chunk.index));
                 of_chunk.next(stages.n_chunks);
             }
             fence_registers(a[j & 1]);

@@ -34,11 +34,11 @@ template <int N> struct GemvStages {
     DEVICE u32 has_sums(u32 stage) const { return shared_address(barriers + 2 * S + 2 * MAX_UNITS + stage); }
     static constexpr u32 N_BARRIERS = 2 * S + 3 * MAX_UNITS;
 
-    // Of barrier i, the arrivals of a phase.
-    static DEVICE u32 arrivals(u32 i) {
-        if (i < 2 * S) return i < S ? 1 : PRODUCT_WARPS + SUM_WARPS;
+    // Of barrier i, the arrivals of a phase: 1 of a bulk copy, 1 of a warp whose instruction reads, 32 of a warp whose lanes read or write.
+    static DEVICE u32 arrivals(u32 i, bool gathers) {
+        if (i < 2 * S) return i >= S ? PRODUCT_WARPS + 32 * SUM_WARPS : gathers ? 32 : 1;
         u32 kind = (i - 2 * S) / MAX_UNITS;
-        return kind == 0 ? 1 : kind == 1 ? PRODUCT_WARPS : max(SUM_WARPS, 1u);
+        return kind == 0 ? 1 : kind == 1 ? 32 * PRODUCT_WARPS : max(32 * SUM_WARPS, 1u);
     }
 };
 
@@ -65,8 +65,7 @@ template <int N> DEVICE void gather_tiles(const GemvBlock &block, const GemvStag
     Stage stage, landed;
     auto publish = [&] {
         publish_shared();
-        __syncwarp();
-        if (lane == 0) arrive(stages.x_is_full(landed.index));
+        arrive(stages.x_is_full(landed.index));
         landed.next(S);
     };
     for (; units.has_unit(); units.next())
@@ -131,11 +130,9 @@ template <int N> DEVICE void sum_tiles(const GemvStages<N> &stages, Units units,
                     if (t < 2) to[i * 4 * SUMS + 8 * pair] = sums;
                 }
             }
-            __syncwarp();
-            if (lane == 0) arrive(stages.x_is_free(stage.index));
+            arrive(stages.x_is_free(stage.index));
         }
-        __syncwarp();
-        if (lane == 0) arrive(stages.has_sums(of_unit.index));
+        arrive(stages.has_sums(of_unit.index));
     }
 }
 
@@ -216,8 +213,7 @@ template <int N> struct WarpgroupProducts {
             add_scaled(of_sum, of_c, mins, header);
             for (int i = 0; i < 4; i++) sum[4 * b + i] = of_sum[i];
         }
-        __syncwarp();
-        if (lane == 0) arrive(stages.unit_is_free(of_unit.index));
+        arrive(stages.unit_is_free(of_unit.index));
     }
 };
 
@@ -235,7 +231,7 @@ template <int N> DEVICE void gemv_warpgroup(const WarpgroupParams &params) {
     GemvBlock block(p, N);
     if (block.m == 0) return;
     Stages stages = {(u8 *)memory + (stages_at(memory) - shared_address(memory)), barriers, p.n_stages};
-    if (threadIdx.x < Stages::N_BARRIERS) init_barrier(shared_address(barriers + threadIdx.x), Stages::arrivals(threadIdx.x));
+    if (threadIdx.x < Stages::N_BARRIERS) init_barrier(shared_address(barriers + threadIdx.x), Stages::arrivals(threadIdx.x, p.blocks));
     publish_shared();
     block.find(strip_weights, rows_of_x);
     u32 n_units = (p.k_tiles + UNIT - 1) / UNIT, n_parts = PARTS / p.n_splits;
