@@ -3,10 +3,13 @@
 //! The conformance suite, the tiny models with the count of what a decode step makes, then real models, whose
 //! text has to be that of the CPU. `--pack` builds what is needed into a folder and `--packed` runs it
 //! from there, for a machine without cargo; the tests look for `test-data` where they were compiled, so the
-//! workspace has to have the same path on both.
+//! workspace has to have the same path on both. `--sanitizer` runs the tests of the kernels under compute-sanitizer of the
+//! CUDA toolkit instead, each in a process of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -19,6 +22,9 @@ const TESTED: [&str; 3] = ["stonechat-testkit", "stonechat-llm", "stonechat-whis
 /// Models that transcribe; the others continue texts.
 const SPEECH: [&str; 2] = ["tiny.en", "base"];
 const PROMPTS: [&str; 2] = ["The capital of France is", "fn main() {"];
+/// Tools of compute-sanitizer and their options. Memcheck reports each failed allocation, also where a test expects it.
+const SANITIZERS: [(&str, &[&str]); 2] =
+    [("memcheck", &["--report-api-errors", "no"]), ("racecheck", &[])];
 /// Difference of two logits that the CPU's 8-bit activations may turn around.
 const NEAR_TIE: f64 = 0.5;
 
@@ -34,6 +40,12 @@ pub(crate) struct GpuTestArgs {
     /// Be content with a processor that plays a GPU
     #[arg(long)]
     software: bool,
+    /// Run the tests of the kernels under compute-sanitizer, nothing else: memcheck, then racecheck
+    #[arg(long)]
+    sanitizer: bool,
+    /// With --sanitizer: only tests whose name contains one of these texts
+    #[arg(long, value_name = "TEXT", value_delimiter = ',', requires = "sanitizer")]
+    only: Vec<String>,
     /// The GPU, as `stonechat devices` calls it
     #[arg(long, value_name = "DEVICE", default_value = "wgpu")]
     device: String,
@@ -65,6 +77,10 @@ pub(crate) fn run(args: &GpuTestArgs) -> Result<()> {
         args.software || devices.lines().any(is_hardware),
         "no GPU here that is real hardware; --software takes a processor that plays one"
     );
+    if args.sanitizer {
+        ensure!(backend == "cuda", "--sanitizer: expected --device cuda, got {backend}");
+        return sanitize(&programs.tests[0], &args.only);
+    }
     for program in &programs.tests {
         test(program)?;
     }
@@ -147,6 +163,56 @@ fn test(program: &Path) -> Result<()> {
     print!("{printed}");
     ensure!(!printed.contains("SKIPPED "), "{}: a test was skipped", program.display());
     println!("{}: {:.1} s", program.display(), start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// Runs each test of a program under each tool of compute-sanitizer, one process a core, and fails if one reports an error.
+fn sanitize(program: &Path, only: &[String]) -> Result<()> {
+    let listed = shell::output(Command::new(program).args(["--list", "--format", "terse"]))?;
+    let is_chosen = |name: &&str| only.is_empty() || only.iter().any(|text| name.contains(text));
+    let names = listed.lines().filter_map(|line| line.strip_suffix(": test")).filter(is_chosen);
+    let names: Vec<&str> = names.collect();
+    ensure!(!names.is_empty(), "--only: no test has {only:?} in its name");
+    let jobs = SANITIZERS.iter().flat_map(|tool| names.iter().map(move |name| (tool, *name)));
+    let n_jobs = SANITIZERS.len() * names.len();
+    let (jobs, failed) = (Mutex::new(jobs), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(((tool, options), name)) = job else { return };
+            let start = Instant::now();
+            let result = run_under(tool, options, program, name);
+            let verdict = if result.is_ok() { "ok" } else { "FAILED" };
+            println!("{tool} {name}: {verdict}, {:.0} s", start.elapsed().as_secs_f64());
+            if let Err(error) = result {
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.push(format!("{tool} {name}: {error:#}"));
+            }
+        }
+    };
+    let n_threads = thread::available_parallelism().map_or(1, usize::from).min(n_jobs);
+    thread::scope(|scope| {
+        for _ in 0..n_threads {
+            scope.spawn(work);
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    ensure!(failed.is_empty(), "{} of {n_jobs} failed:\n{}", failed.len(), failed.join("\n"));
+    println!("gpu-test: {n_jobs} runs under compute-sanitizer without an error");
+    Ok(())
+}
+
+/// Fails with what compute-sanitizer reports.
+fn run_under(tool: &str, options: &[&str], program: &Path, name: &str) -> Result<()> {
+    let mut command = shell::program("compute-sanitizer");
+    command.args(["--tool", tool, "--error-exitcode", "1", "--print-limit", "20"]).args(options);
+    command.arg(program).args(["--exact", name, "--nocapture"]);
+    let text = shell::describe(&command);
+    let output = command.output().with_context(|| format!("cannot start `{text}`"))?;
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    ensure!(output.status.success(), "`{text}` failed: {}\n{printed}", output.status);
+    ensure!(!printed.contains("SKIPPED "), "skipped");
     Ok(())
 }
 
