@@ -17,7 +17,7 @@ pub(crate) enum PageElement {
 }
 
 /// Places of a head in a page: keys `[head_dim, PAGE_LEN]`, values `[PAGE_LEN, value_stride]`, and of q8 the f16 scales of both,
-/// `[n_blocks, PAGE_LEN]`. All but `n_blocks` in bytes.
+/// `[n_blocks, PAGE_LEN]`. In bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeadPlaces {
     /// Of a head.
@@ -30,22 +30,19 @@ pub(crate) struct HeadPlaces {
     pub(crate) key_scales: usize,
     /// Before the scales of values.
     pub(crate) value_scales: usize,
-    /// Blocks of a position, 0 for types without scales.
-    pub(crate) n_blocks: usize,
 }
 
 impl KvLayout {
     /// Places of a head.
     pub(crate) fn head_places(self) -> HeadPlaces {
         let size = self.element_bytes();
-        let (n_blocks, key_scales) = (self.n_blocks(), size * self.head_len());
+        let key_scales = size * self.head_len();
         HeadPlaces {
             bytes: self.head_bytes(),
             values: size * self.head_dim * PAGE_LEN,
             value_stride: size * self.value_stride(),
             key_scales,
-            value_scales: key_scales + 2 * n_blocks * PAGE_LEN,
-            n_blocks,
+            value_scales: key_scales + 2 * self.n_blocks() * PAGE_LEN,
         }
     }
 

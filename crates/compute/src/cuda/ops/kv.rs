@@ -225,7 +225,7 @@ struct CopyElementsParams {
 fn parts(layout: KvLayout) -> impl Iterator<Item = Part> {
     let (size, padded) = (layout.element_bytes(), padded_dim(layout.head_dim));
     let of_host = layout.head_places();
-    let n_blocks = if of_host.n_blocks > 0 { padded / BLOCK_LEN } else { 0 };
+    let n_blocks = if layout.n_blocks() > 0 { padded / BLOCK_LEN } else { 0 };
     let (values, scales) = (PAGE_LEN * padded * size, 2 * PAGE_LEN * padded * size);
     let place = |head: usize, first: usize, row: usize, col: usize| Place {
         first,
@@ -249,7 +249,7 @@ fn parts(layout: KvLayout) -> impl Iterator<Item = Part> {
     };
     let key_scales = Part {
         element_bytes: 2,
-        n_rows: of_host.n_blocks,
+        n_rows: layout.n_blocks(),
         n_cols: PAGE_LEN,
         device: device(scales, 2, 2 * n_blocks),
         host: host(of_host.key_scales, 2 * PAGE_LEN, 2),
