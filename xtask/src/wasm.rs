@@ -33,8 +33,16 @@ pub(crate) struct WasmArgs {
     package: Vec<String>,
 }
 
-/// Checks the library crates, in a target folder of their own.
+/// Checks the library crates, in a target folder of their own: without a GPU, then with wgpu, which runs in browsers, too.
 pub(crate) fn run(args: &WasmArgs) -> Result<()> {
+    check(args, &[])?;
+    if args.package.is_empty() {
+        check(args, &["--features", "stonechat-nn/wgpu"])?;
+    }
+    Ok(())
+}
+
+fn check(args: &WasmArgs, features: &[&str]) -> Result<()> {
     let mut check = shell::cargo();
     check.args(["check", "--keep-going", "--target", TARGET]);
     check.arg("--target-dir").arg(shell::target_dir().join("wasm"));
@@ -42,10 +50,7 @@ pub(crate) fn run(args: &WasmArgs) -> Result<()> {
     check.env(FLAGS, "-D warnings");
     let chosen = args.package.iter().map(String::as_str);
     let all = PACKAGES.into_iter().filter(|_| args.package.is_empty());
-    if args.package.is_empty() {
-        // The wgpu backend runs in browsers, too.
-        check.args(["--features", "stonechat-nn/wgpu"]);
-    }
+    check.args(features);
     for package in chosen.chain(all) {
         check.args(["--package", package]);
     }

@@ -28,7 +28,7 @@ mod epilogue;
 mod gated;
 mod gemm;
 mod gemv;
-mod kv;
+pub(crate) mod kv;
 mod layer_norm;
 mod log_sum_exp;
 mod logit_filter;
@@ -48,8 +48,6 @@ pub use conv1d::conv1d;
 pub use epilogue::{Activation, Epilogue};
 pub use gated::{GatedActivation, gated};
 pub use gemm::PackedWeight;
-#[cfg(test)]
-pub(crate) use kv::PageElement;
 pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN};
 pub use layer_norm::{LayerNorm, layer_norm};
 pub use log_sum_exp::{log_sum_exp, max};

@@ -29,9 +29,10 @@ pub use self::group::CudaGroup;
 use self::log_mel::CudaLogMel;
 use crate::device::{Counts, Device, DeviceApi, Executable, HostTask, LogMelKernel};
 use crate::fuse::Capabilities;
+use crate::gpu::{self, Conversions};
 use crate::host_threads::HostThreads;
 use crate::program::Program;
-use crate::weight_data::{Conversions, WeightData};
+use crate::weight_data::WeightData;
 use crate::{Error, LoadStats, MatrixSource, OpTime};
 
 const NAME: &str = "cuda";
@@ -119,7 +120,7 @@ impl From<Cuda> for Device {
 }
 
 fn allocation_error(error: stonechat_compute::Error) -> Error {
-    Error::of_allocation(error, NAME)
+    gpu::allocation_error(error, NAME)
 }
 
 impl DeviceApi for Cuda {

@@ -86,13 +86,3 @@ pub enum Error {
         message: String,
     },
 }
-
-impl Error {
-    /// Error of an allocation by the device of this name.
-    pub(crate) fn of_allocation(error: stonechat_compute::Error, backend: &'static str) -> Self {
-        match error {
-            stonechat_compute::Error::OutOfMemory { bytes } => Self::OutOfMemory { bytes, backend },
-            other => other.into(),
-        }
-    }
-}

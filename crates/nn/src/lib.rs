@@ -34,6 +34,8 @@ mod device;
 mod error;
 mod fuse;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod gpu;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod host_threads;
 mod linear;
 mod load_stats;

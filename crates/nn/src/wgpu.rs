@@ -24,9 +24,9 @@ use self::capabilities::capabilities;
 use self::executable::{GpuExecutable, GpuWeight};
 use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
+use crate::gpu::{self, Conversions};
 use crate::host_threads::HostThreads;
 use crate::program::Program;
-use crate::weight_data::Conversions;
 use crate::{Error, LoadStats, MatrixSource, OpTime};
 
 const NAME: &str = "wgpu";
@@ -69,7 +69,7 @@ impl From<Wgpu> for Device {
 }
 
 fn allocation_error(error: stonechat_compute::Error) -> Error {
-    Error::of_allocation(error, NAME)
+    gpu::allocation_error(error, NAME)
 }
 
 impl DeviceApi for Wgpu {

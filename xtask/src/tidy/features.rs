@@ -31,7 +31,8 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
 
 /// Whether a line declares a module or re-exports from one.
 fn is_module(line: &str) -> bool {
-    let line = line.strip_prefix("pub ").unwrap_or(line);
+    let public = ["pub ", "pub(crate) "].into_iter().find_map(|prefix| line.strip_prefix(prefix));
+    let line = public.unwrap_or(line);
     (line.starts_with("mod ") || line.starts_with("use ")) && line.trim_end().ends_with(';')
 }
 
@@ -51,8 +52,7 @@ mod tests {
             ]
         );
         assert!(check(&[root]).is_empty());
-        let modules =
-            "#[cfg(feature = \"cuda\")]\nmod a;\n#[cfg(feature = \"cuda\")]\npub use a::A;\n";
+        let modules = "#[cfg(feature = \"cuda\")]\nmod a;\n#[cfg(feature = \"cuda\")]\npub(crate) use a::A;\n";
         let modules = SourceFile::new("crates/x/src/norm.rs", modules.to_owned());
         assert!(check(&[modules]).is_empty());
     }

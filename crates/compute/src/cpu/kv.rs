@@ -12,7 +12,8 @@
 //!
 //! [`KvDType::Q8_0`] has one-byte elements in the same places, then scales, see [`q8_0`].
 
-mod head_places;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(crate) mod head_places;
 mod q8_0;
 
 use std::marker::PhantomData;
@@ -21,8 +22,6 @@ use std::ops::Range;
 use bytemuck::Pod;
 use half::f16;
 
-#[cfg(test)]
-pub(crate) use self::head_places::PageElement;
 pub(crate) use self::q8_0::Q8Head;
 use super::matrix::MatRef;
 use crate::aligned::AlignedVec;

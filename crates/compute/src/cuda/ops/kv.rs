@@ -295,7 +295,8 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::{BLOCK_LEN, Part, Place, head_bytes, padded_dim, parts};
-    use crate::cpu::{KvDType, KvLayout, PAGE_LEN, PageElement};
+    use crate::cpu::kv::head_places::PageElement;
+    use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
 
     /// First byte of an element on the device, as `kv.cuh` has it.
     fn at_device(layout: KvLayout, head: usize, p: usize, element: PageElement) -> usize {

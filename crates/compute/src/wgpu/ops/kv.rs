@@ -308,7 +308,8 @@ fn copy<const TO_HOST: bool>(device: &mut [u8], host: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::{KvWords, convert_page, elements_per_word};
-    use crate::cpu::{KvDType, KvLayout, PAGE_LEN, PageElement};
+    use crate::cpu::kv::head_places::PageElement;
+    use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
 
     /// First byte of an element on the device.
     fn at_device(layout: KvLayout, head: usize, p: usize, element: PageElement) -> usize {
