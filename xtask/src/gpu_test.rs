@@ -60,6 +60,10 @@ pub(crate) struct GpuTestArgs {
 /// Builds or runs, or both.
 pub(crate) fn run(args: &GpuTestArgs) -> Result<()> {
     let backend = args.backend()?;
+    ensure!(
+        !args.sanitizer || backend == "cuda",
+        "--sanitizer: expected --device cuda, got `{backend}`"
+    );
     let programs = match &args.packed {
         Some(folder) => Programs::at(folder, backend),
         None => Programs::build(backend)?,
@@ -78,7 +82,6 @@ pub(crate) fn run(args: &GpuTestArgs) -> Result<()> {
         "no GPU here that is real hardware; --software takes a processor that plays one"
     );
     if args.sanitizer {
-        ensure!(backend == "cuda", "--sanitizer: expected --device cuda, got {backend}");
         return sanitize(&programs.tests[0], &args.only);
     }
     for program in &programs.tests {
