@@ -2,7 +2,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread::spawn;
 
 use clap::Parser;
@@ -374,8 +374,13 @@ fn a_long_prompt_arrives_while_streams_run() {
 
 #[test]
 fn a_long_prompt_is_not_sent_beside_streams_that_fail() {
-    let url = serve(|request, connection| match request.path.as_str() {
-        "/v1/completions" => respond(connection, 503, r#"{"error":{"message":"busy"}}"#),
+    // A stream that ends before the other one starts would be the only one.
+    let both = Barrier::new(2);
+    let url = serve(move |request, connection| match request.path.as_str() {
+        "/v1/completions" => {
+            both.wait();
+            respond(connection, 503, r#"{"error":{"message":"busy"}}"#);
+        }
         _ => answer(request, connection),
     });
     let prompts = Prompts::read().unwrap();
