@@ -8,14 +8,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::{models, shell};
+use crate::{in_parallel, models, shell};
 
 /// Packages with a test program called `wgpu` and one called `cuda`.
 const TESTED: [&str; 3] = ["stonechat-testkit", "stonechat-llm", "stonechat-whisper"];
@@ -41,7 +40,7 @@ pub(crate) struct GpuTestArgs {
     #[arg(long)]
     software: bool,
     /// Run the tests of the kernels under compute-sanitizer, nothing else: memcheck, then racecheck
-    #[arg(long)]
+    #[arg(long, conflicts_with = "pack")]
     sanitizer: bool,
     /// With --sanitizer: only tests whose name contains one of these texts
     #[arg(long, value_name = "TEXT", value_delimiter = ',', requires = "sanitizer")]
@@ -177,31 +176,18 @@ fn sanitize(program: &Path, only: &[String]) -> Result<()> {
     let names: Vec<&str> = names.collect();
     ensure!(!names.is_empty(), "--only: no test has {only:?} in its name");
     let jobs = SANITIZERS.iter().flat_map(|tool| names.iter().map(move |name| (tool, *name)));
-    let n_jobs = SANITIZERS.len() * names.len();
-    let (jobs, failed) = (Mutex::new(jobs), Mutex::new(Vec::new()));
-    let work = || {
-        loop {
-            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some(((tool, options), name)) = job else { return };
-            let start = Instant::now();
-            let result = run_under(tool, options, program, name);
-            let verdict = if result.is_ok() { "ok" } else { "FAILED" };
-            println!("{tool} {name}: {verdict}, {:.0} s", start.elapsed().as_secs_f64());
-            if let Err(error) = result {
-                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                failed.push(format!("{tool} {name}: {error:#}"));
-            }
-        }
-    };
-    let n_threads = thread::available_parallelism().map_or(1, usize::from).min(n_jobs);
-    thread::scope(|scope| {
-        for _ in 0..n_threads {
-            scope.spawn(work);
-        }
-    });
-    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    ensure!(failed.is_empty(), "{} of {n_jobs} failed:\n{}", failed.len(), failed.join("\n"));
-    println!("gpu-test: {n_jobs} runs under compute-sanitizer without an error");
+    let n_threads = thread::available_parallelism().map_or(1, usize::from);
+    let errors = in_parallel(n_threads, jobs, |((tool, options), name)| {
+        let start = Instant::now();
+        let result = run_under(tool, options, program, name);
+        let verdict = if result.is_ok() { "ok" } else { "FAILED" };
+        println!("{tool} {name}: {verdict}, {:.0} s", start.elapsed().as_secs_f64());
+        Ok(result.err().map(|error| format!("{tool} {name}: {error:#}")))
+    })?;
+    let n_runs = errors.len();
+    let errors: Vec<String> = errors.into_iter().flatten().collect();
+    ensure!(errors.is_empty(), "{} of {n_runs} failed:\n{}", errors.len(), errors.join("\n"));
+    println!("gpu-test: {n_runs} runs under compute-sanitizer without an error");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Shared by xtask and its tools: running programs, Python environments, other engines, installed models, this machine,
+//! Shared by xtask and its tools: running programs and jobs, Python environments, other engines, installed models, this machine,
 //! accuracy runs.
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a command-line tool reports by printing")]
@@ -6,6 +6,9 @@
 pub mod exactness;
 pub mod machine;
 pub mod models;
+mod parallel;
 pub mod peers;
 pub mod shell;
 pub mod venv;
+
+pub use parallel::in_parallel;

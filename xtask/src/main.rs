@@ -32,7 +32,7 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
 use clap::{Parser, Subcommand};
-use xtask::{exactness, machine, models, peers, shell, venv};
+use xtask::{exactness, in_parallel, machine, models, peers, shell, venv};
 
 /// Builds, checks, models and measurements of this workspace.
 #[derive(Parser)]

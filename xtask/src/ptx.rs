@@ -16,18 +16,17 @@ pub(crate) mod sources;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use self::archive::Modules;
 use self::manifest::{Code, Manifest, Target, sha256};
 use self::nvrtc::{Compiled, Nvrtc};
 use self::report::KernelReport;
 use self::sources::{CRATES, Module, OPTIONS, Sources, TARGETS, cubins_folder};
-use crate::{shell, venv};
+use crate::{in_parallel, shell, venv};
 
 /// The compiler, as pip takes it.
 const PACKAGE: &str = "nvidia-cuda-nvrtc-cu12";
@@ -91,7 +90,8 @@ pub(crate) fn run(args: &PtxArgs) -> Result<()> {
     let nvrtc = Nvrtc::open(&library()?)?;
     let version = nvrtc.version()?;
     ensure!(version == (12, 9), "NVRTC {}.{}, expected {VERSION}", version.0, version.1);
-    let results = compile_all(&nvrtc, &jobs, args)?;
+    let n_threads = thread::available_parallelism().map_or(1, usize::from);
+    let results = in_parallel(n_threads, &jobs, |job| job.compile(&nvrtc, args))?;
     print(&jobs, &results, args.verbose);
     if let Some(folder) = &cubins {
         for (job, compiled) in jobs.iter().zip(&results) {
@@ -145,35 +145,6 @@ fn library() -> Result<PathBuf> {
     let find = "import nvidia.cuda_nvrtc as m; print(list(m.__path__)[0])";
     let folder = shell::output(shell::program(python).args(["-c", find]))?;
     Ok(Path::new(folder.trim()).join("lib/libnvrtc.so.12"))
-}
-
-/// Runs all jobs on all cores; the first error ends the others, too.
-fn compile_all(nvrtc: &Nvrtc, jobs: &[Job<'_>], args: &PtxArgs) -> Result<Vec<Compiled>> {
-    let next = AtomicUsize::new(0);
-    let work = || -> Result<Vec<(usize, Compiled)>> {
-        let mut done = Vec::new();
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(job) = jobs.get(i) else { return Ok(done) };
-            let compiled = job.compile(nvrtc, args);
-            if compiled.is_err() {
-                next.store(jobs.len(), Ordering::Relaxed);
-            }
-            done.push((i, compiled?));
-        }
-    };
-    let n_threads = thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
-    let mut all = Vec::new();
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(work)).collect();
-        for thread in threads {
-            let done = thread.join().map_err(|_| anyhow!("a thread of the compiler panicked"))?;
-            all.extend(done?);
-        }
-        Ok::<_, anyhow::Error>(())
-    })?;
-    all.sort_by_key(|(i, _)| *i);
-    Ok(all.into_iter().map(|(_, compiled)| compiled).collect())
 }
 
 impl Job<'_> {

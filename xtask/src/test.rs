@@ -7,12 +7,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::{client_test, models, setup, shell};
+use crate::{client_test, in_parallel, models, setup, shell};
 
 /// Tells testkit to run every instruction set and kernel variant.
 const ALL_VARIABLE: &str = "STONECHAT_TEST_ALL";
@@ -61,31 +60,20 @@ pub(crate) fn run(args: &TestArgs) -> Result<()> {
         packages.push("--workspace");
     }
     let Compiled { programs, has_library, stonechat } = compile(&packages)?;
-    let queue = Mutex::new(programs);
-    let totals = Mutex::new(Totals::default());
     let models = models::models_dir()?;
-    let work = || -> Result<()> {
-        loop {
-            let Some(program) = queue.lock().expect("no worker panics").pop() else {
-                return Ok(());
-            };
-            let mut command = Command::new(&program.path);
-            command.current_dir(&program.folder).env("STONECHAT_MODELS", &models);
-            if args.all {
-                command.env(ALL_VARIABLE, "1");
-            }
-            command.arg("--show-output").args(&args.filter);
-            let report = report(&mut command, &program.name)?;
-            let mut totals = totals.lock().expect("no worker panics");
-            print!("{}", report.shown);
-            totals.add(&report.totals);
+    let all = in_parallel(N_WORKERS, programs, |program| {
+        let mut command = Command::new(&program.path);
+        command.current_dir(&program.folder).env("STONECHAT_MODELS", &models);
+        if args.all {
+            command.env(ALL_VARIABLE, "1");
         }
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..N_WORKERS).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker panicked"))
+        command.arg("--show-output").args(&args.filter);
+        let report = report(&mut command, &program.name)?;
+        print!("{}", report.shown);
+        Ok(report.totals)
     })?;
-    let mut totals = totals.into_inner().expect("no worker panicked");
+    let mut totals = Totals::default();
+    all.iter().for_each(|one| totals.add(one));
     if has_library {
         let mut doc = shell::cargo_with_checks();
         doc.args(["test", "--doc", "--release"]).args(&packages).arg("--").arg("--show-output");
@@ -120,7 +108,7 @@ struct Program {
 /// Executables of a build.
 #[derive(Debug, Default)]
 struct Compiled {
-    /// The test programs, the slow ones last.
+    /// The test programs, the slow ones first.
     programs: Vec<Program>,
     /// Whether one of them is a library's, which may have tests in its documentation.
     has_library: bool,
@@ -148,9 +136,9 @@ fn compile(packages: &[&str]) -> Result<Compiled> {
             Artifact::Stonechat(path) => compiled.stonechat = Some(path),
         }
     }
-    compiled
-        .programs
-        .sort_by_key(|program| SLOW.iter().rev().position(|name| *name == program.name));
+    compiled.programs.sort_by_key(|program| {
+        SLOW.iter().position(|name| *name == program.name).unwrap_or(SLOW.len())
+    });
     Ok(compiled)
 }
 

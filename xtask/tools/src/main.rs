@@ -14,7 +14,7 @@ mod wer;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use xtask::{models, peers, shell, venv};
+use xtask::{in_parallel, models, peers, shell, venv};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]

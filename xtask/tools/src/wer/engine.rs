@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +11,7 @@ use serde::Deserialize;
 
 use super::manifest::Clip;
 use super::{Segment, Transcript, Transcripts, words_of};
-use crate::shell;
+use crate::{in_parallel, shell};
 
 /// Binary, model, clips and options of a run.
 #[derive(Debug)]
@@ -50,33 +49,16 @@ pub(crate) fn binary(given: Option<&Path>) -> Result<PathBuf> {
 pub(crate) fn transcribe(run: &Run<'_>) -> Result<Transcripts> {
     let folder = shell::target_dir().join(format!("wer-{}", std::process::id()));
     let batches = batches(run.clips);
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new((Transcripts::new(), None));
-    std::thread::scope(|scope| {
-        for _ in 0..run.jobs.min(batches.len()) {
-            scope.spawn(|| {
-                while let Some((n, batch)) = {
-                    let n = next.fetch_add(1, Ordering::Relaxed);
-                    batches.get(n).map(|batch| (n, batch))
-                } {
-                    let transcripts = transcribe_batch(run, batch, &folder.join(n.to_string()));
-                    let Ok(mut done) = done.lock() else { return };
-                    match transcripts {
-                        Ok(transcripts) => done.0.extend(transcripts),
-                        Err(error) => done.1 = Some(error),
-                    }
-                    eprintln!("stonechat: {}/{} clips", done.0.len(), run.clips.len());
-                }
-            });
-        }
+    let n_done = AtomicUsize::new(0);
+    let all = in_parallel(run.jobs, batches.iter().enumerate(), |(n, batch)| {
+        let transcripts = transcribe_batch(run, batch, &folder.join(n.to_string()))?;
+        let n_before = n_done.fetch_add(transcripts.len(), Ordering::Relaxed);
+        eprintln!("stonechat: {}/{} clips", n_before + transcripts.len(), run.clips.len());
+        Ok(transcripts)
     });
     // Nothing is lost if this stays behind: it lies under the target folder.
     let _ = fs::remove_dir_all(&folder);
-    match done.into_inner() {
-        Ok((transcripts, None)) => Ok(transcripts),
-        Ok((_, Some(error))) => Err(error),
-        Err(_) => unreachable!("a panic in a scope is passed on by the scope"),
-    }
+    Ok(all?.into_iter().flatten().collect())
 }
 
 /// Clips that one process can do: the same language, and no two whose names differ only in the
