@@ -592,6 +592,11 @@ fn softmax_row<S: Simd>(
             *v = s.mul(*v, s.splat(factor));
         }
     }
+    if state.max[r] == f32::NEG_INFINITY {
+        // Scores of −∞ alone have no weight.
+        weights.store_zeros(r, row);
+        return;
+    }
     *total = s.add(*total, weights.store_weights(s, r, scores, state.max[r]));
 }
 
