@@ -14,6 +14,9 @@ use crate::{ApiError, ApiResult, LanguageModel};
 /// requests would be equal.
 const BILLING_LINE: &str = "x-anthropic-billing-header";
 
+/// Roles of messages.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
 /// Fields of a chat request that make its prompt. A body with more fields has these in it (`#[serde(flatten)]`).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatBody {
@@ -152,6 +155,10 @@ fn checked(index: usize, message: &Value) -> ApiResult<Value> {
             return Err(ApiError::field(&format!("{name}.role"), "a string", got));
         }
     };
+    if !ROLES.contains(&role.as_str()) {
+        let expected = format!("`{}`", ROLES.join("`, `"));
+        return Err(ApiError::field(&format!("{name}.role"), &expected, format!("`{role}`")));
+    }
     let role = if role == "developer" { "system".to_owned() } else { role };
     let content = text_of(fields.get("content"), &format!("{name}.content"))?;
     let has_calls =
@@ -279,6 +286,10 @@ mod tests {
         refused(
             json!({"messages": [{"content": "hi"}]}),
             "`messages[0].role`: expected a string, got nothing",
+        );
+        refused(
+            json!({"messages": [{"role": "wizard", "content": "hi"}]}),
+            "`messages[0].role`: expected `system`, `developer`, `user`, `assistant`, `tool`, `function`, got `wizard`",
         );
         refused(
             json!({"messages": [{"role": "user"}]}),

@@ -230,7 +230,8 @@ impl ChatTemplate {
                 Some(text) => text,
                 None => {
                     let others = |one: usize| said.iter().copied().filter(move |&it| it != one);
-                    let is_read = |&one: &usize| is_same(&others(one).collect::<Vec<_>>()).is_none();
+                    let is_read =
+                        |&one: &usize| is_same(&others(one).collect::<Vec<_>>()).is_none();
                     let read = said.iter().copied().take(MAX_SAID).filter(is_read);
                     marked(&read.collect::<Vec<_>>())?
                 }

@@ -140,7 +140,11 @@ impl Ggml {
     }
 
     /// The ids that `encode` adds, in the special tokens that the vocabulary puts around a text.
-    fn tokenize_fragments(&self, add_special: bool, encode: impl FnOnce(&mut Vec<u32>)) -> Vec<u32> {
+    fn tokenize_fragments(
+        &self,
+        add_special: bool,
+        encode: impl FnOnce(&mut Vec<u32>),
+    ) -> Vec<u32> {
         let mut ids = Vec::new();
         let is_words = matches!(self.method, Method::Words(_));
         if add_special && (self.flags.add_bos || is_words) {

@@ -346,7 +346,8 @@ mod tests {
     #[test]
     fn a_message_is_continued_at_its_end() {
         let start = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
-        for text in ["<", "|", "im", "end", "<|im_end|>", "\n", " a ", "assistant", "0", "Hello, "] {
+        for text in ["<", "|", "im", "end", "<|im_end|>", "\n", " a ", "assistant", "0", "Hello, "]
+        {
             let messages = json!([
                 {"role": "user", "content": "Hi"}, {"role": "assistant", "content": text},
             ]);
