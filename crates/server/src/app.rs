@@ -6,7 +6,7 @@ use std::any::Any;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderName, HeaderValue, Method};
+use axum::http::{HeaderName, HeaderValue, Method, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -61,8 +61,19 @@ fn empty_document() -> OpenApi {
     OpenApiBuilder::new().info(info).build()
 }
 
-async fn not_found() -> ApiError {
-    ApiError::not_found("File Not Found")
+async fn not_found(method: Method, uri: Uri) -> ApiError {
+    let path = uri.path();
+    let hint = if path.ends_with("/responses") || path.contains("/responses/") {
+        "OpenAI's Responses are not supported; `/v1/chat/completions` answers conversations"
+    } else if path.ends_with("/messages") || path.contains("/messages/") {
+        "Anthropic's Messages are not supported; `/v1/chat/completions` answers conversations"
+    } else if path == "/api" || path.starts_with("/api/") {
+        "Ollama's API is not supported; `/v1/chat/completions` answers conversations"
+    } else {
+        "`/openapi.json` lists the paths"
+    };
+    let path: String = path.chars().take(200).collect();
+    ApiError::not_found(format!("no route {method} {path}: {hint}"))
 }
 
 async fn wrong_method(method: Method) -> Response {

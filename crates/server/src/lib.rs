@@ -34,6 +34,7 @@ mod error;
 mod generation;
 mod ids;
 mod json;
+mod limits;
 mod listen;
 mod metrics;
 mod models;

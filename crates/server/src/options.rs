@@ -184,8 +184,8 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// Time at which a request that arrives now must have ended.
+    /// Time at which a request that arrives now must have ended; `None` beyond all times.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.request_timeout.map(|timeout| Instant::now() + timeout)
+        self.request_timeout.and_then(|timeout| Instant::now().checked_add(timeout))
     }
 }
