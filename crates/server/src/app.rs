@@ -1,6 +1,6 @@
 //! The router: routes of all groups, and the layers around them.
 //!
-//! From the outside in: log and metrics, panics as errors, CORS, API keys, routes.
+//! From the outside in: log and metrics, panics as errors, CORS, hosts and bodies, API keys, routes.
 
 use std::any::Any;
 
@@ -15,7 +15,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{ApiError, AppState, Json, auth, routes, trace};
+use crate::{ApiError, AppState, Json, auth, incoming, routes, trace};
 
 /// All routes of a server, with their layers.
 pub fn router(state: AppState) -> Router {
@@ -43,6 +43,7 @@ pub fn router(state: AppState) -> Router {
         // Extractors have limits of their own, which the options set.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(state.clone(), auth::check))
+        .layer(from_fn_with_state(state.clone(), incoming::check))
         .layer(tower::util::option_layer(cors))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(state.clone(), trace::log))
