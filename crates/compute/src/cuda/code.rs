@@ -1,6 +1,6 @@
 //! What compiled code says of its kernels: cubins (ELF) and PTX.
 
-/// Shared memory that the driver keeps for a block, from capability 8.0 on. Cubins count it as memory of the kernel.
+/// Shared memory that the driver keeps for a block, which cubins from capability 9.0 on count as memory of the kernel.
 const RESERVED_SHARED_BYTES: usize = 1024;
 /// Attribute of a kernel with the most threads of a block, and the format of attributes with a size.
 const MAX_THREADS: u8 = 5;
@@ -19,7 +19,7 @@ pub(super) struct KernelCode {
 pub(super) fn kernel(code: &[u8], name: &str, capability: (u32, u32)) -> Option<KernelCode> {
     if code.starts_with(b"\x7fELF") {
         let mut kernel = of_cubin(code, name)?;
-        if capability >= (8, 0) {
+        if capability >= (9, 0) {
             kernel.shared_bytes = kernel.shared_bytes.saturating_sub(RESERVED_SHARED_BYTES);
         }
         Some(kernel)
