@@ -45,7 +45,11 @@ impl AudioMemory {
     /// A charge of nothing.
     pub(crate) fn charge(&self) -> Charge {
         let memory = self.clone();
-        Charge(Arc::new(Held { memory, permits: Mutex::default(), is_full: AtomicBool::new(false) }))
+        Charge(Arc::new(Held {
+            memory,
+            permits: Mutex::default(),
+            is_full: AtomicBool::new(false),
+        }))
     }
 
     /// Waits for a turn to decode.

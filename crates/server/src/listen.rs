@@ -184,7 +184,8 @@ pub(crate) fn tls(options: &ServerOptions) -> Result<Option<TlsAcceptor>, Server
         return Err(error(certificate, "expected a certificate in PEM, got none".to_owned()));
     }
     let private = PrivateKeyDer::from_pem_file(key);
-    let private = private.map_err(|reason| error(key, format!("expected a private key in PEM: {reason}")))?;
+    let private =
+        private.map_err(|reason| error(key, format!("expected a private key in PEM: {reason}")))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|reason| error(key, reason.to_string()))?

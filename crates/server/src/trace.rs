@@ -10,10 +10,10 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::ids::new_id;
-use crate::otlp::RequestTrace;
 use crate::error::Reason;
+use crate::ids::new_id;
 use crate::incoming::Peer;
+use crate::otlp::RequestTrace;
 use crate::{ApiError, AppState};
 
 /// Header of the identifier, in requests and responses.
