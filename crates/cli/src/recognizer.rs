@@ -170,8 +170,7 @@ impl Recognizer {
         if !Self::is_english_only(file) {
             return Ok(());
         }
-        let model =
-            format!("the model is English-only (`{}`); {MULTILINGUAL}", self.path.display());
+        let model = format!("the model is English-only (`{}`); {MULTILINGUAL}", self.name());
         match options.language {
             Some(other) if other.code != "en" => {
                 bail!("language `{}`: expected en, {model}", other.name)

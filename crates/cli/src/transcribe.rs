@@ -125,11 +125,10 @@ fn model_note(plan: &Plan, file: &ModelFile) -> Option<String> {
     let Plan { recognizer, options, verbose, .. } = plan;
     let is_limited =
         recognizer.is_default() && options.language.is_none() && Recognizer::is_english_only(file);
-    let path = recognizer.path().display();
     if is_limited {
-        Some(format!("model: `{path}`, English-only; {MULTILINGUAL}"))
+        Some(format!("model: `{}`, English-only; {MULTILINGUAL}", recognizer.name()))
     } else {
-        verbose.then(|| format!("model: `{path}`"))
+        verbose.then(|| format!("model: `{}`", recognizer.path().display()))
     }
 }
 
