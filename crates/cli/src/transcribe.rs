@@ -1,8 +1,9 @@
 //! `stonechat transcribe`: audio files to text.
 //!
 //! Flags: [`files`], [`decoding`], [`speech`]. [`plan`] checks them, with [`inputs`] finding the recordings,
-//! [`left_out`] reporting other files, [`results`] naming the output files and [`records`] telling which are up to date. [`batch`] reads ahead and transcribes, [`output`] writes. [`progress`] is
-//! the bar, [`remarks`] the notes on a recording, [`stages`] the timing table of `-v`, [`summary`] the JSON of `--summary`.
+//! [`left_out`] reporting other files, [`results`] naming the output files and [`records`] telling which are up to date.
+//! [`batch`] reads ahead and transcribes, [`output`] writes. [`progress`] is the bar, [`remarks`] the notes on a
+//! recording, [`stages`] the timing table of `-v`, [`summary`] the JSON of `--summary`.
 
 mod batch;
 mod decoding;

@@ -33,7 +33,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
 }
 
 /// Refuses other media types than JSON. None, and curl's default for `-d`, pass as they do at llama-server, but not from a
-/// browser: a page of any site may send those without asking first.
+/// browser: a page of any site may send those without a preflight request.
 fn check_media_type(request: &Request) -> Result<(), ApiError> {
     let headers = request.headers();
     let is_browser = headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site");

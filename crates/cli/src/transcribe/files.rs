@@ -34,8 +34,8 @@ pub(super) struct FileArgs {
     pub(super) output_format: Vec<String>,
     /// Directory to save the results; - is standard output
     ///
-    /// For a single input also a file, whose name ends with that of a format (out.srt). By default, results go beside each input. The text of a single input goes to standard output
-    /// if neither a format nor a directory is given.
+    /// For a single input also a file, whose name ends with that of a format (out.srt). By default, results go beside each
+    /// input. The text of a single input goes to standard output if neither a format nor a directory is given.
     #[arg(short, long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub(super) output_dir: Option<PathBuf>,
     /// Output file path of a single input, without file extension

@@ -558,7 +558,7 @@ impl<S: Simd> StoreWeights<S> for F32Weights {
     }
 }
 
-/// Turns the scores of tile row `r` in a page into weights `exp(S - m)`, 0 outside of the slots `visible`.
+/// Turns the scores of tile row `r` in a page into weights `exp(S - m)`: 0 outside of the slots `visible`, and if all are −∞.
 #[inline(always)]
 fn softmax_row<S: Simd>(
     s: S,
@@ -593,9 +593,7 @@ fn softmax_row<S: Simd>(
         }
     }
     if state.max[r] == f32::NEG_INFINITY {
-        // Scores of −∞ alone have no weight.
-        weights.store_zeros(r, row);
-        return;
+        return weights.store_zeros(r, row);
     }
     *total = s.add(*total, weights.store_weights(s, r, scores, state.max[r]));
 }

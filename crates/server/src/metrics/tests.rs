@@ -153,7 +153,7 @@ fn audio_and_http_are_counted() {
 fn unknown_methods_share_a_label() {
     let metrics = Metrics::new();
     for method in ["A1", "A2", "get", "POST"] {
-        metrics.http(method, "/health", 405, std::time::Duration::ZERO);
+        metrics.http(method, "/health", 405, Duration::ZERO);
     }
     let text = metrics.text();
     assert!(text.contains("{method=\"OTHER\",route=\"/health\",status=\"405\"} 3"), "{text}");
