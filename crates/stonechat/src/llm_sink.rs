@@ -42,10 +42,8 @@ impl Sink for Pieces {
 
     fn take(&mut self, _: usize, event: RequestEvent<'_>) {
         match event {
-            RequestEvent::Text { accepted, .. } => {
-                if !accepted.text.is_empty() {
-                    self.sender.send(accepted.text.clone());
-                }
+            RequestEvent::Text { accepted, .. } if !accepted.text.is_empty() => {
+                self.sender.send(accepted.text.clone());
             }
             RequestEvent::Ended { completion, .. } => self.completion = Some(completion),
             _ => {}
