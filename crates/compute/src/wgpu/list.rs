@@ -170,9 +170,9 @@ impl Recorder {
         let new = GpuBuffer::new(&self.gpu, rounded);
         match new.or_else(|_| GpuBuffer::new(&self.gpu, bytes)) {
             Ok(buffer) => {
-                if self.scratch.insert(name, buffer.clone()).is_some() {
-                    // They keep the former buffer.
-                    self.bind_groups.clear();
+                if let Some(former) = self.scratch.insert(name, buffer.clone()) {
+                    // No later dispatch binds it, and a bind group keeps its memory.
+                    self.bind_groups.retain(|key, _| !key.ids.contains(&former.id()));
                 }
                 buffer
             }
