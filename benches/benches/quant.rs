@@ -49,7 +49,7 @@ fn weights(dtype: DType, n: usize, k: usize) -> Vec<u8> {
 fn products(c: &mut Criterion) {
     let cpu = Cpu::new(0).expect("threads");
     for dtype in DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::holds(dtype)) {
-        let kernel = match PackedMatrix::zeroed(cpu.isa, dtype, 0, 0) {
+        let kernel = match PackedMatrix::zeroed(cpu.isa, dtype, 0, 0).expect("memory") {
             Some(packed) => packed.kernel_name(1),
             None => kernel_name(cpu.isa, dtype),
         };
@@ -57,7 +57,8 @@ fn products(c: &mut Criterion) {
         for (n, k) in SHAPES {
             let bytes = weights(dtype, n, k);
             let rows = QuantMatrix::new(dtype, n, k, &bytes).expect("whole rows");
-            let packed = PackedMatrix::zeroed(cpu.isa, dtype, n, k).map(|mut packed| {
+            let packed = PackedMatrix::zeroed(cpu.isa, dtype, n, k).expect("memory");
+            let packed = packed.map(|mut packed| {
                 packed.pack(&cpu, 0, &bytes);
                 packed
             });

@@ -17,18 +17,26 @@ const RUNS: &str = "benches/runs";
 const HEADLINE_MACHINE: &str = "emerald-rapids-2-cores";
 /// Rows of the README's table.
 const HEADLINE: [Headline; 4] = [
-    Headline { model: "base-q8_0", stage: "transcribe", title: "Whisper base, 11 s of speech" },
+    Headline {
+        model: "base-q8_0",
+        stage: "transcribe",
+        title: "Whisper base q8_0, 11 s of speech",
+    },
     Headline {
         model: "tiny.en-q8_0",
         stage: "transcribe",
-        title: "Whisper tiny.en, 11 s of speech",
+        title: "Whisper tiny.en q8_0, 11 s of speech",
     },
     Headline {
         model: "qwen2.5-coder-1.5b",
         stage: "prefill 128",
-        title: "Qwen2.5 1.5B, reading a prompt",
+        title: "Qwen2.5 1.5B q4_k, reading a prompt",
     },
-    Headline { model: "qwen2.5-coder-1.5b", stage: "decode 32", title: "Qwen2.5 1.5B, writing" },
+    Headline {
+        model: "qwen2.5-coder-1.5b",
+        stage: "decode 32",
+        title: "Qwen2.5 1.5B q4_k, writing",
+    },
 ];
 
 /// Options of `cargo xtask results`.

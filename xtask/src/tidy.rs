@@ -10,6 +10,7 @@ mod graph;
 mod how_to_add;
 mod lexer;
 mod names;
+mod quotes;
 mod text;
 mod unsafety;
 mod words;
@@ -58,6 +59,7 @@ pub(crate) fn run() -> Result<()> {
     let mut findings = Vec::new();
     findings.extend(text::check(&files));
     findings.extend(names::check(&files));
+    findings.extend(quotes::check(&files));
     findings.extend(words::check(&files));
     findings.extend(features::check(&files));
     findings.extend(unsafety::check(&files));

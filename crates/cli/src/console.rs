@@ -1,8 +1,9 @@
 //! Standard error: notes, errors and, on a terminal, a progress bar.
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use super::log;
 
@@ -38,7 +39,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// Template of a bar that counts steps.
-const STEPS: &str = "{msg} {wide_bar} {percent:>3}% {elapsed_precise} (eta {eta})";
+const STEPS: &str = "{msg} {wide_bar} {percent:>3}% elapsed {elapsed_precise} (eta {eta})";
 
 /// Messages and progress bar of a verb.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ impl Console {
 
     fn draw(bar: &ProgressBar, template: &str, stage: &str, position: u64, length: u64) {
         if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
+            bar.set_style(style.with_key("eta", write_eta));
         }
         bar.set_length(length);
         bar.set_position(position);
@@ -127,6 +128,15 @@ impl Console {
     pub(super) fn error(&self, error: &anyhow::Error) -> String {
         self.suspend_bar(|| print_error(error))
     }
+}
+
+/// Writes the estimated time that is left; nothing is known at the start.
+fn write_eta(state: &ProgressState, out: &mut dyn fmt::Write) {
+    // Writing to a bar's line does not fail.
+    let _ = match state.pos() {
+        0 => out.write_str("unknown"),
+        _ => write!(out, "{:#}", HumanDuration(state.eta())),
+    };
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use stonechat::audio::SAMPLE_RATE;
 use stonechat::formats::ModelFile;
 use stonechat::whisper::{CancelToken, LiveEvent, LiveOptions, LiveStream, Options};
 
+use super::WrongValue;
 use super::console::Console;
 use super::headings::{DECODING, INPUT, OPTIONS, OUTPUT, STREAMING};
 use super::interrupt::interrupt_flag;
@@ -125,12 +126,14 @@ pub(super) struct Args {
 /// Transcribes until the audio ends or Ctrl-C.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.compute.check()?;
-    let options = live_options(args)?;
+    let options = live_options(args).map_err(WrongValue::from_error)?;
     // Checks the options before anything is opened.
-    let mut stream = LiveStream::new(options.clone())?;
-    let source = Source::choose(args.source.as_deref(), args.format, args.rate, args.channels)?;
+    let mut stream = LiveStream::new(options.clone()).map_err(WrongValue::from_error)?;
+    let source = Source::choose(args.source.as_deref(), args.format, args.rate, args.channels)
+        .map_err(WrongValue::from_error)?;
     let recognizer = args.recognizer.find(&args.compute)?;
     let file = ModelFile::open(recognizer.path())?;
+    recognizer.check_language(&file, &options.decoding)?;
     let devices = args.compute.open(file.weight_bytes(), args.latency)?;
     let console = Console::new(args.quiet);
     let options = Options { word_timestamps: true, ..options.decoding };

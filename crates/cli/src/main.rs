@@ -30,6 +30,7 @@ mod recognizer;
 mod serve;
 mod settings;
 mod short_help;
+mod sniff;
 mod transcribe;
 mod vad;
 mod write_model;
@@ -217,7 +218,7 @@ fn main() -> ExitCode {
 /// Prints an error; returns its exit code.
 fn fail(error: &anyhow::Error) -> ExitCode {
     console::print_error(error);
-    let is_usage = error.downcast_ref::<UsageError>().is_some();
+    let is_usage = error.is::<UsageError>() || error.is::<WrongValue>();
     if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
 }
 
@@ -235,6 +236,25 @@ impl std::fmt::Display for UsageError {
 }
 
 impl std::error::Error for UsageError {}
+
+/// A wrong value of a flag that clap accepts; a usage error.
+#[derive(Debug)]
+struct WrongValue(String);
+
+impl WrongValue {
+    /// Makes a usage error of an error.
+    fn from_error(error: impl std::fmt::Display) -> anyhow::Error {
+        anyhow::Error::new(Self(format!("{error:#}")))
+    }
+}
+
+impl std::fmt::Display for WrongValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongValue {}
 
 /// Tells a closed standard output (`| head`) from a failure.
 fn is_broken_pipe(error: &io::Error) -> bool {

@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::ValueEnum;
 use stonechat::DeviceNeeds;
 use stonechat::formats::ModelFile;
 use stonechat::nn::KvDType;
-use stonechat::whisper::{CancelToken, Language, Model, Options, Task, Transcriber};
+use stonechat::whisper::{
+    CancelToken, Config, Language, Model, Options, SpecialTokens, Task, Transcriber,
+};
 
+use super::WrongValue;
 use super::completions::speech_names;
 use super::console::Console;
 use super::device::{DeviceArgs, OpenDevices};
@@ -18,6 +21,9 @@ use super::kv_type::KvType;
 
 /// Maximum of `--threads` and `--jobs`.
 pub(super) const MAX_THREADS: usize = 1024;
+
+/// How to get a multilingual model.
+pub(super) const MULTILINGUAL: &str = "`stonechat pull base` gets a multilingual one for `-m base`";
 
 /// Model, language and prompt.
 #[derive(Debug, clap::Args)]
@@ -95,7 +101,13 @@ impl RecognizerArgs {
             Some(name) => find_model::find(name)?,
             None => find_model::find_default()?,
         };
-        Ok(Recognizer { path, kv_dtype: compute.kv_type.dtype(), n_threads: compute.threads })
+        let is_default = self.model.is_none();
+        Ok(Recognizer {
+            path,
+            is_default,
+            kv_dtype: compute.kv_type.dtype(),
+            n_threads: compute.threads,
+        })
     }
 }
 
@@ -103,7 +115,8 @@ impl ComputeArgs {
     /// Checks the number of threads.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let n = self.threads;
-        ensure!(n <= MAX_THREADS, "threads: expected 0 to {MAX_THREADS}, got {n}");
+        let wrong = || WrongValue(format!("threads: expected 0 to {MAX_THREADS}, got {n}"));
+        ensure!(n <= MAX_THREADS, wrong());
         Ok(())
     }
 
@@ -118,6 +131,8 @@ impl ComputeArgs {
 #[derive(Debug)]
 pub(super) struct Recognizer {
     path: PathBuf,
+    /// Whether no model was named.
+    is_default: bool,
     kv_dtype: KvDType,
     n_threads: usize,
 }
@@ -126,6 +141,45 @@ impl Recognizer {
     /// Path of the model.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// File name of the model.
+    pub(super) fn name(&self) -> String {
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str());
+        name.display().to_string()
+    }
+
+    /// Whether no model was named.
+    pub(super) fn is_default(&self) -> bool {
+        self.is_default
+    }
+
+    /// Data type of the KV cache.
+    pub(super) fn kv_dtype(&self) -> KvDType {
+        self.kv_dtype
+    }
+
+    /// Tells if the model of `file` knows no language but English.
+    pub(super) fn is_english_only(file: &ModelFile) -> bool {
+        let special = Config::from_file(file).map(|config| SpecialTokens::new(config.vocab_size));
+        matches!(special, Ok(Ok(special)) if !special.multilingual)
+    }
+
+    /// Checks that the model of `file` knows the language and the task of `options`.
+    pub(super) fn check_language(&self, file: &ModelFile, options: &Options) -> anyhow::Result<()> {
+        if !Self::is_english_only(file) {
+            return Ok(());
+        }
+        let model = format!("the model is English-only (`{}`); {MULTILINGUAL}", self.name());
+        match options.language {
+            Some(other) if other.code != "en" => {
+                bail!("language `{}`: expected en, {model}", other.name)
+            }
+            _ if options.task == Task::Translate => {
+                bail!("task translate: expected transcribe, {model}")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// CPU threads; 0 is one per physical core.
@@ -167,7 +221,9 @@ fn language(name: &str) -> anyhow::Result<Option<Language>> {
         return Ok(None);
     }
     let expected = "auto, a code such as `de` or an English name such as `german`";
-    let language = Language::find(name);
+    // Regions and scripts (`de-DE`, `zh_Hans_CN`) make no difference.
+    let base = name.split(['-', '_']).next().filter(|base| (2..=3).contains(&base.len()));
+    let language = Language::find(name).or_else(|| Language::find(base?));
     language.map(Some).ok_or_else(|| anyhow!("language: expected {expected}, got `{name}`"))
 }
 
@@ -180,6 +236,14 @@ mod tests {
         assert_eq!(language("auto").unwrap(), None);
         assert_eq!(language("German").unwrap(), language("de").unwrap());
         assert_eq!(language("de").unwrap().map(|l| l.code), Some("de"));
+        for (regional, code) in
+            [("de-DE", "de"), ("zh-CN", "zh"), ("pt_BR", "pt"), ("yue-HK", "yue")]
+        {
+            assert_eq!(language(regional).unwrap().map(|l| l.code), Some(code));
+        }
+        for wrong in ["xx-DE", "-de", "klingon-de", "german-at", ""] {
+            assert!(language(wrong).is_err(), "{wrong}");
+        }
         assert!(language("klingon").unwrap_err().to_string().contains("got `klingon`"));
     }
 }

@@ -250,7 +250,8 @@ struct DeviceArgs {
 impl Args {
     /// Default log level.
     pub(super) fn log_level(&self) -> &'static str {
-        if self.quiet { "error" } else { "warn" }
+        // symphonia warns of every tag that is not of its format.
+        if self.quiet { "error" } else { "warn,symphonia=error" }
     }
 }
 
@@ -309,13 +310,7 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
     const NO_CONNECTIONS: UsageError = UsageError("--max-connections: expected at least 1, got 0");
     ensure!(network.max_queue > 0, NO_QUEUE);
     ensure!(network.max_connections > 0, NO_CONNECTIONS);
-    let mut api_keys = network.api_key.clone();
-    if let Some(path) = &network.api_key_file {
-        let read = read_keys(path).with_context(|| format!("cannot read `{}`", path.display()))?;
-        ensure!(!read.is_empty(), "`{}`: expected an API key a line, got none", path.display());
-        api_keys.extend(read);
-    }
-    api_keys.retain(|key| !key.is_empty());
+    let api_keys = api_keys(network)?;
     let tls = network.ssl_key_file.clone().zip(network.ssl_cert_file.clone());
     let seconds = |n: i64| u64::try_from(n).ok().map(Duration::from_secs);
     let limit = |n: u64| Some(Duration::from_secs(n)).filter(|limit| !limit.is_zero());
@@ -361,6 +356,19 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
         },
         ..ServerOptions::default()
     })
+}
+
+/// Keys of the flags. An empty one is an error: a variable that is not set would open the server to everybody.
+fn api_keys(network: &NetworkArgs) -> anyhow::Result<Vec<String>> {
+    const EMPTY: UsageError = UsageError("--api-key: expected keys, got an empty one");
+    let mut keys = network.api_key.clone();
+    ensure!(keys.iter().all(|key| !key.trim().is_empty()), EMPTY);
+    if let Some(path) = &network.api_key_file {
+        let read = read_keys(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+        ensure!(!read.is_empty(), "`{}`: expected an API key a line, got none", path.display());
+        keys.extend(read);
+    }
+    Ok(keys)
 }
 
 fn size(size: ByteSize) -> usize {

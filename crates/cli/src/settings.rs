@@ -97,7 +97,7 @@ impl Settings {
                             let verb = verb.get_name();
                             bail!("`{path}`: `stonechat {verb}` has no flag --{}", flag_of(key));
                         }
-                        texts(value).with_context(|| format!("`{path}`: {key}"))?;
+                        check_values(key, value).with_context(|| format!("`{path}`: {key}"))?;
                     }
                 }
                 (Value::Table(_), None) => bail!("`{path}`: there is no verb `{key}`"),
@@ -105,7 +105,7 @@ impl Settings {
                     if !has(command, key) && !command.get_subcommands().any(|verb| has(verb, key)) {
                         bail!("`{path}`: no verb has a flag --{}", flag_of(key));
                     }
-                    texts(value).with_context(|| format!("`{path}`: {key}"))?;
+                    check_values(key, value).with_context(|| format!("`{path}`: {key}"))?;
                 }
             }
         }
@@ -142,6 +142,13 @@ impl Settings {
 /// Name of a flag from a key, which may have `_` for `-`.
 fn flag_of(key: &str) -> String {
     key.replace('_', "-")
+}
+
+/// Refuses values that are none, and an empty list of API keys: nobody means to open a server by it.
+fn check_values(key: &str, value: &Value) -> anyhow::Result<()> {
+    let is_empty = texts(value)?.is_empty();
+    anyhow::ensure!(!is_empty || flag_of(key) != "api-key", "expected keys, got none");
+    Ok(())
 }
 
 /// Values of a key as texts.

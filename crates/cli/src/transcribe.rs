@@ -1,16 +1,20 @@
 //! `stonechat transcribe`: audio files to text.
 //!
-//! Flags: [`files`], [`decoding`], [`speech`]. [`plan`] checks them, with [`inputs`] finding the recordings and
-//! [`results`] naming the output files. [`batch`] reads ahead and transcribes, [`output`] writes. [`progress`] is
-//! the bar, [`stages`] the timing table of `-v`, [`summary`] the JSON of `--summary`.
+//! Flags: [`files`], [`decoding`], [`speech`]. [`plan`] checks them, with [`inputs`] finding the recordings,
+//! [`left_out`] reporting other files, [`results`] naming the output files and [`records`] telling which are up to date.
+//! [`batch`] reads ahead and transcribes, [`output`] writes. [`progress`] is the bar, [`remarks`] the notes on a
+//! recording, [`stages`] the timing table of `-v`, [`summary`] the JSON of `--summary`.
 
 mod batch;
 mod decoding;
 mod files;
 mod inputs;
+mod left_out;
 mod output;
 mod plan;
 mod progress;
+mod records;
+mod remarks;
 mod results;
 mod speech;
 mod stages;
@@ -20,13 +24,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use anyhow::anyhow;
 use stonechat::formats::ModelFile;
 use stonechat::whisper::CancelToken;
 
 use super::console::Console;
 use super::headings::{DEVICE, OPTIONS};
 use super::interrupt::{INTERRUPTED, on_ctrl_c};
-use super::recognizer::{ComputeArgs, RecognizerArgs};
+use super::recognizer::{ComputeArgs, MULTILINGUAL, Recognizer, RecognizerArgs};
 use batch::Done;
 use decoding::DecodingArgs;
 use files::FileArgs;
@@ -83,9 +88,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = Plan::check(args)?;
     // Opened before the first recording is decoded, so that a bad file fails at once.
     let file = ModelFile::open(plan.recognizer.path())?;
+    plan.recognizer.check_language(&file, &plan.options)?;
     let started = Instant::now();
     let console = Console::with_bar(plan.quiet, plan.shows_progress);
+    if let Some(note) = model_note(&plan, &file) {
+        console.note(&note);
+    }
     plan.notes.iter().for_each(|note| console.note(note));
+    for folder in &plan.unreadable {
+        console.error(&anyhow!("{folder}"));
+    }
     let cancel = CancelToken::new();
     cancel_on_ctrl_c(&cancel)?;
     let open = |file: &ModelFile| args.compute.open(file.weight_bytes(), plan.verbose);
@@ -104,9 +116,21 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     Ok(match summary.totals {
         _ if cancel.is_cancelled() => ExitCode::from(INTERRUPTED),
-        ref totals if totals.failed > 0 => ExitCode::FAILURE,
+        ref totals if totals.failed > 0 || !plan.unreadable.is_empty() => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     })
+}
+
+/// The model in use, where the user may not know it: one found without `-m` that is English-only.
+fn model_note(plan: &Plan, file: &ModelFile) -> Option<String> {
+    let Plan { recognizer, options, verbose, .. } = plan;
+    let is_limited =
+        recognizer.is_default() && options.language.is_none() && Recognizer::is_english_only(file);
+    if is_limited {
+        Some(format!("model: `{}`, English-only; {MULTILINGUAL}", recognizer.name()))
+    } else {
+        verbose.then(|| format!("model: `{}`", recognizer.path().display()))
+    }
 }
 
 /// Cancels after the current decoding step on Ctrl-C.

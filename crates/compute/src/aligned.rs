@@ -44,18 +44,26 @@ impl AlignedVec {
     pub(crate) const EMPTY: Self = Self { memory: Memory::Heap(Vec::new()), start: 0, len: 0 };
 
     /// Allocates `len` zeros that will all be used: large buffers get huge pages, if the system has them, to save TLB misses
-    /// and page faults.
+    /// and page faults. The program ends if there is no memory.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
+        Self::try_zeroed_for_use(len).unwrap_or_else(|| {
+            Self::within(bytemuck::allocation::zeroed_vec(len + MAX_BEFORE), len)
+        })
+    }
+
+    /// As [`zeroed`](Self::zeroed); `None` if there is no memory.
+    #[must_use]
+    pub fn try_zeroed_for_use(len: usize) -> Option<Self> {
         #[cfg(target_os = "linux")]
         if len >= MIN_VALUES
-            && let Ok(pages) = MmapMut::map_anon(len * size_of::<f32>())
+            && let Ok(pages) = MmapMut::map_anon(len.checked_mul(size_of::<f32>())?)
         {
             // Without huge pages the map has normal ones.
             let _ = pages.advise(Advice::HugePage);
-            return Self { memory: Memory::Pages(pages), start: 0, len };
+            return Some(Self { memory: Memory::Pages(pages), start: 0, len });
         }
-        Self::within(bytemuck::allocation::zeroed_vec(len + MAX_BEFORE), len)
+        Self::try_zeroed(len)
     }
 
     /// Allocates `len` zeros; `None` if there is no memory. Pages that are never touched, such as those of unused KV pages,
@@ -164,6 +172,10 @@ mod tests {
             }
         }
         assert!(AlignedVec::try_zeroed(usize::MAX / 4).is_none());
+        // More than an address space, and more than a size.
+        for len in [1 << 60, usize::MAX / 4, usize::MAX] {
+            assert!(AlignedVec::try_zeroed_for_use(len).is_none());
+        }
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `limits` | [`Limits`] of devices by compute capability |
 //! | `device` | [`CudaDevice`]: the GPUs of this machine; the driver's version |
 //! | `gpu` | [`Gpu`]: an open device, its stream and kernels |
+//! | `code` | threads and shared memory of compiled kernels |
 //! | `archive` | [`Archive`]: compiled kernels by architecture |
 //! | `buffer` | [`Buffer`]: device memory; pinned host memory |
 //! | `list` | [`CommandList`]: launches of a step, its graph |
@@ -20,11 +22,13 @@
 mod archive;
 mod buffer;
 mod call;
+mod code;
 mod counters;
 mod device;
 mod event;
 mod exchange;
 mod gpu;
+mod limits;
 mod list;
 pub mod ops;
 mod tensor_map;
@@ -36,6 +40,7 @@ pub use counters::Counters;
 pub use device::{CudaDevice, Driver, devices};
 pub use exchange::{Exchange, MAX_RANKS, Rank};
 pub use gpu::{Gpu, Kernel};
+pub use limits::Limits;
 pub use list::{CommandList, Launch};
 pub use tensor_map::TensorMap;
 pub use transfer::{CopyRange, HostCopies, HostWrites, StepBuffer, Uploads};

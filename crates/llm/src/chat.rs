@@ -1,7 +1,9 @@
 //! Chat format of a model: from the messages of a conversation to the tokens of a prompt.
 
 use serde_json::{Map, Value};
-use stonechat_text::{ChatTemplate, ChatTemplateCapabilities, Conversation};
+use stonechat_text::{
+    ChatTemplate, ChatTemplateCapabilities, Conversation, MarkedText, SpecialTexts,
+};
 use web_time::{SystemTime, UNIX_EPOCH};
 
 use crate::{Error, ModelInfo, vocabulary};
@@ -15,6 +17,7 @@ const PLAIN_STOP: &str = "\nQuestion:";
 #[derive(Debug)]
 pub struct ChatFormat {
     template: ChatTemplate,
+    specials: SpecialTexts,
     stop: Option<&'static str>,
     is_fallback: bool,
 }
@@ -30,6 +33,7 @@ impl ChatFormat {
         let name = source.unwrap_or(PLAIN);
         Ok(Self {
             template: vocabulary::template(name, model.tokenizer())?,
+            specials: SpecialTexts::new(model.tokenizer()),
             stop: (name == PLAIN).then_some(PLAIN_STOP),
             is_fallback: source.is_none(),
         })
@@ -58,16 +62,24 @@ impl ChatFormat {
     /// # Errors
     /// If the template fails or refuses the messages.
     pub fn render(&self, conversation: &Conversation) -> Result<String, Error> {
-        if conversation.now.is_some() {
-            return Ok(self.template.render(conversation)?);
-        }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
-        let now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
-        Ok(self.template.render(&Conversation { now, ..conversation.clone() })?)
+        Ok(self.template.render(&with_time(conversation))?)
+    }
+
+    /// Text of the prompt of a conversation, for [`ModelInfo::tokenize_marked_chat`]: the names of special tokens in
+    /// messages, tools and variables are text. With `continues` the answer goes on with the last message.
+    ///
+    /// # Errors
+    /// If the template fails or refuses the messages.
+    pub fn prompt(
+        &self,
+        conversation: &Conversation,
+        continues: bool,
+    ) -> Result<MarkedText, Error> {
+        Ok(self.template.render_marked(&with_time(conversation), &self.specials, continues)?)
     }
 
     /// Tokens of the prompt for the assistant's next answer. `messages` are objects of OpenAI's chat API, `variables`
-    /// further variables of the template, such as `enable_thinking`.
+    /// further variables of the template, such as `enable_thinking`. The names of special tokens in them are text.
     ///
     /// # Errors
     /// If the template fails or refuses the messages.
@@ -83,6 +95,16 @@ impl ChatFormat {
             variables,
             ..Conversation::default()
         };
-        Ok(model.tokenize_chat(&self.render(&conversation)?))
+        Ok(model.tokenize_marked_chat(&self.prompt(&conversation, false)?))
     }
+}
+
+/// A conversation that has a time: its own, or the system's clock.
+fn with_time(conversation: &Conversation) -> Conversation {
+    let mut conversation = conversation.clone();
+    if conversation.now.is_none() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+        conversation.now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
+    }
+    conversation
 }

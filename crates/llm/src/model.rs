@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use stonechat_formats::ModelFile;
 use stonechat_nn::sample::{CompiledGrammar, GrammarSource, TokenTable};
 use stonechat_nn::{LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, Program};
-use stonechat_text::Tokenizer;
+use stonechat_text::{MarkedText, Tokenizer};
 use web_time::Instant;
 
 use crate::source::Source;
@@ -184,12 +184,15 @@ impl ModelInfo {
     /// Tokens of a raw prompt, with BOS if the vocabulary adds it; special tokens are parsed.
     #[must_use]
     pub fn tokenize_prompt(&self, text: &str) -> Vec<u32> {
-        let mut tokens = self.tokenizer.tokenize(text, true, true);
+        self.without_eos(self.tokenizer.tokenize(text, true, true))
+    }
+
+    /// Tokens without an EOS, which would end the text that the prompt starts.
+    fn without_eos(&self, mut tokens: Vec<u32>) -> Vec<u32> {
         if self.tokenizer.adds_eos()
             && tokens.len() > 1
             && tokens.last().copied() == self.tokenizer.eos()
         {
-            // EOS would end the text that the prompt starts.
             tokens.pop();
         }
         tokens
@@ -198,14 +201,18 @@ impl ModelInfo {
     /// Tokens of a rendered chat template; a BOS that the template wrote is not added twice.
     #[must_use]
     pub fn tokenize_chat(&self, rendered: &str) -> Vec<u32> {
+        self.tokenize_marked_chat(&rendered.into())
+    }
+
+    /// Tokens of a rendered chat template, in which only unmarked special tokens are tokens; a BOS that the template
+    /// wrote is not added twice.
+    #[must_use]
+    pub fn tokenize_marked_chat(&self, rendered: &MarkedText) -> Vec<u32> {
         let bos = self.tokenizer.bos().filter(|_| self.tokenizer.adds_bos());
         let name = bos.map(|bos| self.tokenizer.token_piece(bos, true)).unwrap_or_default();
         let name = std::str::from_utf8(name).unwrap_or_default();
-        let text = match rendered.strip_prefix(name) {
-            Some(rest) if !name.is_empty() => rest,
-            _ => rendered,
-        };
-        self.tokenize_prompt(text)
+        let tokens = self.tokenizer.tokenize_marked(&rendered.without_prefix(name), true);
+        self.without_eos(tokens)
     }
 
     /// Fill-in-the-middle prompt for the text between `prefix` and `suffix`.

@@ -97,7 +97,7 @@ impl Cuda {
     /// Architecture of the kernels that a device runs; `None` if it is too old.
     #[must_use]
     pub fn kernels(device: &CudaDevice) -> Option<&'static str> {
-        ARCHIVE.target(device.capability).map(|target| target.name)
+        device.target(&ARCHIVE).map(|target| target.name)
     }
 
     /// The open device.

@@ -8,6 +8,8 @@
 
 mod gemm;
 mod gemv;
+#[cfg(test)]
+mod launches;
 mod matmul;
 mod matrix;
 

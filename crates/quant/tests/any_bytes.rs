@@ -35,7 +35,7 @@ proptest! {
             let cpu = Cpu { isa, threads: ThreadTeam::new(1).unwrap() };
             activations.quantize(&cpu, MatRef::packed(&x, 1, k));
             let (out, epilogue) = (MatMut::packed(&mut out[..2], 1, 2), Epilogue::default());
-            if let Some(mut w) = PackedMatrix::zeroed(isa, dtype, 2, k) {
+            if let Some(mut w) = PackedMatrix::zeroed(isa, dtype, 2, k).unwrap() {
                 w.pack(&cpu, 0, bytes);
                 let product = PackedProduct { out, w: &w, rows: 0..2, epilogue };
                 matmul_packed(&cpu, &activations, [Some(product)]);

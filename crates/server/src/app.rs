@@ -1,12 +1,12 @@
 //! The router: routes of all groups, and the layers around them.
 //!
-//! From the outside in: log and metrics, panics as errors, CORS, API keys, routes.
+//! From the outside in: log and metrics, panics as errors, CORS, hosts and bodies, API keys, routes.
 
 use std::any::Any;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderName, HeaderValue, Method};
+use axum::http::{HeaderName, HeaderValue, Method, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -15,7 +15,7 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::{ApiError, AppState, Json, auth, routes, trace};
+use crate::{ApiError, AppState, Json, auth, incoming, routes, trace};
 
 /// All routes of a server, with their layers.
 pub fn router(state: AppState) -> Router {
@@ -43,6 +43,7 @@ pub fn router(state: AppState) -> Router {
         // Extractors have limits of their own, which the options set.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(state.clone(), auth::check))
+        .layer(from_fn_with_state(state.clone(), incoming::check))
         .layer(tower::util::option_layer(cors))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(state.clone(), trace::log))
@@ -61,8 +62,19 @@ fn empty_document() -> OpenApi {
     OpenApiBuilder::new().info(info).build()
 }
 
-async fn not_found() -> ApiError {
-    ApiError::not_found("File Not Found")
+async fn not_found(method: Method, uri: Uri) -> ApiError {
+    let path = uri.path();
+    let hint = if path.ends_with("/responses") || path.contains("/responses/") {
+        "OpenAI's Responses are not supported; `/v1/chat/completions` answers conversations"
+    } else if path.ends_with("/messages") || path.contains("/messages/") {
+        "Anthropic's Messages are not supported; `/v1/chat/completions` answers conversations"
+    } else if path == "/api" || path.starts_with("/api/") {
+        "Ollama's API is not supported; `/v1/chat/completions` answers conversations"
+    } else {
+        "`/openapi.json` lists the paths"
+    };
+    let path: String = path.chars().take(200).collect();
+    ApiError::not_found(format!("no route {method} {path}: {hint}"))
 }
 
 async fn wrong_method(method: Method) -> Response {

@@ -17,12 +17,17 @@ const PUBLIC: [&str; 2] = ["/health", "/v1/health"];
 /// Refuses requests without a key, but for public routes and `OPTIONS`, which browsers send without one.
 pub(crate) async fn check(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let keys = &state.options().api_keys;
-    let is_public = request.method() == Method::OPTIONS || PUBLIC.contains(&request.uri().path());
-    if keys.is_empty() || is_public || has_key(request.headers(), keys) {
+    let is_free = request.method() == Method::OPTIONS || is_public(request.uri().path());
+    if keys.is_empty() || is_free || has_key(request.headers(), keys) {
         next.run(request).await
     } else {
         ApiError::unauthorized().into_response()
     }
+}
+
+/// Tells if a route is a probe.
+pub(crate) fn is_public(path: &str) -> bool {
+    PUBLIC.contains(&path)
 }
 
 fn has_key(headers: &HeaderMap, keys: &[String]) -> bool {
@@ -36,7 +41,9 @@ fn has_key(headers: &HeaderMap, keys: &[String]) -> bool {
 
 /// Compares with every key, each in a time that depends on lengths alone.
 fn is_one_of(key: &[u8], keys: &[String]) -> bool {
-    let equal = keys.iter().map(|known| known.as_bytes().ct_eq(key));
+    // An empty key opens nothing.
+    let keys = keys.iter().filter(|known| !known.trim().is_empty());
+    let equal = keys.map(|known| known.as_bytes().ct_eq(key));
     equal.fold(Choice::from(0), |found, equal| found | equal).into()
 }
 
@@ -78,6 +85,9 @@ mod tests {
             assert_eq!(has_key(&headers(name, value), &keys), expected, "{name}: {value}");
         }
         assert!(!has_key(&HeaderMap::new(), &keys));
+        let empty = [String::new(), " ".to_owned()];
+        assert!(!has_key(&headers("x-api-key", ""), &empty));
+        assert!(!has_key(&headers("authorization", "Bearer "), &empty));
     }
 
     #[test]

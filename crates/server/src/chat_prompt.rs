@@ -14,6 +14,9 @@ use crate::{ApiError, ApiResult, LanguageModel};
 /// requests would be equal.
 const BILLING_LINE: &str = "x-anthropic-billing-header";
 
+/// Roles of messages.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
 /// Fields of a chat request that make its prompt. A body with more fields has these in it (`#[serde(flatten)]`).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
 pub struct ChatBody {
@@ -64,15 +67,14 @@ impl ChatPrompt {
     /// 400 if a message is invalid, or the template refuses the conversation.
     pub fn new(model: &LanguageModel, body: &ChatBody) -> ApiResult<Self> {
         blocking(|| {
-            let (conversation, continued) = conversation(body)?;
-            let render =
-                |conversation: &Conversation| Ok::<_, ApiError>(model.format.render(conversation)?);
-            let text = match &continued {
-                None => render(&conversation)?,
-                Some(content) => continue_message(conversation, content, render)?,
-            };
-            let tokens = model.llm.info().model.tokenize_chat(&text);
-            Ok(Self { text, tokens, continues: continued.is_some(), stop: model.format.stop() })
+            let (conversation, continues) = conversation(body)?;
+            let prompt = model.format.prompt(&conversation, continues)?;
+            Ok(Self {
+                text: prompt.text(),
+                tokens: model.llm.info().model.tokenize_marked_chat(&prompt),
+                continues,
+                stop: model.format.stop(),
+            })
         })
     }
 }
@@ -87,15 +89,15 @@ pub(crate) fn blocking<R>(work: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Conversation of a request, and the content of the last message if the answer continues it.
-fn conversation(body: &ChatBody) -> ApiResult<(Conversation, Option<String>)> {
+/// Conversation of a request, and whether the answer continues its last message.
+fn conversation(body: &ChatBody) -> ApiResult<(Conversation, bool)> {
     if body.messages.is_empty() {
         return Err(ApiError::field("messages", "at least one message", "none"));
     }
     let messages = body.messages.iter().enumerate();
     let messages: Vec<Value> =
         messages.map(|(i, message)| checked(i, message)).collect::<ApiResult<_>>()?;
-    let continued = continued(body, &messages)?;
+    let continues = continues(body, &messages)?;
     let mut variables = body.chat_template_kwargs.clone().unwrap_or_default();
     if let Some(effort) = &body.reasoning_effort {
         variables.entry("reasoning_effort").or_insert_with(|| effort.as_str().into());
@@ -110,55 +112,33 @@ fn conversation(body: &ChatBody) -> ApiResult<(Conversation, Option<String>)> {
         messages,
         tools: list(&body.tools),
         documents: list(&body.documents),
-        add_generation_prompt: continued.is_none() && body.add_generation_prompt.unwrap_or(true),
+        add_generation_prompt: !continues && body.add_generation_prompt.unwrap_or(true),
         now: None,
         variables,
     };
-    Ok((conversation, continued))
+    Ok((conversation, continues))
 }
 
-/// Content of the last message, if the answer continues it: the assistant's, without calls of tools.
-fn continued(body: &ChatBody, messages: &[Value]) -> ApiResult<Option<String>> {
+/// Whether the answer continues the last message: the assistant's, without calls of tools.
+fn continues(body: &ChatBody, messages: &[Value]) -> ApiResult<bool> {
     let last = messages.last().filter(|last| {
         last["role"] == "assistant"
             && last.get("tool_calls").is_none_or(|calls| calls == &Value::Array(Vec::new()))
     });
-    let content = last.and_then(|last| last["content"].as_str()).map(str::to_owned);
-    match (body.continue_final_message, content) {
-        (Some(false), _) | (None, None) => Ok(None),
-        (Some(true), None) => {
+    let can = last.is_some_and(|last| last["content"].is_string());
+    match (body.continue_final_message, can) {
+        (Some(true), false) => {
             let expected = "a text of the assistant as the last message";
             Err(ApiError::field("continue_final_message", expected, "another message"))
         }
-        (Some(true), Some(_)) if body.add_generation_prompt == Some(true) => Err(ApiError::field(
+        (Some(true), true) if body.add_generation_prompt == Some(true) => Err(ApiError::field(
             "continue_final_message",
             "false with `add_generation_prompt`",
             "both true",
         )),
-        (None, Some(_)) if body.add_generation_prompt == Some(true) => Ok(None),
-        (_, content) => Ok(content),
+        (None, true) => Ok(body.add_generation_prompt != Some(true)),
+        (wanted, can) => Ok(can && wanted == Some(true)),
     }
-}
-
-/// Renders a conversation whose last message goes on: the text up to the end of its content, without the tokens that
-/// end a message.
-fn continue_message(
-    mut conversation: Conversation,
-    content: &str,
-    render: impl Fn(&Conversation) -> ApiResult<String>,
-) -> ApiResult<String> {
-    let mut text = render(&conversation)?;
-    // Templates may strip white space.
-    for content in [content, content.trim_end(), content.trim()] {
-        if let Some(start) = text.rfind(content).filter(|_| !content.trim().is_empty()) {
-            text.truncate(start + content.len());
-            return Ok(text);
-        }
-    }
-    // An empty message, or one that the template changes: it follows the prompt of an answer.
-    conversation.messages.pop();
-    conversation.add_generation_prompt = true;
-    Ok(render(&conversation)? + content)
 }
 
 /// A message as templates expect it: a known role, content as one string.
@@ -175,6 +155,10 @@ fn checked(index: usize, message: &Value) -> ApiResult<Value> {
             return Err(ApiError::field(&format!("{name}.role"), "a string", got));
         }
     };
+    if !ROLES.contains(&role.as_str()) {
+        let expected = format!("`{}`", ROLES.join("`, `"));
+        return Err(ApiError::field(&format!("{name}.role"), &expected, format!("`{role}`")));
+    }
     let role = if role == "developer" { "system".to_owned() } else { role };
     let content = text_of(fields.get("content"), &format!("{name}.content"))?;
     let has_calls =
@@ -250,9 +234,9 @@ pub(crate) fn kind_of(value: &Value) -> &'static str {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use stonechat::text::{ChatTemplate, Conversation};
+    use stonechat::text::ChatTemplate;
 
-    use super::{ChatBody, continue_message, conversation};
+    use super::{ChatBody, conversation};
 
     fn body(value: Value) -> ChatBody {
         serde_json::from_value(value).unwrap()
@@ -271,11 +255,10 @@ mod tests {
     /// Text with `ChatML`.
     fn rendered(value: Value) -> String {
         let template = ChatTemplate::builtin("chatml", "", "").unwrap();
-        let (conversation, continued) = conversation(&body(value)).unwrap();
-        let render = |conversation: &Conversation| Ok(template.render(conversation)?);
-        match continued {
-            Some(content) => continue_message(conversation, &content, render).unwrap(),
-            None => render(&conversation).unwrap(),
+        let (conversation, continues) = conversation(&body(value)).unwrap();
+        match continues {
+            true => template.render_continued(&conversation).unwrap(),
+            false => template.render(&conversation).unwrap(),
         }
     }
 
@@ -303,6 +286,10 @@ mod tests {
         refused(
             json!({"messages": [{"content": "hi"}]}),
             "`messages[0].role`: expected a string, got nothing",
+        );
+        refused(
+            json!({"messages": [{"role": "wizard", "content": "hi"}]}),
+            "`messages[0].role`: expected `system`, `developer`, `user`, `assistant`, `tool`, `function`, got `wizard`",
         );
         refused(
             json!({"messages": [{"role": "user"}]}),

@@ -21,6 +21,10 @@ pub struct ApiError {
     retry_after: Option<u64>,
 }
 
+/// Message of an error, an extension of its response for the log.
+#[derive(Debug, Clone)]
+pub(crate) struct Reason(pub(crate) String);
+
 /// Result of a handler.
 pub type ApiResult<T> = Result<T, ApiError>;
 
@@ -98,6 +102,18 @@ impl ApiError {
     pub fn media_type(expected: &str, got: &str) -> Self {
         let message = format!("`Content-Type`: expected {expected}, got `{got}`");
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+    }
+
+    /// 415 `invalid_request_error` of a compressed body.
+    pub(crate) fn content_encoding(got: &str) -> Self {
+        let message = format!("`Content-Encoding`: expected none, got `{got}`");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+    }
+
+    /// 408 `invalid_request_error`.
+    pub(crate) fn body_timed_out() -> Self {
+        let message = "the body of the request did not arrive in time";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
     }
 
     /// 429 `rate_limit_error` with `Retry-After`.
@@ -188,6 +204,7 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
+        response.extensions_mut().insert(Reason(self.message));
         response
     }
 }

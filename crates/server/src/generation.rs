@@ -8,7 +8,7 @@ mod run;
 mod stream;
 mod timings;
 
-pub(crate) use fields::{GenerationFields, Parsed};
+pub(crate) use fields::{GenerationFields, Parsed, part};
 pub(crate) use probabilities::{chat_logprobs, completion_logprobs, native_probabilities};
 pub(crate) use prompt::prompts;
 pub(crate) use run::{Step, TextRun};

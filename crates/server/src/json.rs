@@ -2,7 +2,7 @@
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, ORIGIN};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -15,7 +15,7 @@ pub const MAX_NESTING: usize = 64;
 
 /// A JSON body, in both directions.
 ///
-/// As an extractor: the content type is `application/json` or absent; at most [`ServerOptions::max_body_size`] bytes
+/// As an extractor: the content type is `application/json` or absent, or curl's default; at most [`ServerOptions::max_body_size`] bytes
 /// and [`MAX_NESTING`] levels. As a response: `application/json` with status 200.
 ///
 /// [`ServerOptions::max_body_size`]: crate::ServerOptions::max_body_size
@@ -32,13 +32,22 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
     }
 }
 
-/// Refuses other media types than JSON. curl's default for `-d` passes, as it does at llama-server.
+/// Refuses other media types than JSON. None, and curl's default for `-d`, pass as they do at llama-server, but not from a
+/// browser: a page of any site may send those without a preflight request.
 fn check_media_type(request: &Request) -> Result<(), ApiError> {
-    let Some(got) = request.headers().get(CONTENT_TYPE) else { return Ok(()) };
+    let headers = request.headers();
+    let is_browser = headers.contains_key(ORIGIN) || headers.contains_key("sec-fetch-site");
+    let Some(got) = headers.get(CONTENT_TYPE) else {
+        return if is_browser {
+            Err(ApiError::media_type("application/json", "none"))
+        } else {
+            Ok(())
+        };
+    };
     let got = String::from_utf8_lossy(got.as_bytes());
     let essence = got.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let is_json = essence == "application/json" || essence.ends_with("+json");
-    let is_default = essence == "application/x-www-form-urlencoded" || essence == "text/plain";
+    let is_default = essence == "application/x-www-form-urlencoded" && !is_browser;
     if is_json || is_default {
         return Ok(());
     }

@@ -13,7 +13,9 @@
 //! | `chat_prompt` | from the body of a chat request to its prompt |
 //! | `metrics` | Prometheus metrics |
 //! | `otlp` | spans of requests for an OpenTelemetry collector |
-//! | `server`, `listen`, `auth`, `trace` | sockets, TLS, shutdown; API keys; the log of requests |
+//! | `server`, `listen`, `write_limit` | sockets, TLS, slow readers, shutdown |
+//! | `incoming`, `auth`, `trace` | hosts, origins and times of bodies; API keys; the log of requests |
+//! | `audio_memory` | memory of uploads |
 //!
 //! ```no_run
 //! use stonechat_server::{ModelOption, Server, ServerOptions};
@@ -27,13 +29,16 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod audio_memory;
 mod auth;
 mod chat_prompt;
 mod deadline;
 mod error;
 mod generation;
 mod ids;
+mod incoming;
 mod json;
+mod limits;
 mod listen;
 mod metrics;
 mod models;
@@ -45,6 +50,7 @@ mod server;
 mod sse;
 mod state;
 mod trace;
+mod write_limit;
 
 pub use app::router;
 pub use auth::read_keys;

@@ -80,6 +80,15 @@ impl Listener {
         }
     }
 
+    /// Address of a TCP socket.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok(),
+            #[cfg(unix)]
+            Self::Unix(..) => None,
+        }
+    }
+
     /// Accepts a connection; TLS begins later, so that a slow client holds nobody up.
     pub(crate) async fn accept(&self) -> io::Result<Stream> {
         match self {
@@ -145,6 +154,15 @@ impl Stream {
         stream.set_nodelay(true)?;
         Ok(Self::Tcp(stream))
     }
+    /// Address of the client; `None` for a unix socket.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(stream) => stream.peer_addr().ok(),
+            Self::Tls(stream) => stream.get_ref().0.peer_addr().ok(),
+            #[cfg(unix)]
+            Self::Unix(_) => None,
+        }
+    }
 
     /// Begins TLS, if there is an acceptor; unix sockets have none.
     pub(crate) async fn secured(self, tls: Option<&TlsAcceptor>) -> io::Result<Self> {
@@ -166,7 +184,8 @@ pub(crate) fn tls(options: &ServerOptions) -> Result<Option<TlsAcceptor>, Server
         return Err(error(certificate, "expected a certificate in PEM, got none".to_owned()));
     }
     let private = PrivateKeyDer::from_pem_file(key);
-    let private = private.map_err(|reason| error(key, reason.to_string()))?;
+    let private =
+        private.map_err(|reason| error(key, format!("expected a private key in PEM: {reason}")))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|reason| error(key, reason.to_string()))?

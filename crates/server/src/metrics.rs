@@ -204,9 +204,13 @@ impl Metrics {
         self.audio.waiting_seconds.get_or_create(&label).set(seconds);
     }
 
-    /// Records a response. `route` is a pattern of the router, so that the number of labels is bounded.
+    /// Records a response. `route` is a pattern of the router, and an unknown method counts as `OTHER`, so that the number
+    /// of labels is bounded.
     pub fn http(&self, method: &str, route: &str, status: u16, duration: Duration) {
-        let (method, route) = (method.to_owned(), route.to_owned());
+        const METHODS: [&str; 9] =
+            ["GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT"];
+        let method = METHODS.into_iter().find(|known| *known == method).unwrap_or("OTHER");
+        let route = route.to_owned();
         let label = RouteLabel { route: route.clone() };
         self.server.http.get_or_create(&HttpLabels { method, route, status }).inc();
         self.server.http_seconds.get_or_create(&label).observe(duration.as_secs_f64());

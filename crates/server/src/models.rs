@@ -315,7 +315,8 @@ impl ServerModels {
         deadline: Option<Instant>,
     ) -> Result<Lease<EngineLoader>, ApiError> {
         let id = self.find(name, kind).await?;
-        let limit = self.options.load_timeout.map(|timeout| Instant::now() + timeout);
+        let limit =
+            self.options.load_timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let until = [deadline, limit].into_iter().flatten().min();
         self.registry.open(id, until).await.map_err(|error| match error {
             OpenError::Failed(reason) => {

@@ -128,10 +128,18 @@ pub struct ServerOptions {
     pub max_audio_size: usize,
     /// Maximum seconds of an uploaded recording.
     pub max_audio_seconds: u64,
+    /// Bytes of memory for the files and samples of all uploads; more get 503.
+    pub max_audio_memory: u64,
     /// Maximum open connections; further ones wait in the backlog of the socket.
     pub max_connections: usize,
     /// Time in which a client must send the headers of a request; an idle connection is closed after it, too.
     pub header_timeout: Duration,
+    /// Time in which the body of a request must arrive.
+    pub body_timeout: Duration,
+    /// Time in which the next part of a body must arrive.
+    pub body_idle_timeout: Duration,
+    /// Time in which a client must read a part of its answer.
+    pub write_timeout: Duration,
     /// Time after SIGTERM in which running requests may end.
     pub stop_timeout: Duration,
     /// Interval of comments in a stream that has no data.
@@ -171,8 +179,12 @@ impl Default for ServerOptions {
             max_body_size: 32 << 20,
             max_audio_size: 512 << 20,
             max_audio_seconds: 4 * 3600,
+            max_audio_memory: 2 << 30,
             max_connections: 1024,
             header_timeout: Duration::from_secs(60),
+            body_timeout: Duration::from_secs(600),
+            body_idle_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(60),
             stop_timeout: Duration::from_secs(10),
             sse_ping_interval: Some(Duration::from_secs(30)),
             metrics: false,
@@ -184,8 +196,8 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// Time at which a request that arrives now must have ended.
+    /// Time at which a request that arrives now must have ended; `None` beyond all times.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.request_timeout.map(|timeout| Instant::now() + timeout)
+        self.request_timeout.and_then(|timeout| Instant::now().checked_add(timeout))
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -16,8 +17,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt;
 
+use crate::incoming::Peer;
 use crate::listen::{self, Listener, Stream};
+use crate::write_limit::WriteLimit;
 use crate::{AppState, LoadError, ServerOptions, router};
 
 /// Time in which a client must finish the handshake of TLS.
@@ -51,6 +55,9 @@ pub enum ServerError {
         /// Cause.
         reason: String,
     },
+    /// A key that anybody has.
+    #[error("API keys: expected keys, got an empty one")]
+    EmptyKey,
     /// A model that was named at the start cannot be opened.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -70,6 +77,7 @@ struct Connections {
     tls: Option<TlsAcceptor>,
     permits: Arc<Semaphore>,
     header_timeout: Duration,
+    write_timeout: Duration,
     /// Whether the server stops.
     stopped: watch::Receiver<bool>,
 }
@@ -86,11 +94,15 @@ impl Server {
     /// # Errors
     /// If an address is in use, a file of TLS or a model cannot be read.
     pub async fn bind(options: ServerOptions) -> Result<Self, ServerError> {
+        if options.api_keys.iter().any(|key| key.trim().is_empty()) {
+            return Err(ServerError::EmptyKey);
+        }
         let tls = listen::tls(&options)?;
         let mut listeners = Vec::new();
         for host in &options.hosts {
             listeners.push(Listener::bind(host, options.port).await?);
         }
+        warn_if_open(&listeners, &options);
         let state = AppState::new(options, Handle::current())?;
         Ok(Self { state, listeners, tls })
     }
@@ -121,6 +133,7 @@ impl Server {
             tls,
             permits: Arc::new(Semaphore::new(options.max_connections)),
             header_timeout: options.header_timeout,
+            write_timeout: options.write_timeout,
             stopped,
         };
         let mut loops = JoinSet::new();
@@ -171,11 +184,24 @@ impl Server {
     }
 }
 
+/// Warns of addresses from which strangers may use the server.
+fn warn_if_open(listeners: &[Listener], options: &ServerOptions) {
+    let addresses = listeners.iter().filter_map(Listener::address);
+    for address in addresses.filter(|address| !address.ip().to_canonical().is_loopback()) {
+        if options.api_keys.is_empty() {
+            tracing::warn!("no API key is set: anybody who reaches {address} can use the server");
+        }
+    }
+}
+
 /// Accepts connections until the server stops, then those that the socket had already queued. Returns the tasks of
 /// open connections.
 async fn accept_all(listener: Listener, connections: Connections) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let mut stopped = connections.stopped.clone();
+    let address = listener.address();
+    let is_loopback = address.is_some_and(|address| address.ip().to_canonical().is_loopback());
+    let peer = move |stream: &Stream| Peer { address: stream.peer(), is_loopback };
     loop {
         let permit = tokio::select! {
             permit = Arc::clone(&connections.permits).acquire_owned() => permit,
@@ -189,7 +215,8 @@ async fn accept_all(listener: Listener, connections: Connections) -> JoinSet<()>
         };
         match stream {
             Ok(stream) => {
-                tasks.spawn(serve(stream, connections.clone(), permit));
+                let peer = peer(&stream);
+                tasks.spawn(serve((stream, peer), connections.clone(), permit));
             }
             Err(error) => {
                 tracing::warn!("cannot accept a connection: {error}");
@@ -200,10 +227,10 @@ async fn accept_all(listener: Listener, connections: Connections) -> JoinSet<()>
     }
     // Clients whose connection the kernel has accepted would see it reset.
     for stream in listener.close() {
-        let connections = connections.clone();
+        let (connections, peer) = (connections.clone(), peer(&stream));
         tasks.spawn(async move {
             if let Ok(permit) = Arc::clone(&connections.permits).acquire_owned().await {
-                serve(stream, connections, permit).await;
+                serve((stream, peer), connections, permit).await;
             }
         });
     }
@@ -211,14 +238,26 @@ async fn accept_all(listener: Listener, connections: Connections) -> JoinSet<()>
 }
 
 /// Serves the requests of one connection.
-async fn serve(stream: Stream, connections: Connections, permit: OwnedSemaphorePermit) {
-    let Connections { router, tls, header_timeout, mut stopped, .. } = connections;
+async fn serve(
+    (stream, peer): (Stream, Peer),
+    connections: Connections,
+    permit: OwnedSemaphorePermit,
+) {
+    let Connections { router, tls, header_timeout, write_timeout, mut stopped, .. } = connections;
     let handshake = timeout(HANDSHAKE_TIMEOUT, stream.secured(tls.as_ref())).await;
     let stream = match handshake {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!("no TLS: {error}"),
+        Ok(Err(error)) => {
+            let client = peer.address.map(|address| address.to_string());
+            return tracing::info!(client, "expected TLS, got other bytes: {error}");
+        }
         Err(_) => return tracing::debug!("the handshake of TLS took too long"),
     };
+    let router = router.map_request(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        request
+    });
+    let stream = WriteLimit::new(stream, write_timeout);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)

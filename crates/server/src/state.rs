@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use crate::audio_memory::AudioMemory;
 use crate::{ApiError, ApiResult};
 use crate::{LanguageGuard, LoadError, Metrics, ServerModels, ServerOptions, SpeechGuard};
 
@@ -23,6 +24,7 @@ struct Shared {
     started_unix: u64,
     is_ready: watch::Sender<bool>,
     is_stopping: AtomicBool,
+    audio_memory: AudioMemory,
 }
 
 impl AppState {
@@ -36,6 +38,7 @@ impl AppState {
         let models = ServerModels::new(Arc::clone(&options), Arc::clone(&metrics), runtime)?;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Self(Arc::new(Shared {
+            audio_memory: AudioMemory::new(options.max_audio_memory),
             options,
             models,
             metrics,
@@ -72,6 +75,11 @@ impl AppState {
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.0.metrics
+    }
+
+    /// Memory of uploads.
+    pub(crate) fn audio_memory(&self) -> &AudioMemory {
+        &self.0.audio_memory
     }
 
     /// Time of the start.

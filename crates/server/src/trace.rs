@@ -1,5 +1,6 @@
 //! Log of requests, their identifiers, metrics and traces; errors of the framework in the shape of the API.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, HttpBody};
@@ -9,7 +10,9 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use crate::error::Reason;
 use crate::ids::new_id;
+use crate::incoming::Peer;
 use crate::otlp::RequestTrace;
 use crate::{ApiError, AppState};
 
@@ -46,6 +49,8 @@ pub(crate) async fn log(
         trace,
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
+        client: request.extensions().get().and_then(|peer: &Peer| peer.address),
+        reason: None,
         route: route.unwrap_or_else(|| "unknown".to_owned()),
         id,
         start,
@@ -54,6 +59,7 @@ pub(crate) async fn log(
     };
     let mut response = with_shape(next.run(request).await).await;
     end.status = Some(response.status());
+    end.reason = response.extensions_mut().remove::<Reason>().map(|reason| reason.0);
     let headers = response.headers_mut();
     headers.insert(SERVER, HeaderValue::from_static(SERVER_NAME));
     if end.state.is_stopping() {
@@ -98,6 +104,9 @@ struct End {
     state: AppState,
     trace: RequestTrace,
     method: String,
+    client: Option<SocketAddr>,
+    /// Message of an error.
+    reason: Option<String>,
     path: String,
     route: String,
     id: String,
@@ -121,10 +130,12 @@ impl Drop for End {
         self.trace.end(status, status == CLIENT_GONE);
         tracing::info!(
             id = self.id,
+            client = self.client.map(|address| address.to_string()),
             method = self.method,
             path = self.path,
             status,
             seconds = duration.as_secs_f64(),
+            reason = self.reason,
             "request"
         );
     }

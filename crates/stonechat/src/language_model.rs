@@ -142,22 +142,22 @@ impl Llm {
             let prompt = chat_format.tokenize(model, &messages, variables)?;
             Ok(LlmRequest::new(prompt, options))
         };
-        self.text(request(), true)
+        self.text(request())
     }
 
     /// Continues a text, without a chat template. A grammar is compiled by [`LlmInfo::model`]. Guidance needs a [`Session`](crate::llm::Session).
     pub fn complete(&self, prompt: impl Into<String>, options: GenerateOptions) -> Generation {
         let prompt = self.info.model.tokenize_prompt(&prompt.into());
-        self.text(Ok(LlmRequest::new(prompt, options)), false)
+        self.text(Ok(LlmRequest::new(prompt, options)))
     }
 
-    /// One text; `is_chat` drops the blanks with which some models begin an answer.
-    fn text(&self, request: Result<LlmRequest, Error>, is_chat: bool) -> Generation {
+    /// One text.
+    fn text(&self, request: Result<LlmRequest, Error>) -> Generation {
         let request = request.and_then(|request| request.schedule(&self.info.model));
         match request {
             Ok(request) => self.engine.submit(|sender| Query::Run {
                 requests: vec![request],
-                sink: Box::new(Pieces::new(sender, is_chat)),
+                sink: Box::new(Pieces::new(sender)),
             }),
             Err(error) => Job::failed(self.engine.clone(), error),
         }

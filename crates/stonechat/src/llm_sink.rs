@@ -26,15 +26,12 @@ pub(crate) trait Sink: fmt::Debug + Send {
 #[derive(Debug)]
 pub(crate) struct Pieces {
     sender: JobSender<String, Completion>,
-    /// Whether blanks before the first piece are dropped: some models begin an answer with one.
-    trims_start: bool,
-    is_at_start: bool,
     completion: Option<Completion>,
 }
 
 impl Pieces {
-    pub(crate) fn new(sender: JobSender<String, Completion>, trims_start: bool) -> Self {
-        Self { sender, trims_start, is_at_start: true, completion: None }
+    pub(crate) fn new(sender: JobSender<String, Completion>) -> Self {
+        Self { sender, completion: None }
     }
 }
 
@@ -45,20 +42,10 @@ impl Sink for Pieces {
 
     fn take(&mut self, _: usize, event: RequestEvent<'_>) {
         match event {
-            RequestEvent::Text { accepted, .. } => {
-                let trims = self.trims_start && self.is_at_start;
-                let text = if trims { accepted.text.trim_start() } else { &accepted.text };
-                if !text.is_empty() {
-                    self.is_at_start = false;
-                    self.sender.send(text.to_owned());
-                }
+            RequestEvent::Text { accepted, .. } if !accepted.text.is_empty() => {
+                self.sender.send(accepted.text.clone());
             }
-            RequestEvent::Ended { mut completion, .. } => {
-                if self.trims_start {
-                    completion.text = completion.text.trim_start().to_owned();
-                }
-                self.completion = Some(completion);
-            }
+            RequestEvent::Ended { completion, .. } => self.completion = Some(completion),
             _ => {}
         }
     }

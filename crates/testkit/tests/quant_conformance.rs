@@ -44,7 +44,7 @@ fn multiply(
     epilogue: Epilogue<'_>,
 ) {
     let Case { dtype, n, k, .. } = *case;
-    let Some(mut w) = PackedMatrix::zeroed(cpu.isa, dtype, n, k) else {
+    let Some(mut w) = PackedMatrix::zeroed(cpu.isa, dtype, n, k).unwrap() else {
         return matmul(cpu, out, x, QuantMatrix::new(dtype, n, k, bytes).unwrap(), epilogue);
     };
     w.pack(cpu, 0, bytes);

@@ -94,17 +94,23 @@ impl ByteLevel {
         self.encode_around(text, self.matcher(cell, parse_special))
     }
 
+    /// Token ids of `text`, in which special tokens with `marker` in them are ordinary text.
+    pub(crate) fn encode_marked(&self, text: &str, marker: &str) -> Vec<u32> {
+        let mut ids = Vec::new();
+        let all = self.matcher(&self.matchers.all, true);
+        encode_between(text, all, &mut ids, |part, ids| {
+            if part.contains(marker) {
+                ids.extend(self.encode(&part.replace(marker, ""), false));
+            } else {
+                self.encode_plain(part, ids);
+            }
+        });
+        ids
+    }
+
     fn encode_around(&self, text: &str, matcher: Option<&Matcher>) -> Vec<u32> {
         let mut ids = Vec::new();
-        let mut start = 0;
-        if let Some(Matcher { finder, ids: added_ids }) = matcher {
-            for found in finder.find_iter(text) {
-                self.encode_plain(&text[start..found.start()], &mut ids);
-                ids.push(added_ids[found.pattern().as_usize()]);
-                start = found.end();
-            }
-        }
-        self.encode_plain(&text[start..], &mut ids);
+        encode_between(text, matcher, &mut ids, |part, ids| self.encode_plain(part, ids));
         ids
     }
 
@@ -173,4 +179,22 @@ impl ByteLevel {
         let added = self.added.last_key_value().map_or(0, |(&id, _)| id as usize + 1);
         self.vocab.len().max(added)
     }
+}
+
+/// Adds the tokens that `matcher` finds, and what `encode` adds for the text between them.
+fn encode_between(
+    text: &str,
+    matcher: Option<&Matcher>,
+    ids: &mut Vec<u32>,
+    mut encode: impl FnMut(&str, &mut Vec<u32>),
+) {
+    let mut start = 0;
+    if let Some(Matcher { finder, ids: added_ids }) = matcher {
+        for found in finder.find_iter(text) {
+            encode(&text[start..found.start()], ids);
+            ids.push(added_ids[found.pattern().as_usize()]);
+            start = found.end();
+        }
+    }
+    encode(&text[start..], ids);
 }

@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 pub use capabilities::ChatTemplateCapabilities;
 
 use crate::error::{Error, Result};
+use crate::marked_text::{MarkedText, SpecialTexts, unused_marker};
 
 /// Input of a template: messages in the form of OpenAI's chat API, tools, and further variables.
 ///
@@ -95,6 +96,12 @@ impl fmt::Debug for ChatTemplate {
 }
 
 const NAME: &str = "chat";
+
+/// White space that no template writes.
+const TRIMMED: char = '\u{1f}';
+
+/// Most special tokens in what the assistant said that a template is asked about.
+const MAX_SAID: usize = 16;
 
 type Code<'a> = (Instructions<'a>, BTreeMap<&'a str, Instructions<'a>>);
 
@@ -158,6 +165,79 @@ impl ChatTemplate {
     pub fn render(&self, conversation: &Conversation) -> Result<String> {
         let fitted = self.capabilities.fit(conversation);
         self.render_unchanged(&fitted)
+    }
+
+    /// The prompt up to the end of the last message, whose content is a string: the text that a model
+    /// continues. It is what comes before a unique end of the content; trailing white space is cut
+    /// where the template trims it.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn render_continued(&self, conversation: &Conversation) -> Result<String> {
+        let mut conversation = conversation.clone();
+        conversation.add_generation_prompt = false;
+        let Some(last) = conversation.messages.last_mut() else {
+            return self.render(&conversation);
+        };
+        let content = last["content"].as_str().unwrap_or_default().to_owned();
+        if !content.trim().is_empty() {
+            let end = unused_marker(&conversation, &self.source);
+            if let Some(last) = conversation.messages.last_mut() {
+                last["content"] = format!("{content}{end}{TRIMMED}").into();
+            }
+            let text = self.render(&conversation)?;
+            if let Some((start, rest)) = text.rsplit_once(&end) {
+                let start = if rest.starts_with(TRIMMED) { start } else { start.trim_end() };
+                return Ok(start.to_owned());
+            }
+        }
+        // An empty message, or one that the template changes: it follows the prompt of an answer.
+        conversation.messages.pop();
+        conversation.add_generation_prompt = true;
+        Ok(self.render(&conversation)? + &content)
+    }
+
+    /// The prompt of [`render`](Self::render), or with `continues` of
+    /// [`render_continued`](Self::render_continued), in which only the template's own text and the
+    /// tokens that it looks for in what the assistant said are special tokens.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn render_marked(
+        &self,
+        conversation: &Conversation,
+        specials: &SpecialTexts,
+        continues: bool,
+    ) -> Result<MarkedText> {
+        let render = |conversation: &Conversation| match continues {
+            true => self.render_continued(conversation),
+            false => self.render(conversation),
+        };
+        let marker = unused_marker(conversation, &self.source);
+        let marked = |kept: &[usize]| match specials.mark(conversation, &marker, kept) {
+            Some(marked) => render(&marked),
+            None => render(conversation),
+        };
+        let said = specials.said(conversation);
+        let text = if said.is_empty() {
+            marked(&[])?
+        } else {
+            let unmarked = marked(&said)?.replace(&marker, "");
+            let is_same = |kept: &[usize]| {
+                marked(kept).ok().filter(|text| text.replace(&marker, "") == unmarked)
+            };
+            match is_same(&[]) {
+                Some(text) => text,
+                None => {
+                    let others = |one: usize| said.iter().copied().filter(move |&it| it != one);
+                    let is_read =
+                        |&one: &usize| is_same(&others(one).collect::<Vec<_>>()).is_none();
+                    let read = said.iter().copied().take(MAX_SAID).filter(is_read);
+                    marked(&read.collect::<Vec<_>>())?
+                }
+            }
+        };
+        Ok(MarkedText::new(text, marker))
     }
 
     /// The prompt of `conversation`, its messages exactly as they are: the result of transformers'

@@ -116,19 +116,41 @@ impl Ggml {
 
     /// Token ids of `text`, as `llama_tokenize` gives them.
     pub(crate) fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
+        self.tokenize_fragments(add_special, |ids| {
+            self.encode_fragments(text, parse_special, ids, |part, after_special, ids| {
+                self.encode_part(part, after_special, ids);
+            });
+        })
+    }
+
+    /// Token ids of `text`, in which special tokens with `marker` in them are ordinary text.
+    pub(crate) fn tokenize_marked(&self, text: &str, marker: &str, add_special: bool) -> Vec<u32> {
+        self.tokenize_fragments(add_special, |ids| {
+            self.encode_fragments(text, true, ids, |part, after_special, ids| {
+                if !part.contains(marker) {
+                    return self.encode_part(part, after_special, ids);
+                }
+                let part = part.replace(marker, "");
+                self.encode_fragments(&part, false, ids, |part, follows, ids| {
+                    // The first part of a text in parts follows what the whole follows.
+                    self.encode_part(part, after_special && follows, ids);
+                });
+            });
+        })
+    }
+
+    /// The ids that `encode` adds, in the special tokens that the vocabulary puts around a text.
+    fn tokenize_fragments(
+        &self,
+        add_special: bool,
+        encode: impl FnOnce(&mut Vec<u32>),
+    ) -> Vec<u32> {
         let mut ids = Vec::new();
         let is_words = matches!(self.method, Method::Words(_));
         if add_special && (self.flags.add_bos || is_words) {
             ids.extend(self.special.bos);
         }
-        let mut after_special = true;
-        for fragment in self.partition.cut(&self.tokens, text, parse_special) {
-            match fragment {
-                Fragment::Token(id) => ids.push(id),
-                Fragment::Text(part) => self.encode_part(part, after_special, &mut ids),
-            }
-            after_special = matches!(fragment, Fragment::Token(_));
-        }
+        encode(&mut ids);
         if add_special {
             if is_words {
                 ids.extend(self.special.sep);
@@ -137,6 +159,25 @@ impl Ggml {
             }
         }
         ids
+    }
+
+    /// Adds the tokens at which `text` is cut, and what `encode` adds for each part between them, of which it learns
+    /// whether a token comes before it.
+    fn encode_fragments(
+        &self,
+        text: &str,
+        parse_special: bool,
+        ids: &mut Vec<u32>,
+        mut encode: impl FnMut(&str, bool, &mut Vec<u32>),
+    ) {
+        let mut after_special = true;
+        for fragment in self.partition.cut(&self.tokens, text, parse_special) {
+            match fragment {
+                Fragment::Token(id) => ids.push(id),
+                Fragment::Text(part) => encode(part, after_special, ids),
+            }
+            after_special = matches!(fragment, Fragment::Token(_));
+        }
     }
 
     fn encode_part(&self, part: &str, after_special: bool, ids: &mut Vec<u32>) {

@@ -104,6 +104,31 @@ impl HfTokenizers {
             .map_or_else(|_| Vec::new(), |encoding| encoding.get_ids().to_vec())
     }
 
+    /// Token ids of `text`, in which special tokens with `marker` in them are ordinary text.
+    pub(crate) fn tokenize_marked(&self, text: &str, marker: &str, add_special: bool) -> Vec<u32> {
+        let around = if add_special { self.tokenize("", true, true) } else { Vec::new() };
+        // Tokens around an empty text: one that starts it, one that ends it.
+        let (mut ids, ends) = match around.split_first() {
+            Some((&first, ends)) => (vec![first], ends),
+            None => (Vec::new(), &[][..]),
+        };
+        let mut rest = text;
+        loop {
+            let found = self.specials().filter_map(|(id, name)| Some((rest.find(name)?, id, name)));
+            let first = found.min_by_key(|&(at, _, name)| (at, usize::MAX - name.len()));
+            let end = first.map_or(rest.len(), |(at, ..)| at);
+            let part = rest[..end].replace(marker, "");
+            if !part.is_empty() {
+                ids.extend(self.tokenize(&part, false, false));
+            }
+            let Some((at, id, name)) = first else { break };
+            ids.push(id);
+            rest = &rest[at + name.len()..];
+        }
+        ids.extend(ends);
+        ids
+    }
+
     pub(crate) fn piece(&self, id: u32, with_special: bool) -> Option<&[u8]> {
         if !with_special && self.is_special(id) {
             return None;

@@ -25,6 +25,7 @@ mod ggml;
 mod hf_json;
 #[cfg(feature = "tokenizers")]
 mod hf_tokenizers;
+mod marked_text;
 mod merge;
 #[cfg(not(feature = "tokenizers"))]
 mod no_tokenizers;
@@ -38,6 +39,7 @@ pub use detokenize::StreamDecoder;
 pub use edit_distance::prefix_distances;
 pub use error::{Error, Result};
 pub use ggml::{FimTokens, GgmlVocabulary};
+pub use marked_text::{MarkedText, SpecialTexts};
 pub use tokenizer::Tokenizer;
 
 #[cfg(not(feature = "tokenizers"))]

@@ -18,6 +18,10 @@ impl HfTokenizers {
         match *self {}
     }
 
+    pub(crate) fn tokenize_marked(&self, _text: &str, _marker: &str, _add: bool) -> Vec<u32> {
+        match *self {}
+    }
+
     pub(crate) fn piece(&self, _id: u32, _with_special: bool) -> Option<&[u8]> {
         match *self {}
     }

@@ -4,6 +4,7 @@ use crate::byte_level::ByteLevel;
 use crate::error::{Error, Result};
 use crate::ggml::{FimTokens, Ggml, GgmlVocabulary, Special};
 use crate::hf_tokenizers::HfTokenizers;
+use crate::marked_text::MarkedText;
 
 /// A tokenizer, whatever its vocabulary was read from.
 ///
@@ -112,6 +113,20 @@ impl Tokenizer {
             Kind::ByteLevel(byte_level) => byte_level.encode(text, parse_special),
             Kind::Ggml(ggml) => ggml.tokenize(text, add_special, parse_special),
             Kind::Hf(hf) => hf.tokenize(text, add_special, parse_special),
+        }
+    }
+
+    /// Token ids of a text, in which the text of a special token becomes that token unless it is
+    /// marked; `add_special` as in [`tokenize`](Self::tokenize).
+    pub fn tokenize_marked(&self, text: &MarkedText, add_special: bool) -> Vec<u32> {
+        let (text, marker) = text.parts();
+        if marker.is_empty() || !text.contains(marker) {
+            return self.tokenize(text, add_special, true);
+        }
+        match &self.kind {
+            Kind::ByteLevel(byte_level) => byte_level.encode_marked(text, marker),
+            Kind::Ggml(ggml) => ggml.tokenize_marked(text, marker, add_special),
+            Kind::Hf(hf) => hf.tokenize_marked(text, marker, add_special),
         }
     }
 

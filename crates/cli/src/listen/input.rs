@@ -10,6 +10,7 @@ use anyhow::Context;
 
 use super::microphone::Microphone;
 use super::pcm::{Pcm, PcmFormat};
+use crate::sniff;
 
 /// Capacity of the channel, at least half a minute. When it is full, a pipe blocks and a microphone drops audio.
 const MAX_BUFFERS: usize = 1024;
@@ -142,6 +143,7 @@ impl Input {
 fn read_standard_input(mut pcm: Pcm, sender: &SyncSender<Message>) {
     let mut bytes = [0; BUFFER_BYTES];
     let mut stdin = io::stdin().lock();
+    let mut is_first = true;
     let last = loop {
         let mut samples = Vec::new();
         match stdin.read(&mut bytes) {
@@ -149,6 +151,12 @@ fn read_standard_input(mut pcm: Pcm, sender: &SyncSender<Message>) {
                 let n_left = pcm.finish(&mut samples);
                 let _ = sender.send(Message::Samples(samples));
                 break Message::End(n_left);
+            }
+            Ok(n) if std::mem::take(&mut is_first) && sniff::container(&bytes[..n]).is_some() => {
+                let got = sniff::container(&bytes[..n]).unwrap_or_default();
+                let hint = "`stonechat transcribe -` takes files, `ffmpeg -i FILE -f s16le -ac 1 -ar 16000 -` decodes them";
+                let text = format!("standard input: expected raw PCM, got {got}: {hint}");
+                break Message::Failed(anyhow::Error::msg(text));
             }
             Ok(n) => match pcm.push(&bytes[..n], &mut samples) {
                 Ok(()) if sender.send(Message::Samples(samples)).is_err() => return,

@@ -21,20 +21,20 @@ use std::{fs, io};
 use anyhow::Context;
 use stonechat::audio::{Audio, Decoder};
 use stonechat::formats::ModelFile;
-use stonechat::whisper::{
-    self, CancelToken, Language, Model, Progress, Timings, Transcriber, Transcript,
-};
+use stonechat::whisper::{self, CancelToken, Model, Progress, Timings, Transcriber, Transcript};
 
 use super::inputs::Input;
-use super::output::Output;
+use super::output::{Output, StandardOutput, Written};
 use super::plan::Plan;
 use super::progress::Overall;
-use super::results::Task;
+use super::remarks;
+use super::results::{Task, Verdict};
 use super::stages::Stages;
 use super::summary::{Outcome, Status};
 use crate::console::Console;
 use crate::device::OpenDevices;
 use crate::load::with_load_stats;
+use crate::recognizer::Recognizer;
 
 /// Name of the reader thread.
 const READER: &str = "reader";
@@ -104,6 +104,10 @@ struct Batch<'a> {
     outcomes: Mutex<Vec<Option<Outcome>>>,
     /// Cancels the reader, whose recordings nobody needs any more.
     stops_reading: AtomicBool,
+    /// Whether results without a record were noted.
+    has_noted_records: AtomicBool,
+    /// Name of the model, if it is English-only and no language was given.
+    english_only: Option<String>,
 }
 
 /// Result of a run.
@@ -116,6 +120,22 @@ pub(super) struct Done {
     pub(super) devices: Option<OpenDevices>,
 }
 
+/// Outcome of an input that is not transcribed, which it prints.
+fn judged(task: &Task, console: &Console) -> Option<Outcome> {
+    match &task.verdict {
+        Verdict::Transcribe => None,
+        Verdict::Skip(note) => {
+            console.note(note);
+            Some(Outcome::new(task, Status::Skipped))
+        }
+        Verdict::Refuse(why) => {
+            let error = anyhow::anyhow!("{}: {why}", task.input.name());
+            let error = Some(console.error(&error));
+            Some(Outcome { error, ..Outcome::new(task, Status::Failed) })
+        }
+    }
+}
+
 /// Transcribes every input without up-to-date results; one that fails does not stop the others.
 /// After `cancel`, no input is started and unfinished ones are dropped. `open` opens the devices of the model.
 pub(super) fn run(
@@ -125,18 +145,9 @@ pub(super) fn run(
     console: &Console,
     cancel: &CancelToken,
 ) -> anyhow::Result<Done> {
-    let is_done = |task: &Task| !plan.overwrite && task.is_up_to_date();
-    let skipped: Vec<bool> = plan.tasks.iter().map(is_done).collect();
-    let outcome =
-        |(task, &skipped): (&Task, &bool)| skipped.then(|| Outcome::new(task, Status::Skipped));
-    let outcomes = plan.tasks.iter().zip(&skipped).map(outcome).collect();
+    let outcomes: Vec<_> = plan.tasks.iter().map(|task| judged(task, console)).collect();
+    let skipped: Vec<bool> = outcomes.iter().map(Option::is_some).collect();
     let to_do: Vec<usize> = (0..plan.tasks.len()).filter(|&index| !skipped[index]).collect();
-    for (task, _) in plan.tasks.iter().zip(&skipped).filter(|(_, skipped)| **skipped) {
-        let name = task.input.name();
-        console.note(&format!(
-            "{name}: skipped, its results are newer (--overwrite transcribes it again)"
-        ));
-    }
     let bytes = |task: &Task| {
         task.input.path().and_then(|path| fs::metadata(path).ok()).map_or(0, |m| m.len())
     };
@@ -152,7 +163,19 @@ pub(super) fn run(
     };
     let overall = Overall::new(console, name, sizes);
     let (outcomes, stops_reading) = (Mutex::new(outcomes), AtomicBool::new(false));
-    let batch = Batch { plan, console, cancel, overall, outcomes, stops_reading };
+    let is_english_only = plan.options.language.is_none() && Recognizer::is_english_only(&file);
+    let english_only = is_english_only.then(|| plan.recognizer.name());
+    let has_noted_records = AtomicBool::new(false);
+    let batch = Batch {
+        plan,
+        console,
+        cancel,
+        overall,
+        outcomes,
+        stops_reading,
+        has_noted_records,
+        english_only,
+    };
     let (mut report, mut devices) = (String::new(), None);
     if !to_do.is_empty() {
         let opened;
@@ -343,7 +366,6 @@ impl Batch<'_> {
         let mut stats = WorkerStats::default();
         while let Some(recording) = self.next(queue) {
             let Recording { index, seconds, .. } = recording;
-            let task = &self.plan.tasks[index];
             let (started, length_s) = (Instant::now(), recording.audio_s());
             stats.reading += Duration::from_secs_f64(seconds);
             stats.audio_s += length_s;
@@ -351,19 +373,9 @@ impl Batch<'_> {
                 self.transcribe_one(&mut engine, index, recording.read.unwrap_or_default());
             let seconds = seconds + started.elapsed().as_secs_f64();
             match result {
-                Ok(transcript) if transcript.cancelled => {}
-                Ok(transcript) => {
-                    let language = Some(transcript.language);
-                    let outcome = Outcome::new(task, Status::Done);
-                    self.finish(index, Outcome { audio_s: length_s, seconds, language, ..outcome });
-                    if let (Some((_, path)), true) =
-                        (task.results.first(), self.plan.tasks.len() > 1)
-                    {
-                        let (name, path) = (task.input.name(), path.display());
-                        self.console.note(&format!(
-                            "{name}: `{path}`, {length_s:.1} s of audio in {seconds:.1} s"
-                        ));
-                    }
+                Ok((transcript, _)) if transcript.cancelled => {}
+                Ok((transcript, written)) => {
+                    self.succeed(index, &transcript, written, length_s, seconds);
                 }
                 Err(error) => self.fail(index, error, length_s, seconds),
             }
@@ -378,28 +390,39 @@ impl Batch<'_> {
         engine: &mut Transcriber,
         index: usize,
         signals: Vec<Signal>,
-    ) -> anyhow::Result<Transcript> {
+    ) -> anyhow::Result<(Transcript, Written)> {
         let task = &self.plan.tasks[index];
         let n_signals = signals.len();
-        if let Some(&Signal { n_bad_packets: n, .. }) = signals.first()
-            && n > 0
-        {
-            self.console.note(&format!("{}: {n} damaged packets were skipped", task.input.name()));
+        if let Some(&Signal { n_bad_packets, duration_s, .. }) = signals.first() {
+            let notes = remarks::signals(self.plan, n_signals, n_bad_packets);
+            notes.iter().for_each(|note| self.note(task, note));
+            let notes = remarks::clips(&self.plan.options.clip_timestamps, duration_s)?;
+            notes.iter().for_each(|note| self.note(task, note));
         }
         let mut output = Output::begin(self.plan, task)?;
         let mut written = Ok(());
         let mut transcripts = Vec::with_capacity(n_signals);
+        // Claimed when there is text: silence has no language.
+        let mut detected = None;
         for (number, signal) in signals.into_iter().enumerate() {
             let Signal { recording, duration_s, .. } = signal;
             let options = &self.plan.options;
             let before_s = duration_s * number as f64;
             let mut on_progress = |progress: Progress<'_>| match progress {
                 Progress::Language(language, probability) => {
-                    self.console.note(&self.detected(task, language, probability));
+                    detected = Some(remarks::detected(language, probability));
                 }
-                // Segments of several signals are sorted by time first.
-                Progress::Segment(segment) if n_signals == 1 && written.is_ok() => {
-                    written = self.console.suspend_bar(|| output.segment(segment));
+                Progress::Segment(segment) => {
+                    if remarks::has_text(segment)
+                        && let Some(note) = detected.take()
+                    {
+                        let several = self.plan.tasks.len() > 1;
+                        if several { self.note(task, &note) } else { self.console.note(&note) }
+                    }
+                    // Segments of several signals are sorted by time first.
+                    if n_signals == 1 && written.is_ok() {
+                        written = self.console.suspend_bar(|| output.segment(segment));
+                    }
                 }
                 Progress::Position(done, all) => {
                     let done_s = duration_s * done as f64 / all.max(1) as f64;
@@ -407,7 +430,10 @@ impl Batch<'_> {
                 }
                 _ => {}
             };
-            let transcript = engine.transcribe(recording, options, &mut on_progress)?;
+            let mut transcript = engine.transcribe(recording, options, &mut on_progress)?;
+            if detected.is_some() && remarks::is_silent(&transcript) {
+                transcript.language.clear();
+            }
             let is_cancelled = transcript.cancelled;
             transcripts.push((channel_name(number, n_signals), transcript));
             if is_cancelled {
@@ -421,29 +447,62 @@ impl Batch<'_> {
             Transcript::of_speakers(transcripts)
         };
         if transcript.cancelled {
-            return Ok(transcript);
+            return Ok((transcript, Written::default()));
         }
         if n_signals > 1 {
             let mut segments = transcript.segments.iter();
             self.console
                 .suspend_bar(|| segments.try_for_each(|segment| output.segment(segment)))?;
         }
-        output.end(&transcript)?;
-        Ok(transcript)
+        let written = output.end(&transcript)?;
+        Ok((transcript, written))
     }
 
-    fn detected(&self, task: &Task, language: Language, probability: f32) -> String {
-        let percent = probability * 100.0;
-        let several = self.plan.tasks.len() > 1;
-        let name = if several { format!("{}: ", task.input.name()) } else { String::new() };
-        format!("{name}detected language: {} ({}, {percent:.0}%)", language.name, language.code)
+    /// Prints a note on an input.
+    fn note(&self, task: &Task, text: &str) {
+        self.console.note(&format!("{}: {text}", task.input.name()));
+    }
+
+    /// Reports an input that is done.
+    fn succeed(
+        &self,
+        index: usize,
+        transcript: &Transcript,
+        written: Written,
+        audio_s: f64,
+        seconds: f64,
+    ) {
+        let task = &self.plan.tasks[index];
+        let Written { paths, unrecorded } = written;
+        let is_silent = remarks::is_silent(transcript);
+        if let Some(model) = &self.english_only
+            && let Some(note) = remarks::foreign(transcript, model)
+        {
+            self.note(task, &note);
+        }
+        if let Some(note) = remarks::done(task, &paths, is_silent, audio_s, seconds) {
+            self.note(task, &note);
+        }
+        if let Some(error) = unrecorded
+            && !self.has_noted_records.swap(true, Ordering::Relaxed)
+        {
+            self.console
+                .note(&format!("results are not recorded, no run will skip them: {error:#}"));
+        }
+        let outputs = task.kept.iter().chain(&paths).map(|path| path.display().to_string());
+        let language = Some(transcript.language.clone()).filter(|language| !language.is_empty());
+        let done = Outcome::new(task, Status::Done);
+        let outputs = outputs.collect();
+        let measured =
+            Outcome { outputs, audio_s, seconds, language, no_speech: is_silent, ..done };
+        self.finish(index, measured);
     }
 
     fn fail(&self, index: usize, error: anyhow::Error, audio_s: f64, seconds: f64) {
         let task = &self.plan.tasks[index];
         let name = task.input.name();
         // Errors of opening a file name it already.
-        let named = error.to_string().contains(&name);
+        let named = error.to_string().contains(&name) || error.is::<StandardOutput>();
         let message = self.console.error(&if named { error } else { error.context(name) });
         let outcome = Outcome::new(task, Status::Failed);
         self.finish(index, Outcome { audio_s, seconds, error: Some(message), ..outcome });

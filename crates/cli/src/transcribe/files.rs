@@ -17,9 +17,9 @@ pub(super) struct FileArgs {
     pub(super) channels: ChannelsArg,
     /// Transcribe only these START,END pairs (seconds)
     ///
-    /// The last END may be absent.
+    /// M:SS and H:MM:SS are times, too. The last END may be absent.
     #[arg(long, value_name = "S,S,...", value_delimiter = ',', help_heading = INPUT)]
-    pub(super) clip_timestamps: Vec<f64>,
+    pub(super) clip_timestamps: Vec<ClipTime>,
     /// Time offset in milliseconds
     #[arg(long, value_name = "MS", conflicts_with = "clip_timestamps", help_heading = INPUT)]
     pub(super) offset_t: Option<u32>,
@@ -34,14 +34,17 @@ pub(super) struct FileArgs {
     pub(super) output_format: Vec<String>,
     /// Directory to save the results; - is standard output
     ///
-    /// By default, results go beside each input. The text of a single input goes to standard output
-    /// if neither a format nor a directory is given.
+    /// For a single input also a file, whose name ends with that of a format (out.srt). By default, results go beside each
+    /// input. The text of a single input goes to standard output if neither a format nor a directory is given.
     #[arg(short, long, value_name = "FOLDER", help_heading = OUTPUT)]
     pub(super) output_dir: Option<PathBuf>,
     /// Output file path of a single input, without file extension
     #[arg(long, value_name = "FILE", conflicts_with = "output_dir", help_heading = OUTPUT)]
     pub(super) output_file: Option<PathBuf>,
-    /// Transcribe inputs again whose results are newer than they are
+    /// Transcribe inputs again whose results are up to date
+    ///
+    /// It also replaces files that were edited or are no results of the input, which are refused
+    /// otherwise.
     #[arg(long, help_heading = OUTPUT)]
     pub(super) overwrite: bool,
     /// Write the status of each input to a JSON file
@@ -52,6 +55,35 @@ pub(super) struct FileArgs {
     /// Do not show a progress bar
     #[arg(long, help_heading = OUTPUT)]
     pub(super) no_progress: bool,
+}
+
+/// Seconds, or a time of the form M:SS or H:MM:SS.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ClipTime(f64);
+
+impl FromStr for ClipTime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "expected seconds, M:SS or H:MM:SS".to_owned();
+        let (rest, seconds) = text.rsplit_once(':').map_or((None, text), |(a, b)| (Some(a), b));
+        let is_plain = |part: &str| part.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        let seconds: f64 = seconds.trim().parse().map_err(|_| wrong())?;
+        let Some(rest) = rest else {
+            return if seconds.is_finite() { Ok(Self(seconds)) } else { Err(wrong()) };
+        };
+        let parts: Vec<&str> = rest.split(':').collect();
+        let minutes = parts.iter().try_fold(0.0, |sum, part| {
+            let value: u32 = part.trim().parse().map_err(|_| wrong())?;
+            Ok::<_, String>(sum * 60.0 + f64::from(value))
+        })?;
+        let is_minute = parts.len() < 2 || parts[1].trim().parse::<u32>().is_ok_and(|m| m < 60);
+        let is_second = is_plain(text.rsplit(':').next().unwrap_or("").trim()) && seconds < 60.0;
+        if parts.len() > 2 || !is_minute || !is_second {
+            return Err(wrong());
+        }
+        Ok(Self(minutes * 60.0 + seconds))
+    }
 }
 
 /// Values of `--channels`.
@@ -78,7 +110,7 @@ impl FileArgs {
     pub(super) fn clips(&self) -> Vec<f64> {
         let seconds = |ms: u32| f64::from(ms) / 1000.0;
         match (self.offset_t, self.duration) {
-            (None, None) => self.clip_timestamps.clone(),
+            (None, None) => self.clip_timestamps.iter().map(|time| time.0).collect(),
             (from, length) => {
                 let from = from.map_or(0.0, seconds);
                 let end = length.filter(|&ms| ms > 0).map(|ms| from + seconds(ms));
@@ -92,7 +124,21 @@ impl FileArgs {
 mod tests {
     use stonechat::audio::Channels;
 
-    use super::ChannelsArg;
+    use super::{ChannelsArg, ClipTime};
+
+    #[test]
+    fn clip_times_are_seconds_or_clock_times() {
+        for (text, seconds) in
+            [("1.5", 1.5), ("0:05", 5.0), ("90:00.5", 5400.5), ("1:02:03", 3723.0), ("-1", -1.0)]
+        {
+            assert_eq!(text.parse(), Ok(ClipTime(seconds)), "{text}");
+        }
+        for wrong in
+            ["", ":", "1:", ":1", "0:60", "1:60:00", "1:1:1:1", "-1:00", "1:-5", "nan", "inf"]
+        {
+            assert!(wrong.parse::<ClipTime>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn channels_have_names_and_numbers() {

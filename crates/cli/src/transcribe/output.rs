@@ -1,11 +1,12 @@
 //! Writes transcripts: segment by segment to standard output, or as whole files.
 
+use std::fmt;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use stonechat::formats::AtomicFile;
-use stonechat::whisper::{OutputFormat, Segment, SubtitleLayout, Transcript, TranscriptWriter};
+use stonechat::whisper::{OutputFormat, Segment, Transcript, TranscriptWriter};
 
 use super::plan::Plan;
 use super::results::Task;
@@ -13,12 +14,30 @@ use super::results::Task;
 /// Writer of one recording's transcript.
 #[derive(Debug)]
 pub(super) struct Output<'a> {
+    plan: &'a Plan,
     task: &'a Task,
-    layout: SubtitleLayout,
     /// Writer to standard output.
     writer: Option<(OutputFormat, TranscriptWriter)>,
     /// Name of the recording, where several share standard output.
     file: Option<String>,
+}
+
+/// Result files of one recording.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    pub(super) paths: Vec<PathBuf>,
+    /// Why a result has no record.
+    pub(super) unrecorded: Option<anyhow::Error>,
+}
+
+/// Context of errors of standard output, which are not those of an input.
+#[derive(Debug)]
+pub(super) struct StandardOutput;
+
+impl fmt::Display for StandardOutput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot write to standard output")
+    }
 }
 
 /// JSON line of a transcript with the name of its recording.
@@ -31,14 +50,14 @@ struct Named<'a> {
 
 impl<'a> Output<'a> {
     /// Writes the header of the format.
-    pub(super) fn begin(plan: &Plan, task: &'a Task) -> anyhow::Result<Self> {
+    pub(super) fn begin(plan: &'a Plan, task: &'a Task) -> anyhow::Result<Self> {
         let writer = |format| (format, TranscriptWriter::new(format, plan.layout));
         let mut writer = plan.standard_output.map(writer);
         if let Some((_, writer)) = &mut writer {
             print(|out| writer.begin(out))?;
         }
         let file = (plan.tasks.len() > 1).then(|| task.input.name());
-        Ok(Self { task, layout: plan.layout, writer, file })
+        Ok(Self { plan, task, writer, file })
     }
 
     /// Writes a segment to standard output, if results go there.
@@ -49,8 +68,9 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Writes the end of the format to standard output, or all result files.
-    pub(super) fn end(mut self, transcript: &Transcript) -> anyhow::Result<()> {
+    /// Writes the end of the format to standard output, or all result files; returns what was written.
+    pub(super) fn end(mut self, transcript: &Transcript) -> anyhow::Result<Written> {
+        let mut written = Written::default();
         match (&mut self.writer, &self.file) {
             (Some((OutputFormat::Json, _)), Some(file)) => {
                 let named = Named { file, transcript };
@@ -62,14 +82,15 @@ impl<'a> Output<'a> {
             (Some((_, writer)), _) => print(|out| writer.end(out, transcript))?,
             (None, _) => {
                 // All formats are tried before the first error is returned.
-                let results = self.task.results.iter();
-                let written: Vec<_> = results
-                    .map(|(format, path)| self.write_file(*format, path, transcript))
-                    .collect();
-                written.into_iter().collect::<anyhow::Result<()>>()?;
+                let mut result = Ok(());
+                for (format, path) in &self.task.results {
+                    let one = self.write_file(*format, path, transcript, &mut written);
+                    result = result.and(one);
+                }
+                result?;
             }
         }
-        Ok(())
+        Ok(written)
     }
 
     fn write_file(
@@ -77,18 +98,36 @@ impl<'a> Output<'a> {
         format: OutputFormat,
         path: &Path,
         transcript: &Transcript,
+        written: &mut Written,
     ) -> anyhow::Result<()> {
+        let mut text = Vec::new();
+        format.write(&mut text, transcript, self.plan.layout)?;
+        if text.is_empty() {
+            // No empty file looks like a result, and none of before is left as one.
+            return match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(error).with_context(|| format!("cannot remove `{}`", path.display()))
+                }
+                _ => Ok(()),
+            };
+        }
         if let Some(folder) = path.parent() {
             create_folder(folder)?;
         }
         let mut file = AtomicFile::create(path)?;
-        format.write(&mut file, transcript, self.layout)?;
-        Ok(file.commit()?)
+        file.write_all(&text)?;
+        file.commit()?;
+        written.paths.push(path.to_owned());
+        let Plan { records, recipe, .. } = self.plan;
+        if let Err(error) = records.write(path, &self.task.input, recipe, &text) {
+            written.unrecorded.get_or_insert(error);
+        }
+        Ok(())
     }
 }
 
 /// Creates `folder` with its parents.
-pub(super) fn create_folder(folder: &Path) -> anyhow::Result<()> {
+fn create_folder(folder: &Path) -> anyhow::Result<()> {
     if folder.as_os_str().is_empty() {
         return Ok(());
     }
@@ -97,7 +136,7 @@ pub(super) fn create_folder(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Writes to standard output and flushes it, so that a pipe gets each segment at once.
-fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result<()> {
     let mut text = Vec::new();
     write(&mut text)?;
     let mut stdout = io::stdout().lock();
@@ -106,5 +145,5 @@ fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()>
         // The reader has closed the pipe (`| head`).
         std::process::exit(0);
     }
-    result
+    result.context(StandardOutput)
 }

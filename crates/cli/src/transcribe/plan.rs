@@ -3,15 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{anyhow, bail, ensure};
+use anyhow::{Context, bail, ensure};
 use stonechat::audio::Channels;
+use stonechat::formats::AtomicFile;
 use stonechat::whisper::{Options, OutputFormat, SubtitleLayout, VadMode};
 
 use super::Args;
 use super::files::FileArgs;
 use super::inputs::{Input, Inputs};
-use super::output::create_folder;
+use super::records::{FileIdentity, Recipe, Records};
 use super::results::{self, Task};
+use crate::WrongValue;
 use crate::aliases::FORMAT_HINT;
 use crate::recognizer::{MAX_THREADS, Recognizer};
 
@@ -26,13 +28,16 @@ pub(super) struct Plan {
     pub(super) channels: Channels,
     pub(super) options: Options,
     pub(super) jobs: usize,
-    pub(super) overwrite: bool,
+    pub(super) records: Records,
+    pub(super) recipe: Recipe,
     pub(super) summary: Option<PathBuf>,
     pub(super) verbose: bool,
     pub(super) quiet: bool,
     pub(super) shows_progress: bool,
     /// Notes to print before work begins.
     pub(super) notes: Vec<String>,
+    /// Folders that cannot be listed.
+    pub(super) unreadable: Vec<String>,
 }
 
 /// A number, or `none`.
@@ -57,21 +62,41 @@ impl Plan {
     /// Checks every argument, and finds the inputs and the model.
     pub(super) fn check(args: &Args) -> anyhow::Result<Self> {
         args.compute.check()?;
-        let options = options(args)?;
+        let options = options(args).map_err(WrongValue::from_error)?;
         let jobs = args.jobs;
         let FileArgs { overwrite, ref summary, no_progress, channels, .. } = args.files;
-        ensure!((1..=MAX_THREADS).contains(&jobs), "jobs: expected 1 to {MAX_THREADS}, got {jobs}");
-        let inputs = Inputs::find(&args.audio)?;
-        let (tasks, standard_output, notes) = destination(&args.files, inputs)?;
+        let wrong = || WrongValue(format!("jobs: expected 1 to {MAX_THREADS}, got {jobs}"));
+        ensure!((1..=MAX_THREADS).contains(&jobs), wrong());
+        let mut inputs = Inputs::find(&args.audio)?;
+        let left_out = std::mem::take(&mut inputs.left_out);
+        let records = Records::of_user();
+        let (mut tasks, standard_output, names) = destination(&args.files, inputs, &records)?;
         ensure!(
             summary.as_deref() != Some(Path::new("-")) || standard_output.is_none(),
-            "--summary - needs standard output, where the text goes"
+            WrongValue("--summary - needs standard output, where the text goes".to_owned())
         );
+        let expected = "expected 1 where several inputs go to standard output";
         ensure!(
             jobs == 1 || standard_output.is_none() || tasks.len() == 1,
-            "jobs: expected 1 where several inputs go to standard output, got {jobs}"
+            WrongValue(format!("jobs: {expected}, got {jobs}"))
         );
         let recognizer = args.recognizer.find(&args.compute)?;
+        let mut notes = left_out.notes;
+        notes.extend(names);
+        notes.extend(no_word_times(args, &tasks, standard_output));
+        let recipe = Recipe {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            model: FileIdentity::of_model(recognizer.path()),
+            options: format!(
+                "{options:?} {:?} {:?} {:?}",
+                args.speech.layout(),
+                channels.0,
+                recognizer.kv_dtype()
+            ),
+        };
+        if !overwrite {
+            notes.extend(tasks.iter_mut().flat_map(|task| task.examine(&records, &recipe)));
+        }
         Ok(Self {
             tasks,
             standard_output,
@@ -80,12 +105,14 @@ impl Plan {
             channels: channels.0,
             options,
             jobs,
-            overwrite,
+            records,
+            recipe,
             summary: summary.clone(),
             verbose: args.verbose,
             quiet: args.quiet,
             shows_progress: !no_progress,
             notes,
+            unreadable: left_out.unreadable,
         })
     }
 }
@@ -106,16 +133,37 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     Ok(options)
 }
 
+/// A note if none of the formats has the times that `--word-timestamps` asks for.
+fn no_word_times(
+    args: &Args,
+    tasks: &[Task],
+    standard_output: Option<OutputFormat>,
+) -> Option<String> {
+    use OutputFormat::{Csv, Lrc, Tsv, Txt};
+    let files = tasks.iter().flat_map(|task| task.results.iter().map(|(format, _)| *format));
+    let mut formats = files.chain(standard_output);
+    let has_none = formats.all(|format| matches!(format, Txt | Tsv | Csv | Lrc));
+    let text = "--word-timestamps: txt, tsv, csv and lrc have no times of words; json has";
+    (args.speech.word_timestamps && has_none).then(|| text.to_owned())
+}
+
 /// Parses `--output-format`; each format occurs once.
 fn formats(names: &[String]) -> anyhow::Result<Vec<OutputFormat>> {
     let mut formats: Vec<OutputFormat> = Vec::new();
-    for name in names.iter().map(|name| name.trim()) {
+    // A comma may end the list.
+    for name in names.iter().map(|name| name.trim()).filter(|name| !name.is_empty()) {
         // openai-whisper's five formats.
         let named = if name == "all" {
             use OutputFormat::{Json, Srt, Tsv, Txt, Vtt};
             vec![Txt, Vtt, Srt, Tsv, Json]
         } else {
-            vec![name.parse().map_err(|e: String| anyhow!("output format: {e} ({FORMAT_HINT})"))?]
+            let expected: Vec<_> = OutputFormat::ALL.iter().map(|format| format.name()).collect();
+            let expected = expected.join(", ");
+            let wrong = |_| {
+                let got = format!("expected {expected} or all, got `{name}`");
+                WrongValue(format!("output format: {got} ({FORMAT_HINT})"))
+            };
+            vec![name.parse().map_err(wrong)?]
         };
         for format in named {
             if !formats.contains(&format) {
@@ -134,44 +182,117 @@ fn formats(names: &[String]) -> anyhow::Result<Vec<OutputFormat>> {
 fn destination(
     args: &FileArgs,
     inputs: Inputs,
+    records: &Records,
 ) -> anyhow::Result<(Vec<Task>, Option<OutputFormat>, Vec<String>)> {
     let formats = formats(&args.output_format)?;
-    let Inputs { all: inputs, is_batch } = inputs;
+    let Inputs { all: inputs, is_batch, .. } = inputs;
     if let Some(file) = &args.output_file {
         let Ok([input]) = <[Input; 1]>::try_from(inputs) else {
-            bail!("--output-file: expected one input; several are named after the inputs");
+            let expected = "expected one input; several are named after the inputs";
+            bail!(WrongValue(format!("--output-file: {expected}")));
         };
         let result = |&format: &OutputFormat| (format, results::with_format(file, format));
         let results = formats.iter().map(result).collect();
-        return Ok((vec![Task { input, results }], None, Vec::new()));
+        return Ok((vec![Task::new(input, results)], None, Vec::new()));
+    }
+    if let Some(path) = &args.output_dir
+        && let Some(named) = format_of_name(path)
+    {
+        ensure!(
+            !is_batch,
+            WrongValue(format!(
+                "`{0}`: expected a folder for several inputs, got the name of a file (`{0}/` is a folder)",
+                path.display()
+            ))
+        );
+        let format = match formats[..] {
+            _ if args.output_format.is_empty() => named,
+            [OutputFormat::JsonFull] if named == OutputFormat::Json => OutputFormat::JsonFull,
+            [format] if format == named => format,
+            _ => bail!(WrongValue(format!(
+                "`{0}`: expected a name with the extension of the one format, or a folder (`{0}/`)",
+                path.display()
+            ))),
+        };
+        let task = |input| Task::new(input, vec![(format, path.clone())]);
+        return Ok((inputs.into_iter().map(task).collect(), None, Vec::new()));
     }
     let is_printed = match &args.output_dir {
         Some(folder) => folder.as_os_str() == "-",
         None => !is_batch && (args.output_format.is_empty() || inputs[0] == Input::StandardInput),
     };
     if !is_printed {
-        let (tasks, notes) = results::name(inputs, args.output_dir.as_deref(), &formats)?;
         if let Some(folder) = &args.output_dir {
-            create_folder(folder)?;
+            check_folder(folder)?;
         }
+        let owner = |path: &Path, input: &Input| records.owner(path, input);
+        let (tasks, notes) = results::name(inputs, args.output_dir.as_deref(), &formats, &owner)?;
         return Ok((tasks, None, notes));
     }
     let [format] = formats[..] else {
-        bail!("several output formats need --output-dir: standard output takes one");
+        let text = "several output formats need --output-dir: standard output takes one";
+        bail!(WrongValue(text.to_owned()));
     };
     let runs_together = !matches!(format, OutputFormat::Txt | OutputFormat::Json);
     ensure!(
         inputs.len() == 1 || !runs_together,
-        "several inputs as {} need a folder as --output-dir: on standard output they would run together",
-        format.name()
+        WrongValue(format!(
+            "several inputs as {} need a folder as --output-dir: on standard output they would run together",
+            format.name()
+        ))
     );
-    let task = |input| Task { input, results: Vec::new() };
+    let task = |input| Task::new(input, Vec::new());
     Ok((inputs.into_iter().map(task).collect(), Some(format), Vec::new()))
+}
+
+/// The format whose extension ends the name of `path`, unless it is a folder.
+fn format_of_name(path: &Path) -> Option<OutputFormat> {
+    let is_folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let name = path.file_name().filter(|_| !is_folder)?.to_str()?.to_ascii_lowercase();
+    let has = |format: &&OutputFormat| {
+        name.strip_suffix(format.extension())
+            .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+    };
+    OutputFormat::ALL.iter().filter(has).max_by_key(|format| format.extension().len()).copied()
+}
+
+/// Checks that files can be written to `folder`, which need not exist yet.
+fn check_folder(folder: &Path) -> anyhow::Result<()> {
+    let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let context = || format!("cannot create the folder `{}`", folder.display());
+    let existing = whole.ancestors().find(|path| path.symlink_metadata().is_ok());
+    let Some(existing) = existing else { return Ok(()) };
+    if !existing.is_dir() {
+        bail!("{}: `{}` is a file", context(), existing.display());
+    }
+    // Removed at once.
+    AtomicFile::create(existing.join("results")).map(drop).with_context(context)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Threshold;
+    use std::path::Path;
+
+    use stonechat::whisper::OutputFormat;
+
+    use super::{Threshold, format_of_name};
+
+    #[test]
+    fn files_are_named_by_their_extension() {
+        for (name, format) in [
+            ("out.txt", Some(OutputFormat::Txt)),
+            ("a/B.SRT", Some(OutputFormat::Srt)),
+            ("x.full.json", Some(OutputFormat::JsonFull)),
+            ("x.json", Some(OutputFormat::Json)),
+            ("out", None),
+            ("out.txt/", None),
+            (".txt", None),
+            ("talks.v2", None),
+            ("-", None),
+        ] {
+            assert_eq!(format_of_name(Path::new(name)), format, "{name}");
+        }
+    }
 
     #[test]
     fn thresholds_can_be_none() {

@@ -12,7 +12,7 @@ pub(super) struct SpeechArgs {
     vad: VadArgs,
     /// Extract word-level timestamps
     #[arg(long, help_heading = SUBTITLES)]
-    word_timestamps: bool,
+    pub(super) word_timestamps: bool,
     /// Merge these punctuation symbols with the next word
     #[arg(long, value_name = "TEXT", default_value = Options::PREPEND_PUNCTUATIONS, help_heading = SUBTITLES)]
     prepend_punctuations: String,

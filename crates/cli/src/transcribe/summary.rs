@@ -35,6 +35,9 @@ pub(super) struct Outcome {
     pub(super) seconds: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) language: Option<String>,
+    /// Whether it has no text.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) no_speech: bool,
 }
 
 impl Outcome {
@@ -42,12 +45,22 @@ impl Outcome {
     pub(super) fn new(task: &Task, status: Status) -> Self {
         let outputs = match status {
             Status::Done | Status::Skipped => {
-                task.results.iter().map(|(_, path)| path.display().to_string()).collect()
+                let written = task.results.iter().map(|(_, path)| path);
+                task.kept.iter().chain(written).map(|path| path.display().to_string()).collect()
             }
             Status::Failed | Status::Stopped => Vec::new(),
         };
         let input = task.input.name();
-        Self { input, status, error: None, outputs, audio_s: 0.0, seconds: 0.0, language: None }
+        Self {
+            input,
+            status,
+            error: None,
+            outputs,
+            audio_s: 0.0,
+            seconds: 0.0,
+            language: None,
+            no_speech: false,
+        }
     }
 }
 
@@ -115,7 +128,7 @@ mod tests {
 
     #[test]
     fn totals_are_sums() {
-        let task = Task { input: Input::StandardInput, results: Vec::new() };
+        let task = Task::new(Input::StandardInput, Vec::new());
         let one = |status, audio_s| Outcome { audio_s, ..Outcome::new(&task, status) };
         let files = vec![one(Status::Done, 1.5), one(Status::Failed, 0.0), one(Status::Done, 2.0)];
         let summary = Summary::new(files, 0.75);

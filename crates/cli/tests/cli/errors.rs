@@ -100,7 +100,7 @@ fn options_out_of_range() {
         (
             "--output-format",
             "doc",
-            "expected txt, srt, vtt, tsv, json, json-full, lrc, csv, got `doc`",
+            "expected txt, srt, vtt, tsv, json, json-full, lrc, csv or all, got `doc`",
         ),
         ("--temperature", "3", "temperature: expected 0 to 2, got 3"),
         ("--temperature", "warm", "temperature: expected 0 to 2, got `warm`"),
@@ -118,16 +118,19 @@ fn options_out_of_range() {
             "3,2",
             "clip-timestamps: expected ascending START,END pairs in seconds",
         ),
-        ("--channels", "3", "tone.wav: expected a channel from 1 to 1, got 3"),
         ("--vad-threshold", "2", "vad threshold: expected 0 to 1, got 2"),
         ("--vad-max-speech-s", "0.5", "vad max-speech-s: expected twice the padding"),
         ("--hallucination-silence-threshold", "nan", "threshold: expected 0 s or more, got NaN"),
     ] {
         let arguments = ["transcribe", "-m", "tiny.gguf", option, value, "tone.wav"];
-        folder.run(&arguments).fails(expected);
+        folder.run(&arguments).misused(expected);
     }
-    // Errors that depend on the model.
+    folder.run(&transcribe(&["--clip-timestamps", "0:70", "tone.wav"])).misused("0:70");
+    // Errors that depend on the model or the recording.
     for (option, value, expected) in [
+        ("--channels", "3", "tone.wav: expected a channel from 1 to 1, got 3"),
+        ("--clip-timestamps", "100,200", "tone.wav: clip timestamps: expected a start within"),
+        ("--offset-t", "5000", "the recording of 1.0 s, got 5 s"),
         (
             "--suppress-tokens",
             "99999",
@@ -138,7 +141,10 @@ fn options_out_of_range() {
         folder.run(&transcribe(&[option, value, "tone.wav"])).fails(expected);
     }
     let german = ["transcribe", "-m", "tiny.gguf", "-l", "de", "tone.wav"];
-    folder.run(&german).fails("the model is English-only");
+    folder.run(&german).fails("language `german`: expected en, the model is English-only");
+    folder.run(&german).fails("(`tiny.gguf`); `stonechat pull base` gets a multilingual one");
+    let translate = ["transcribe", "-m", "tiny.gguf", "--task", "translate", "tone.wav"];
+    folder.run(&translate).fails("task translate: expected transcribe, the model is English-only");
 }
 
 #[test]
@@ -149,13 +155,40 @@ fn outputs_that_would_be_lost() {
     folder.run(&transcribe(&["-o", "out", "tone.wav", "a/tone.wav"])).fails("tone.wav.txt");
     assert!(!folder.path("out").exists());
     let printed = |rest: &[&'static str]| transcribe(&[&["-o", "-"], rest].concat());
-    folder.run(&printed(&["-f", "srt,vtt", "tone.wav"])).fails("--output-dir");
-    folder.run(&printed(&["-f", "srt", "tone.wav", "a/tone.wav"])).fails("--output-dir");
-    folder.run(&printed(&["--jobs", "2", "tone.wav", "a/tone.wav"])).fails("jobs: expected 1");
-    folder.run(&printed(&["--summary", "-", "tone.wav"])).fails("--summary -");
-    folder.run(&transcribe(&["-", "tone.wav"])).fails("must be the only input");
-    folder.run(&transcribe(&["--output-file", "x", "tone.wav", "a/tone.wav"])).fails("one input");
+    folder.run(&printed(&["-f", "srt,vtt", "tone.wav"])).misused("--output-dir");
+    folder.run(&printed(&["-f", "srt", "tone.wav", "a/tone.wav"])).misused("--output-dir");
+    folder.run(&printed(&["--jobs", "2", "tone.wav", "a/tone.wav"])).misused("jobs: expected 1");
+    folder.run(&printed(&["--summary", "-", "tone.wav"])).misused("--summary -");
+    folder.run(&transcribe(&["-", "tone.wav"])).misused("must be the only input");
+    folder.run(&transcribe(&["--output-file", "x", "tone.wav", "a/tone.wav"])).misused("one input");
     folder.run(&transcribe(&["-o", "tone.wav", "tone.wav"])).fails("cannot create the folder");
+    folder.run(&transcribe(&["-o", "tone.wav/a", "tone.wav"])).fails("`tone.wav/a`");
+    folder
+        .run(&transcribe(&["-o", "o.txt", "tone.wav", "a/tone.wav"]))
+        .misused("expected a folder");
+    folder.run(&transcribe(&["-o", "o.txt", "-f", "srt", "tone.wav"])).misused("one format");
+    // Neither a failed input nor a refused one leaves a folder.
+    folder.run(&transcribe(&["-o", "zz", "missing.wav"])).fails("missing.wav");
+    assert_eq!(folder.names("."), ["a", "tiny.gguf", "tone.wav"]);
+}
+
+#[test]
+fn addresses_are_no_inputs() {
+    let folder = Folder::new("addresses").with_tiny_model(51864);
+    for address in ["https://example.org/talk.mp3", "https://example.org/watch?v=x", "s3://b/*.mp3"]
+    {
+        folder.run(&transcribe(&[address])).misused("no addresses are fetched");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_output_is_not_the_fault_of_an_input() {
+    let folder = Folder::new("full_output").with_tiny_model(51864);
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = folder.command(&transcribe(&["-f", "vtt", "-o", "-", "tone.wav"]));
+    let ran = crate::run::finish(command.stdout(full).spawn().unwrap());
+    ran.fails("error: cannot write to standard output: No space left");
 }
 
 #[test]

@@ -106,6 +106,124 @@ fn what_is_done_is_skipped_until_the_input_changes() {
 }
 
 #[test]
+fn every_option_that_changes_a_result_makes_it_anew() {
+    let folder = Folder::new("options_count").with_tiny_model(51864);
+    folder.write("other.gguf", &fs::read(folder.path("tiny.gguf")).unwrap());
+    let skips = |rest: &[&str]| {
+        let ran = run(&folder, &[&["-f", "srt", "-o", "out", "tone.wav"], rest].concat());
+        ran.succeeds();
+        let (skips, anew) = (ran.stderr.contains(": skipped"), ran.stderr.contains("written anew"));
+        assert!(skips != anew || rest.is_empty(), "{ran:?}");
+        skips
+    };
+    assert!(!skips(&[]));
+    assert!(skips(&["-t", "2"]));
+    for options in [
+        &["--max-line-width", "20"][..],
+        &["--initial-prompt", "Hello"],
+        &["--vad", "off"],
+        &["--channels", "1"],
+        &["--seed", "1"],
+        &["--word-timestamps"],
+    ] {
+        assert!(!skips(options), "{options:?}");
+        assert!(skips(options), "{options:?}");
+    }
+    let mut model =
+        ["transcribe", "-l", "en", "-f", "srt", "-o", "out", "tone.wav", "-m", "tiny.gguf"];
+    folder.run(&model).succeeds();
+    model[9] = "other.gguf";
+    let ran = folder.run(&model);
+    ran.succeeds();
+    assert!(ran.stderr.contains("it was made with another model"), "{ran:?}");
+}
+
+#[test]
+fn recordings_of_one_stem_both_get_results() {
+    let folder = Folder::new("one_stem").with_tiny_model(51864);
+    folder.write("talk.mp4", &tone(8000));
+    folder.write("talk.mp3", &tone(9000));
+    for _ in 0..2 {
+        for input in ["talk.mp4", "talk.mp3"] {
+            run(&folder, &["-f", "srt", input]).succeeds();
+        }
+        run(&folder, &["-f", "srt", "."]).succeeds();
+    }
+    let expected = ["talk.mp3", "talk.mp3.srt", "talk.mp4", "talk.srt", "tiny.gguf"];
+    assert_eq!(folder.names(".")[..5], expected);
+    let ran = run(&folder, &["-f", "srt", "talk.mp3"]);
+    assert!(ran.stderr.contains("`talk.srt` is the result of `"), "{ran:?}");
+    assert!(ran.stderr.contains("`talk.mp3.srt` is up to date"), "{ran:?}");
+    // A file that is named is refused instead.
+    run(&folder, &["-q", "-o", "talk.srt", "talk.mp3"]).fails("`talk.srt` is not replaced");
+}
+
+#[test]
+fn files_of_the_user_are_kept() {
+    let folder = Folder::new("kept").with_tiny_model(51864);
+    folder.write("tone.txt", b"my notes");
+    run(&folder, &["-q", "-f", "txt", "tone.wav"]).fails("`tone.txt` is not replaced, it ");
+    assert_eq!(folder.read("tone.txt"), "my notes");
+    run(&folder, &["--overwrite", "-f", "txt", "tone.wav"]).succeeds();
+    assert_ne!(folder.read("tone.txt"), "my notes");
+    folder.write("tone.txt", b"corrected");
+    let ran = run(&folder, &["-f", "txt", "tone.wav"]);
+    ran.succeeds();
+    assert!(ran.stderr.contains("`tone.txt` was edited and is kept"), "{ran:?}");
+    let ran = run(&folder, &["-f", "txt", "--vad", "off", "--summary", "-", "tone.wav"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stderr.contains("it was edited, and it was made with other options"), "{ran:?}");
+    assert!(ran.stdout.contains("\"status\": \"failed\""), "{ran:?}");
+    assert_eq!(folder.read("tone.txt"), "corrected");
+    // Other formats beside an edited one are written.
+    run(&folder, &["-f", "txt,json", "tone.wav"]).succeeds();
+    assert_eq!(folder.read("tone.txt"), "corrected");
+    assert!(folder.path("tone.json").exists());
+}
+
+#[test]
+fn what_a_folder_leaves_out_is_reported() {
+    let folder = talks("left_out");
+    folder.write("talks/w.wma", b"neither sound nor fury");
+    folder.write("talks/noext", &tone(100));
+    folder.write("talks/code.ts", b"export default 1;");
+    let ran = run(&folder, &["talks"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    for expected in [
+        "error: talks/w.wma: ",
+        "talks/noext: left out, it looks like a WAV file without an extension",
+        "talks: 2 left out that are no audio or video (1 .ts, 1 .txt)\n",
+        "talks: 2 left out that are hidden\n",
+        "\n4 done, 1 failed; ",
+    ] {
+        assert!(ran.stderr.contains(expected), "{expected}: {ran:?}");
+    }
+}
+
+#[test]
+fn every_run_says_what_was_written() {
+    let folder = Folder::new("says").with_tiny_model(51864);
+    let ran = run(&folder, &["-f", "srt,json,", "tone.wav"]);
+    assert_eq!(ran.succeeds(), "");
+    assert!(
+        ran.stderr.starts_with("tone.wav: `tone.srt`, `tone.json`, 1.0 s of audio in "),
+        "{ran:?}"
+    );
+    let ran = run(&folder, &["-o", "out.vtt", "tone.wav"]);
+    ran.succeeds();
+    assert!(folder.read("out.vtt").starts_with("WEBVTT"));
+    assert!(ran.stderr.starts_with("tone.wav: `out.vtt`, "), "{ran:?}");
+    let ran = run(&folder, &["-f", "lrc", "--word-timestamps", "-di", "-o", "-", "tone.wav"]);
+    ran.succeeds();
+    assert!(ran.stderr.contains("lrc have no times of words"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("tone.wav: one channel: --channels split has no effect"),
+        "{ran:?}"
+    );
+    run(&folder, &["--clip-timestamps", "0:00,0:00.5", "tone.wav"]).succeeds();
+}
+
+#[test]
 fn one_failure_is_reported_and_the_others_are_done() {
     let folder = talks("one_failure");
     folder.write("talks/b.mp3", b"neither sound nor fury");

@@ -92,6 +92,8 @@ impl Folder {
             .current_dir(&self.0)
             .env("STONECHAT_MODELS", self.path("models"))
             .env("HF_HOME", self.path("hf"))
+            // Outside of the folder, whose names tests compare.
+            .env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache"))
             .env_remove("HF_HUB_CACHE")
             .env_remove("HF_TOKEN")
             .stdin(Stdio::null())

@@ -250,6 +250,17 @@ fn errors_of_the_start_are_one_line() {
     folder.run(&missing).fails("cannot read `missing`");
     let empty = ["serve", "-m", &model, "--api-key-file", "empty"];
     folder.run(&empty).fails("`empty`: expected an API key a line, got none");
+    for keys in ["", " ", ",", "key,"] {
+        let unset = ["serve", "-m", &model, "--api-key", keys];
+        folder.run(&unset).misused("--api-key: expected keys, got an empty one");
+    }
+    let variable = super::run::finish(
+        folder.command(&["serve", "-m", &model]).env("STONECHAT_API_KEY", "").spawn().unwrap(),
+    );
+    variable.misused("--api-key: expected keys, got an empty one");
+    folder.write("none.toml", b"[serve]\napi-key = []\n");
+    let none = ["serve", "-m", &model, "--config", "none.toml"];
+    folder.run(&none).fails("`none.toml`: api-key: expected keys, got none");
     let tls = ["serve", "-m", &model, "--ssl-key-file", "empty", "--ssl-cert-file", "empty"];
     folder.run(&tls).fails("cannot use `empty` for TLS: ");
     folder

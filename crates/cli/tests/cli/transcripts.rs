@@ -181,7 +181,36 @@ fn silence_has_no_text() {
         folder.write("silence.wav", &wav);
         let ran = folder.run(&["transcribe", "-q", "-m", &model, "silence.wav"]);
         assert_eq!((ran.succeeds(), ran.stderr.as_str()), ("", ""), "{seconds} s of silence");
+        let ran = folder.run(&["transcribe", "-m", &model, "silence.wav"]);
+        assert!(ran.stderr.starts_with("silence.wav: no speech found, "), "{ran:?}");
+        let ran = folder.run(&["transcribe", "-m", &model, "-f", "srt,vtt", "silence.wav"]);
+        ran.succeeds();
+        assert!(!folder.path("silence.srt").exists());
+        assert_eq!(folder.read("silence.vtt"), "WEBVTT\n\n");
+        assert!(ran.stderr.contains("silence.wav: no speech found, `silence.vtt`, "), "{ran:?}");
+        let srt = ["-f", "srt", "--summary", "-", "silence.wav"];
+        let ran = folder.run(&[&["transcribe", "-m", &model][..], &srt].concat());
+        assert!(ran.stderr.contains("no speech found, nothing written"), "{ran:?}");
+        assert!(ran.succeeds().contains("\"no_speech\": true"), "{ran:?}");
+        std::fs::remove_file(folder.path("silence.vtt")).unwrap();
     }
+}
+
+#[test]
+fn a_default_model_that_knows_only_english_says_so() {
+    let Some((_, clip)) = default_model_and_clip("a_default_model_says_so") else { return };
+    let folder = Folder::new("default_model");
+    let run = |rest: &[&str]| {
+        let mut command = folder.command(&[&["transcribe"], rest, &[&clip]].concat());
+        finish(command.current_dir(crate::run::workspace()).spawn().unwrap())
+    };
+    let ran = run(&[]);
+    assert_eq!(ran.succeeds(), format!("{FOX}\n"));
+    assert!(ran.stderr.starts_with("model: `"), "{ran:?}");
+    assert!(ran.stderr.contains("English-only; `stonechat pull base` gets"), "{ran:?}");
+    assert!(!ran.stderr.contains("another language"), "{ran:?}");
+    assert_eq!(run(&["-l", "en"]).stderr, "");
+    run(&["-l", "de-DE"]).fails("the model is English-only");
 }
 
 #[test]

@@ -558,7 +558,7 @@ impl<S: Simd> StoreWeights<S> for F32Weights {
     }
 }
 
-/// Turns the scores of tile row `r` in a page into weights `exp(S - m)`, 0 outside of the slots `visible`.
+/// Turns the scores of tile row `r` in a page into weights `exp(S - m)`: 0 outside of the slots `visible`, and if all are −∞.
 #[inline(always)]
 fn softmax_row<S: Simd>(
     s: S,
@@ -591,6 +591,9 @@ fn softmax_row<S: Simd>(
         for v in acc {
             *v = s.mul(*v, s.splat(factor));
         }
+    }
+    if state.max[r] == f32::NEG_INFINITY {
+        return weights.store_zeros(r, row);
     }
     *total = s.add(*total, weights.store_weights(s, r, scores, state.max[r]));
 }

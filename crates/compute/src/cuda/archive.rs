@@ -69,6 +69,16 @@ impl Archive {
         self.targets.iter().map(|(target, _)| *target).find(|target| target.runs_on(device))
     }
 
+    /// The first target that `device` runs and that is code of `limited`, the capability whose kernels it uses; PTX if no target is
+    /// both.
+    #[must_use]
+    pub fn limited_target(&self, device: (u32, u32), limited: (u32, u32)) -> Option<Target> {
+        let mut all = self.targets.iter().map(|(target, _)| *target);
+        let is_both = |target: &Target| target.runs_on(device) && target.runs_on(limited);
+        let is_ptx = |target: &Target| target.reach == Reach::Newer && target.runs_on(device);
+        all.clone().find(is_both).or_else(|| all.find(is_ptx))
+    }
+
     /// The code of the modules of a target, by name, each with a NUL behind it.
     ///
     /// # Errors

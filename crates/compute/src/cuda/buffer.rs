@@ -27,6 +27,9 @@ impl Buffer {
         // Kernels read whole vectors.
         let padded =
             bytes.max(1).checked_next_multiple_of(256).ok_or(Error::OutOfMemory { bytes })?;
+        if let Some(address) = gpu.planned_address(padded) {
+            return Ok(Self { gpu: gpu.clone(), address, bytes });
+        }
         // SAFETY: the context is current; the function writes the address.
         check(unsafe { sys::cuMemAlloc_v2(&raw mut address, padded) }).map_err(
             |error| match error {
@@ -56,7 +59,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.gpu.enter().is_ok() {
+        if !self.gpu.is_planned() && self.gpu.enter().is_ok() {
             // SAFETY: the memory is freed once. The driver waits for kernels that use it. A context that failed keeps it.
             let _ = unsafe { sys::cuMemFree_v2(self.address) };
         }

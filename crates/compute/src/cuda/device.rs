@@ -4,7 +4,10 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute};
 
+use super::ARCHIVE;
+use super::archive::{Archive, Target};
 use super::call::check;
+use super::limits::Limits;
 use crate::{Error, Result, config};
 
 /// Oldest driver, as its CUDA version: the branch 525, from which on cubins of CUDA 12 load.
@@ -63,18 +66,42 @@ pub struct CudaDevice {
     pub n_multiprocessors: u32,
     /// Memory in bytes.
     pub total_memory_bytes: u64,
-    /// Largest shared memory of a block in bytes.
-    pub max_shared_bytes: u32,
+    /// What launches may ask of it: lower than the device's own with `STONECHAT_CUDA_ARCH`.
+    pub limits: Limits,
     /// Newest CUDA version of the driver.
     pub driver: Driver,
     pub(super) raw: CUdevice,
 }
 
 impl CudaDevice {
-    /// Whether archives have kernels with matrix instructions of warpgroups for it: of Hopper alone.
+    /// Whether it runs kernels with matrix instructions of warpgroups: those of Hopper alone.
     #[must_use]
     pub fn has_warpgroups(&self) -> bool {
-        self.capability == (9, 0)
+        self.limits.has_warpgroups
+    }
+
+    /// The code of an archive that it runs; `None` if it is too old.
+    #[must_use]
+    pub fn target(&self, archive: &Archive) -> Option<Target> {
+        if self.limits.capability == self.capability {
+            archive.target(self.capability)
+        } else {
+            archive.limited_target(self.capability, self.limits.capability)
+        }
+    }
+
+    /// A device of the table that is not there, for launches that are only checked.
+    pub(super) fn planned(limits: Limits) -> Self {
+        Self {
+            index: 0,
+            name: format!("a planned device {}.{}", limits.capability.0, limits.capability.1),
+            capability: limits.capability,
+            n_multiprocessors: 100,
+            total_memory_bytes: 0,
+            limits,
+            driver: Driver { cuda_version: 13_000 },
+            raw: 0,
+        }
     }
 
     fn new(index: usize, driver: Driver) -> Result<Self> {
@@ -96,25 +123,37 @@ impl CudaDevice {
             Ok::<_, Error>(value as u32)
         };
         use CUdevice_attribute as A;
+        let capability = (
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        let size = |number| attribute(number).map(|value| value as usize);
+        let own = Limits {
+            block_shared_bytes: size(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            shared_bytes: size(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+            registers: size(A::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK)?,
+            block_threads: size(A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+            threads: size(A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+            ..Limits::of(capability)
+        };
+        let limits = Limits::of_variable()?.map_or(own, |lower| own.lowered(lower));
         Ok(Self {
             index,
             name: String::from_utf8_lossy(&name[..len]).into_owned(),
-            capability: (
-                attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
-                attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
-            ),
+            capability,
             n_multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             total_memory_bytes: total as u64,
-            max_shared_bytes: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            limits,
             driver,
             raw,
         })
     }
 
-    /// Whether kernels can start before the one before them has ended.
+    /// Whether kernels can start before the one before them has ended: those of code that waits for its inputs.
     #[must_use]
     pub fn has_dependent_launch(&self) -> bool {
-        self.capability.0 >= 9 && self.driver.cuda_version >= 12_030
+        let waits = self.target(&ARCHIVE).is_some_and(|target| target.capability.0 >= 9);
+        waits && self.driver.cuda_version >= 12_030
     }
 
     /// As [`has_dependent_launch`](Self::has_dependent_launch), unless `STONECHAT_CUDA_PDL=0`.

@@ -9,13 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::sys::{
-    self, CUcontext, CUfunction, CUfunction_attribute, CUmodule, CUstream, CUstream_flags,
+    self, CUcontext, CUfunction, CUfunction_attribute, CUmodule, CUresult, CUstream, CUstream_flags,
 };
 
 use super::archive::{Archive, Target};
 use super::call::check;
+use super::code;
 use super::counters::{AtomicCounters, Counters};
 use super::device::CudaDevice;
+use super::limits::Limits;
 use crate::kernel_times::{KernelTime, Profile};
 use crate::{Error, Result};
 
@@ -28,13 +30,18 @@ pub(super) struct Shared {
     context: CUcontext,
     stream: CUstream,
     has_dependent_launch: bool,
-    modules: Mutex<HashMap<&'static str, Module>>,
+    /// Next free address of a device that is not there, see [`Gpu::planned`].
+    plan: Option<AtomicU64>,
+    modules: Mutex<HashMap<ModuleKey, Module>>,
     /// Unpacked archives, by address.
     archives: Mutex<HashMap<usize, HashMap<String, Vec<u8>>>>,
     fault: Mutex<Option<String>>,
     pub(super) counters: AtomicCounters,
     pub(super) profile: Profile,
 }
+
+/// Crate and name of a module.
+type ModuleKey = (&'static str, &'static str);
 
 struct Module {
     raw: CUmodule,
@@ -54,9 +61,12 @@ impl fmt::Debug for Gpu {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if self.plan.is_some() {
+            return;
+        }
         // SAFETY: the last user of the stream, the modules and the context; errors of a failed context change nothing.
         unsafe {
-            if sys::cuCtxSetCurrent(self.context) == sys::CUresult::CUDA_SUCCESS {
+            if sys::cuCtxSetCurrent(self.context) == CUresult::CUDA_SUCCESS {
                 let _ = sys::cuStreamSynchronize(self.stream);
                 let modules = self.modules.get_mut().unwrap_or_else(PoisonError::into_inner);
                 for module in modules.values() {
@@ -76,6 +86,10 @@ pub struct Kernel {
     /// Module and name, for profiles.
     pub(super) module: &'static str,
     pub(super) name: &'static str,
+    /// Most dynamic shared memory that its launches may have so far.
+    pub(super) shared_bytes: usize,
+    /// Most threads of a block.
+    pub(super) max_threads: usize,
 }
 
 // SAFETY: as of `Shared`. Kernels live as long as the GPU.
@@ -109,17 +123,47 @@ impl Gpu {
                 return Err(error);
             }
         }
-        Ok(Self(Arc::new(Shared {
+        Ok(Self::with_handles(device.clone(), (context, stream), dependent_launch, None))
+    }
+
+    /// A device of these limits that is not there: launches are recorded and checked against the limits and the compiled
+    /// kernels, and nothing runs. No driver is needed.
+    #[must_use]
+    pub fn planned(limits: Limits) -> Self {
+        let handles = (std::ptr::null_mut(), std::ptr::null_mut());
+        // Addresses like those of the driver.
+        let plan = AtomicU64::new(1 << 32);
+        Self::with_handles(CudaDevice::planned(limits), handles, true, Some(plan))
+    }
+
+    fn with_handles(
+        device: CudaDevice,
+        (context, stream): (CUcontext, CUstream),
+        dependent_launch: bool,
+        plan: Option<AtomicU64>,
+    ) -> Self {
+        Self(Arc::new(Shared {
             has_dependent_launch: dependent_launch && device.has_dependent_launch(),
-            device: device.clone(),
+            device,
             context,
             stream,
+            plan,
             modules: Mutex::default(),
             archives: Mutex::default(),
             fault: Mutex::default(),
             counters: AtomicCounters::default(),
             profile: Profile::default(),
-        })))
+        }))
+    }
+
+    /// Whether the device is not there.
+    pub(super) fn is_planned(&self) -> bool {
+        self.0.plan.is_some()
+    }
+
+    /// Address of so many bytes of a device that is not there; `None` of one that is.
+    pub(super) fn planned_address(&self, bytes: usize) -> Option<u64> {
+        Some(self.0.plan.as_ref()?.fetch_add(bytes as u64, Ordering::Relaxed))
     }
 
     /// The device.
@@ -163,6 +207,9 @@ impl Gpu {
 
     /// Makes the context that of the calling thread.
     pub(super) fn enter(&self) -> Result<()> {
+        if self.is_planned() {
+            return Ok(());
+        }
         // SAFETY: the context lives as long as `self`.
         check(unsafe { sys::cuCtxSetCurrent(self.0.context) })
     }
@@ -199,6 +246,9 @@ impl Gpu {
     /// If the device failed.
     pub fn synchronize(&self) -> Result<()> {
         self.enter()?;
+        if self.is_planned() {
+            return Ok(());
+        }
         // SAFETY: the stream lives as long as `self`.
         check(unsafe { sys::cuStreamSynchronize(self.0.stream) })
     }
@@ -213,16 +263,13 @@ impl Gpu {
             let name = &self.0.device.name;
             format!("{name} has compute capability {major}.{minor}, expected 7.5 or newer")
         };
-        archive.target((major, minor)).ok_or_else(|| Error::NoCuda { reason: reason() })
+        self.0.device.target(archive).ok_or_else(|| Error::NoCuda { reason: reason() })
     }
 
     /// A kernel of a module, which is loaded first if it is not yet. `shared_bytes`: dynamic shared memory of its launches.
     ///
     /// # Errors
-    /// If the driver refuses the code.
-    ///
-    /// # Panics
-    /// If there is no such module or kernel.
+    /// If the driver refuses the code, there is no such module or kernel, or blocks of the device have less shared memory.
     pub fn kernel(
         &self,
         archive: &'static Archive,
@@ -230,41 +277,141 @@ impl Gpu {
         name: &'static str,
         shared_bytes: usize,
     ) -> Result<Kernel> {
+        let limit = self.0.device.limits.block_shared_bytes;
+        if shared_bytes > limit {
+            return Err(too_much_shared_memory(module, name, shared_bytes, limit));
+        }
         let mut modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if !modules.contains_key(module) {
-            self.enter()?;
-            let mut archives = self.0.archives.lock().unwrap_or_else(PoisonError::into_inner);
-            let target = self.target(archive)?;
-            let address = std::ptr::from_ref(archive).addr();
-            let archive = match archives.entry(address) {
-                Entry::Occupied(entry) => entry.into_mut(),
-                Entry::Vacant(entry) => entry.insert(archive.modules(target)?),
-            };
-            let code = archive.remove(module).unwrap_or_else(|| panic!("no module `{module}`"));
-            let mut raw = std::ptr::null_mut();
+        let loaded = match modules.entry((archive.package, module)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.load(archive, module)?),
+        };
+        let known = loaded.kernels.get(name).copied();
+        if let Some(kernel) = known.filter(|kernel| kernel.shared_bytes >= shared_bytes) {
+            return Ok(kernel);
+        }
+        let mut kernel = match known {
+            Some(kernel) => kernel,
+            None if self.is_planned() => self.planned_kernel(archive, module, name)?,
+            None => self.function(loaded.raw, module, name)?,
+        };
+        if shared_bytes > kernel.shared_bytes {
+            self.raise_shared_bytes(archive, &mut kernel, shared_bytes)?;
+        }
+        loaded.kernels.insert(name, kernel);
+        Ok(kernel)
+    }
+
+    /// Calls `read` with the code of a module.
+    fn with_code<R>(
+        &self,
+        archive: &'static Archive,
+        module: &str,
+        read: impl FnOnce(&[u8], Target) -> Result<R>,
+    ) -> Result<R> {
+        let target = self.target(archive)?;
+        let mut archives = self.0.archives.lock().unwrap_or_else(PoisonError::into_inner);
+        let modules = match archives.entry(std::ptr::from_ref(archive).addr()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(archive.modules(target)?),
+        };
+        let missing = || no_code(format!("no module `{module}` for {}", target.name));
+        read(modules.get(module).ok_or_else(missing)?, target)
+    }
+
+    /// Loads a module. Its code is dropped once the driver has it.
+    fn load(&self, archive: &'static Archive, module: &'static str) -> Result<Module> {
+        self.enter()?;
+        let mut raw = std::ptr::null_mut();
+        self.with_code(archive, module, |code, _| {
+            if self.is_planned() {
+                return Ok(());
+            }
             // SAFETY: a cubin, or PTX with a NUL.
-            check(unsafe { sys::cuModuleLoadData(&raw mut raw, code.as_ptr().cast()) })?;
-            self.count(|counters| &counters.modules);
-            modules.insert(module, Module { raw, kernels: HashMap::new() });
+            check(unsafe { sys::cuModuleLoadData(&raw mut raw, code.as_ptr().cast()) })
+        })?;
+        if !self.is_planned() {
+            let mut archives = self.0.archives.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(modules) = archives.get_mut(&std::ptr::from_ref(archive).addr()) {
+                modules.remove(module);
+            }
         }
-        let loaded = modules.get_mut(module).expect("a module");
-        if let Some(kernel) = loaded.kernels.get(name) {
-            return Ok(*kernel);
-        }
+        self.count(|counters| &counters.modules);
+        Ok(Module { raw, kernels: HashMap::new() })
+    }
+
+    fn function(
+        &self,
+        raw_module: CUmodule,
+        module: &'static str,
+        name: &'static str,
+    ) -> Result<Kernel> {
         self.enter()?;
         let text = CString::new(name).expect("a name");
         let mut raw = std::ptr::null_mut();
         // SAFETY: the module is loaded; the name ends with a NUL.
-        let found =
-            check(unsafe { sys::cuModuleGetFunction(&raw mut raw, loaded.raw, text.as_ptr()) });
-        assert!(found.is_ok(), "no kernel `{name}`: {found:?}");
-        if shared_bytes > 48 << 10 {
+        match unsafe { sys::cuModuleGetFunction(&raw mut raw, raw_module, text.as_ptr()) } {
+            CUresult::CUDA_ERROR_NOT_FOUND => {
+                return Err(no_code(format!("no kernel `{name}` in `{module}`")));
+            }
+            found => check(found)?,
+        }
+        let max_threads = self.0.device.limits.block_threads;
+        Ok(Kernel { raw, module, name, shared_bytes: 0, max_threads })
+    }
+
+    /// A kernel of a device that is not there, by its code.
+    fn planned_kernel(
+        &self,
+        archive: &'static Archive,
+        module: &'static str,
+        name: &'static str,
+    ) -> Result<Kernel> {
+        let found = self.with_code(archive, module, |code, target| {
+            let found = code::kernel(code, name, target.capability);
+            let missing =
+                || no_code(format!("no kernel `{name}` in `{module}` of {}", target.name));
+            found.ok_or_else(missing)
+        })?;
+        let raw = std::ptr::null_mut();
+        Ok(Kernel { raw, module, name, shared_bytes: 0, max_threads: found.max_threads })
+    }
+
+    /// Lets launches of a kernel have more dynamic shared memory.
+    fn raise_shared_bytes(
+        &self,
+        archive: &'static Archive,
+        kernel: &mut Kernel,
+        shared_bytes: usize,
+    ) -> Result<()> {
+        if self.is_planned() {
+            let Kernel { module, name, .. } = *kernel;
+            let of_kernel = self.with_code(archive, module, |code, target| {
+                let found = code::kernel(code, name, target.capability);
+                Ok(found.map_or(0, |found| found.shared_bytes))
+            })?;
+            let limit = self.0.device.limits.block_shared_bytes.saturating_sub(of_kernel);
+            if shared_bytes > limit {
+                return Err(too_much_shared_memory(module, name, shared_bytes, limit));
+            }
+        } else {
+            self.enter()?;
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: a loaded function.
-            check(unsafe { sys::cuFuncSetAttribute(raw, attribute, shared_bytes as i32) })?;
+            check(unsafe { sys::cuFuncSetAttribute(kernel.raw, attribute, shared_bytes as i32) })?;
         }
-        let kernel = Kernel { raw, module, name };
-        loaded.kernels.insert(name, kernel);
-        Ok(kernel)
+        kernel.shared_bytes = shared_bytes;
+        Ok(())
     }
+}
+
+fn no_code(message: String) -> Error {
+    Error::Device { message }
+}
+
+fn too_much_shared_memory(module: &str, name: &str, bytes: usize, limit: usize) -> Error {
+    let message = format!(
+        "kernel `{name}` of `{module}`: expected at most {limit} bytes of shared memory a block, got {bytes}"
+    );
+    Error::Device { message }
 }

@@ -12,7 +12,7 @@ use cudarc::driver::sys::{
 use super::call::check;
 use super::event::Event;
 use super::gpu::{Gpu, Kernel};
-use crate::Result;
+use crate::{Error, Result};
 
 /// Shape of a launch.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +56,7 @@ pub struct CommandList {
     mode: Mode,
     /// Number of runs.
     runs: usize,
-    error: Option<crate::Error>,
+    error: Option<Error>,
 }
 
 #[derive(Debug)]
@@ -100,11 +100,22 @@ impl CommandList {
         &self.gpu
     }
 
-    /// Appends a launch of a kernel with one parameter, a structure. A kernel that could not be loaded is an error of
-    /// [`run`](Self::run). Empty grids are left out.
+    /// Number of launches.
+    #[must_use]
+    pub fn n_launches(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// The first launch that cannot run.
     ///
-    /// # Panics
-    /// If the grid is too large.
+    /// # Errors
+    /// If a kernel could not be loaded, or a launch is larger than it or the device allows.
+    pub fn check(&self) -> Result<()> {
+        self.error.clone().map_or(Ok(()), Err)
+    }
+
+    /// Appends a launch of a kernel with one parameter, a structure. A kernel that could not be loaded is an error of
+    /// [`check`](Self::check) and [`run`](Self::run), and so is a launch that the device does not allow. Empty grids are left out.
     pub fn launch<P: Pod>(&mut self, kernel: Result<Kernel>, launch: Launch, params: &P) {
         let kernel = match kernel {
             Ok(kernel) => kernel,
@@ -113,11 +124,13 @@ impl CommandList {
                 return;
             }
         };
-        let [x, y, z] = launch.grid;
-        if x * y * z == 0 {
+        if let Err(error) = check_launch(&kernel, &launch) {
+            self.error.get_or_insert(error);
             return;
         }
-        assert!(x <= i32::MAX as usize && y < 65536 && z < 65536, "{}: grid", kernel.name);
+        if launch.grid.contains(&0) {
+            return;
+        }
         self.commands.push(Command { kernel, launch, params: self.params.len() });
         let first = self.params.len();
         self.params.resize(first + size_of::<P>().div_ceil(8), 0);
@@ -163,8 +176,9 @@ impl CommandList {
 
     /// Starts a run; returns the number of its parts.
     fn start(&mut self) -> Result<usize> {
-        if let Some(error) = &self.error {
-            return Err(error.clone());
+        self.check()?;
+        if self.gpu.is_planned() {
+            return Ok(0);
         }
         self.gpu.enter()?;
         self.runs += 1;
@@ -280,9 +294,13 @@ impl CommandList {
         // SAFETY: the capture that was begun above; the graph is destroyed once.
         unsafe {
             let ended = check(sys::cuStreamEndCapture(stream, &raw mut graph));
-            launched.and(ended)?;
-            let made = check(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0));
-            let _ = sys::cuGraphDestroy(graph);
+            let whole = launched.and(ended);
+            let made = whole.and_then(|()| {
+                check(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0))
+            });
+            if !graph.is_null() {
+                let _ = sys::cuGraphDestroy(graph);
+            }
             made?;
         }
         self.gpu.count(|counters| &counters.graphs);
@@ -292,4 +310,20 @@ impl CommandList {
         check(unsafe { sys::cuGraphUpload(graph.0, stream) })?;
         Ok(graph)
     }
+}
+
+/// Checks a launch against its kernel and the limits of grids.
+fn check_launch(kernel: &Kernel, launch: &Launch) -> Result<()> {
+    let &Launch { grid: [x, y, z], threads, shared_bytes } = launch;
+    let is_grid = x <= i32::MAX as usize && y < 65536 && z < 65536;
+    if is_grid && threads <= kernel.max_threads && shared_bytes <= kernel.shared_bytes {
+        return Ok(());
+    }
+    let Kernel { name, module, shared_bytes: most, max_threads, .. } = kernel;
+    let message = format!(
+        "kernel `{name}` of `{module}`: expected a grid within {}x65535x65535, at most {max_threads} threads and {most} bytes of \
+         shared memory a block, got {x}x{y}x{z}, {threads} and {shared_bytes}",
+        i32::MAX
+    );
+    Err(Error::Device { message })
 }

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{
 use super::call::check;
 use super::gpu::Gpu;
 use super::ops::OPERAND_COLUMNS;
-use crate::Result;
+use crate::{Error, Result};
 
 /// A matrix of f16 in memory and the size of its boxes, in the encoding of the driver. A parameter of kernels at a multiple of 64
 /// bytes.
@@ -26,6 +26,13 @@ impl TensorMap {
     pub fn new(gpu: &Gpu, address: u64, shape: [usize; 2], box_rows: usize) -> Result<Self> {
         gpu.enter()?;
         let [rows, columns] = shape;
+        if !gpu.device().limits.has_tensor_maps {
+            let message = format!("{} has no tensor maps", gpu.device().name);
+            return Err(Error::Device { message });
+        }
+        if gpu.is_planned() {
+            return Ok(Self::zeroed());
+        }
         let mut map = CUtensorMap { opaque: [0; 16] };
         // SAFETY: the driver reads arrays of two sizes, one stride, two box sizes and two steps, and writes the map.
         check(unsafe {

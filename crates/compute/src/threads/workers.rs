@@ -32,11 +32,16 @@ const MAX_TASKS: usize = u32::MAX as usize / 2;
 /// Epoch of a team that is dropped. Other epochs are odd while a loop runs and even between loops.
 const CLOSED: usize = usize::MAX - 1;
 
+/// Epoch behind the loop of `epoch`. A team of a 32-bit machine has 2³¹ loops, and then again.
+const fn epoch_behind(epoch: usize) -> usize {
+    if epoch + 1 == CLOSED { 0 } else { epoch + 1 }
+}
+
 /// All threads of a team but the leader.
 #[derive(Debug)]
 pub(super) struct Workers {
     shared: Arc<Shared>,
-    /// Joins its threads when dropped.
+    /// Its threads end when it is dropped, which does not wait for them.
     _pool: rayon::ThreadPool,
 }
 
@@ -296,7 +301,7 @@ impl Drop for JoinGuard<'_> {
     fn drop(&mut self) {
         IN_LOOP.set(false);
         let CurrentLoop { epoch, .. } = &self.shared.current;
-        epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+        epoch.store(epoch_behind(epoch.load(Ordering::Relaxed)), Ordering::SeqCst);
         let finished = Instant::now();
         let workers = &self.shared.slots[1..];
         let mean_task = (finished - self.start) * (workers.len() + 1) as u32 / self.n_tasks as u32;
@@ -319,5 +324,15 @@ impl Drop for JoinGuard<'_> {
                 slot.is_benched.store(true, Ordering::Relaxed);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CLOSED, epoch_behind};
+
+    #[test]
+    fn no_loop_closes_the_team() {
+        assert_eq!([epoch_behind(1), epoch_behind(CLOSED - 1)], [2, 0]);
     }
 }

@@ -165,9 +165,15 @@ impl Recorder {
         if let Some(buffer) = self.scratch.get(name).filter(|buffer| buffer.bytes() >= bytes) {
             return buffer.clone();
         }
-        match GpuBuffer::new(&self.gpu, bytes) {
+        // Steps of rising sizes share a few buffers.
+        let rounded = bytes.checked_next_power_of_two().unwrap_or(bytes);
+        let new = GpuBuffer::new(&self.gpu, rounded);
+        match new.or_else(|_| GpuBuffer::new(&self.gpu, bytes)) {
             Ok(buffer) => {
-                self.scratch.insert(name, buffer.clone());
+                if self.scratch.insert(name, buffer.clone()).is_some() {
+                    // They keep the former buffer.
+                    self.bind_groups.clear();
+                }
                 buffer
             }
             Err(error) => {

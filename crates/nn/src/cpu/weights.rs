@@ -167,7 +167,7 @@ impl Cpu {
         let mut stats = self.load_stats.lock().unwrap_or_else(PoisonError::into_inner);
         let n_bytes = bytes.len() as u64;
         let is_aligned = bytes.as_ptr().addr().is_multiple_of(alignment);
-        let storage = match self.repacked(&source) {
+        let storage = match self.repacked(&source)? {
             Some(matrix) => {
                 stats.repacked_bytes += n_bytes;
                 stats.repack_time += start.elapsed();
@@ -195,12 +195,14 @@ impl Cpu {
     }
 
     /// Repacks the weights, if enabled and the type has panels.
-    fn repacked(&self, source: &MatrixSource<'_>) -> Option<PackedMatrix> {
+    fn repacked(&self, source: &MatrixSource<'_>) -> Result<Option<PackedMatrix>, Error> {
         let MatrixSource { rows, cols, dtype, bytes, .. } = *source;
         if self.repack == Repack::Off {
-            return None;
+            return Ok(None);
         }
-        let mut matrix = PackedMatrix::zeroed(self.device.isa, dtype, rows, cols)?;
+        let no_memory = Error::OutOfMemory { bytes: bytes.len(), backend: "cpu" };
+        let matrix = PackedMatrix::zeroed(self.device.isa, dtype, rows, cols);
+        let Some(mut matrix) = matrix.map_err(|_| no_memory)? else { return Ok(None) };
         let row_bytes = matrix.row_bytes().max(1);
         // A multiple of every panel height.
         let chunk_rows = (CHUNK_BYTES / row_bytes).next_multiple_of(64).max(64);
@@ -210,6 +212,6 @@ impl Cpu {
             matrix.pack(&self.device, first, &chunk);
             chunk.release();
         }
-        Some(matrix)
+        Ok(Some(matrix))
     }
 }

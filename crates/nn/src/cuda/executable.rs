@@ -49,8 +49,9 @@ pub(super) struct CudaExecutable {
     imports: HostWrites,
     /// Shape of the last step.
     shape: StepShape<AttentionGrid>,
-    /// Whether steps only record their list.
+    /// Whether steps only record their list, and the first that could not.
     is_warming_up: bool,
+    warm_up_error: Option<Error>,
     /// Groups of fetches, oldest first, and whether the last one goes on.
     fetches: VecDeque<HostCopies>,
     is_fetching: bool,
@@ -79,6 +80,7 @@ impl CudaExecutable {
             imports: HostWrites::new(gpu, STEP_BYTES).map_err(allocation_error)?,
             shape: StepShape::default(),
             is_warming_up: false,
+            warm_up_error: None,
             fetches: VecDeque::new(),
             is_fetching: false,
             spare: Vec::new(),
@@ -137,11 +139,15 @@ impl CudaExecutable {
             };
             let mut list = CommandList::new(&self.gpu);
             self.memory.record(&mut list, &mut self.scratch, &step);
-            if !self.scratch.finish()? {
+            let has_grown = self.scratch.finish();
+            if matches!(has_grown, Ok(false)) {
+                // A list with a launch that cannot run is not kept: the next step may find memory for it.
+                list.check()?;
                 return Ok(list);
             }
             // Memory that this and other lists use is gone.
             self.lists.clear();
+            has_grown?;
         }
     }
 
@@ -202,7 +208,8 @@ impl Executable for CudaExecutable {
         self.set_warming_up(true);
         run(self);
         self.set_warming_up(false);
-        Ok(self.gpu.check()?)
+        let recorded = self.warm_up_error.take().map_or(Ok(()), Err);
+        recorded.and(self.gpu.check().map_err(Error::from))
     }
 
     fn import(&mut self, port: Port, values: &[f32]) {
@@ -220,8 +227,10 @@ impl Executable for CudaExecutable {
 
     fn run(&mut self, step: &Step<'_>) {
         let started = Instant::now();
-        if let Err(error) = self.run_step(step) {
-            self.gpu.fault(error.to_string());
+        match self.run_step(step) {
+            Err(error) if self.is_warming_up => _ = self.warm_up_error.get_or_insert(error),
+            Err(error) => self.gpu.fault(error.to_string()),
+            Ok(()) => {}
         }
         self.gpu.count_host_time(started.elapsed());
     }

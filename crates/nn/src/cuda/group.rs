@@ -195,6 +195,7 @@ impl DeviceApi for CudaGroup {
             group: Arc::clone(&self.0),
             pools: program.pools.clone(),
             pool_parts: shards.pool_parts,
+            warm_up_error: None,
         }))
     }
 }
@@ -208,6 +209,8 @@ struct GroupExecutable {
     pools: Vec<KvShape>,
     /// Number of parts of each, see [`Shards`](crate::Shards).
     pool_parts: Vec<usize>,
+    /// While steps only record their lists: the first error.
+    warm_up_error: Option<Result<(), Error>>,
 }
 
 impl GroupExecutable {
@@ -229,9 +232,11 @@ impl GroupExecutable {
 impl Executable for GroupExecutable {
     fn warm_up(&mut self, run: &mut dyn FnMut(&mut dyn Executable)) -> Result<(), Error> {
         self.ranks.iter_mut().for_each(|rank| rank.set_warming_up(true));
+        self.warm_up_error = Some(Ok(()));
         run(self);
         self.ranks.iter_mut().for_each(|rank| rank.set_warming_up(false));
-        self.group.check(Ok(()))
+        let recorded = self.warm_up_error.take().unwrap_or(Ok(()));
+        self.group.check(recorded)
     }
 
     fn import(&mut self, port: Port, values: &[f32]) {
@@ -245,7 +250,11 @@ impl Executable for GroupExecutable {
     fn run(&mut self, step: &Step<'_>) {
         let started = Instant::now();
         if let Err(error) = self.run_step(step) {
-            self.fault(&error);
+            match &mut self.warm_up_error {
+                Some(first @ Ok(())) => *first = Err(error),
+                Some(Err(_)) => {}
+                None => self.fault(&error),
+            }
         }
         self.group.ranks[0].gpu.count_host_time(started.elapsed());
     }

@@ -100,6 +100,7 @@ impl GpuExecutable {
         for segment in &program.segments {
             segment.nodes.iter().try_for_each(|node| check_operand(gpu, program, segment, node))?;
         }
+        program.nodes().try_for_each(|node| check_windows(program, node, max))?;
         let plan = plan_slots(program, max);
         let alloc = |bytes| GpuBuffer::new(gpu, bytes).map_err(allocation_error);
         let bytes = |slot: &SlotInfo| match operand_of(slot.dtype) {
@@ -179,6 +180,16 @@ impl GpuExecutable {
             self.gpu.submit(list);
         }
     }
+}
+
+/// Checks that steps have no convolution of several windows.
+fn check_windows(program: &Program, node: &Node, max: &Counts) -> Result<(), Error> {
+    let n = node.outputs.first().map_or(0, |&id| max[program.tensors[id].rows.count]);
+    if !matches!(node.op, Op::Conv1d(_)) || n <= 1 {
+        return Ok(());
+    }
+    let reason = format!("a convolution of up to {n} windows, expected 1");
+    Err(Error::Unsupported { backend: NAME, op: node.op.name(), reason })
 }
 
 /// Checks that an op reads its operand in the type of its kernels.

@@ -3,7 +3,9 @@
 use stonechat_compute::cuda::ops::OPERAND_COLUMNS;
 use stonechat_compute::cuda::{CudaDevice, Launch};
 
-use super::gemv::{COPY_WARPS, MAX_SHARED_BYTES, TILE_ALIGNMENT, WARPGROUP_STRIPS};
+use super::gemv::{
+    COPY_WARPS, MAX_SHARED_BYTES, STATIC_SHARED_BYTES, TILE_ALIGNMENT, WARPGROUP_STRIPS,
+};
 
 /// Rows of weights of a block.
 pub(super) const BLOCK_COLUMNS: usize = 128;
@@ -16,6 +18,15 @@ const SHARED_BYTES_A_CYCLE: usize = 128;
 /// Cycles to start a block and to store a row of its results.
 const START_CYCLES: usize = 2000;
 const ROW_CYCLES: usize = 24;
+
+/// Shared memory of a block by instructions of warps: four stages of tiles.
+const WARPS_SHARED_BYTES: usize = 4 * 128 * TILE_ROW_BYTES + TILE_ALIGNMENT;
+
+/// Whether blocks of GEMM fit a device. Turing has 64 KiB; it multiplies many rows by GEMV, whose blocks take any number.
+pub(super) fn has_gemm(device: &CudaDevice) -> bool {
+    let limit = device.limits.block_shared_bytes;
+    device.has_warpgroups() || WARPS_SHARED_BYTES + STATIC_SHARED_BYTES <= limit
+}
 
 /// Blocks of a kernel by instructions of warpgroups.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +81,7 @@ impl GemmShape {
                 launch: Launch {
                     grid: [work.rows.div_ceil(128), work.n_blocks, 1],
                     threads: 256,
-                    shared_bytes: 4 * 128 * TILE_ROW_BYTES + TILE_ALIGNMENT,
+                    shared_bytes: WARPS_SHARED_BYTES,
                 },
             }
         }

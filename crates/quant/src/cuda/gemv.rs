@@ -8,7 +8,7 @@ use super::matrix::Format;
 /// Most dynamic shared memory of a block, of devices with bulk copies.
 pub(super) const MAX_SHARED_BYTES: usize = 220 << 10;
 /// Shared memory of kernels beside the dynamic one.
-const STATIC_SHARED_BYTES: usize = 2 << 10;
+pub(super) const STATIC_SHARED_BYTES: usize = 2 << 10;
 /// Parts of the columns of a matrix, with a sum each.
 const PARTS: usize = 8;
 /// Bytes between rows of activations in shared memory.
@@ -132,7 +132,7 @@ impl From<&CudaDevice> for Limits {
     fn from(device: &CudaDevice) -> Self {
         Self {
             n_multiprocessors: device.n_multiprocessors as usize,
-            max_shared_bytes: device.max_shared_bytes as usize,
+            max_shared_bytes: device.limits.block_shared_bytes,
             has_warpgroups: device.has_warpgroups(),
         }
     }

@@ -11,7 +11,7 @@ use stonechat_compute::cuda::{CommandList, Gpu, Kernel, Launch, TensorMap};
 use stonechat_compute::{DType, Result};
 
 use super::ARCHIVE;
-use super::gemm::{BLOCK_COLUMNS, GemmShape, GemmWork};
+use super::gemm::{BLOCK_COLUMNS, GemmShape, GemmWork, has_gemm};
 use super::gemv::{GemvShape, GemvWork, MAX_SHARED_BYTES, ROW_GROUPS, block_rows, n_first_blocks};
 use super::matrix::{CudaMatrix, Format};
 
@@ -234,7 +234,7 @@ fn launch_gemv(
         let (unit_bytes, slots) = formats.slots();
         let slot_bytes = 8 * ROW_GROUPS * slots * unit_bytes;
         let shared_bytes = (slot_bytes + row_bytes).max(MIN_ROW_BYTES);
-        let kernel = list.gpu().kernel(&ARCHIVE, formats.module, "gemv_row", MAX_SHARED_BYTES);
+        let kernel = list.gpu().kernel(&ARCHIVE, formats.module, "gemv_row", shared_bytes);
         let n_blocks = work.n_strips.min(n_multiprocessors);
         if let Some(second) = formats.second {
             let n_first = params.factors[..params.n_first_factors as usize].iter();
@@ -255,7 +255,8 @@ fn launch_gemv(
     params.n_splits = shape.n_splits as u32;
     params.partials = scratch.get("gemv partials", shape.partial_bytes);
     params.counters = scratch.get("gemv counters", shape.counter_bytes);
-    let kernel = list.gpu().kernel(&ARCHIVE, format.module, shape.kernel, MAX_SHARED_BYTES);
+    let kernel =
+        list.gpu().kernel(&ARCHIVE, format.module, shape.kernel, shape.launch.shared_bytes);
     launch_product(list, kernel, shape.launch, params, shape.box_rows);
 }
 
@@ -304,11 +305,15 @@ fn n_strips(w: &CudaMatrix) -> usize {
     w.n().div_ceil(STRIP_ROWS)
 }
 
+/// Whether products of so many rows are GEMV.
+fn uses_gemv(gpu: &Gpu, rows: usize) -> bool {
+    rows <= MAX_GEMV_ROWS || !has_gemm(gpu.device())
+}
+
 /// Whether products of one row of `k` columns have it in shared memory: on devices with bulk copies.
 fn has_row_kernel(gpu: &Gpu, k: usize) -> bool {
     k <= MAX_ROW
-        && gpu.device().capability >= (9, 0)
-        && gpu.device().max_shared_bytes as usize > MAX_SHARED_BYTES
+        && gpu.device().limits.block_shared_bytes > MAX_SHARED_BYTES
         && gpu.target(&ARCHIVE).is_ok_and(|target| target.capability >= (9, 0))
 }
 
@@ -358,7 +363,7 @@ pub fn matmul(
     params.activation = activation_code(activation);
     params.accumulate = u32::from(accumulate);
     let formats = Formats::one(format);
-    if x.rows <= MAX_GEMV_ROWS {
+    if uses_gemv(list.gpu(), x.rows) {
         launch_gemv(list, scratch, formats, params, GemvWork::of_rows(x.rows, w.k(), n_strips(w)));
     } else {
         launch_gemm(list, formats, params);
@@ -385,7 +390,7 @@ pub fn matmul_group(
     for (to, (w, out, bias)) in params.factors.iter_mut().zip(first.into_iter().chain(second)) {
         *to = factor(w, out, bias);
     }
-    if x.rows <= MAX_GEMV_ROWS {
+    if uses_gemv(list.gpu(), x.rows) {
         let strips = all.iter().map(|(w, ..)| n_strips(w)).sum();
         let work = GemvWork::of_rows(x.rows, all[0].0.k(), strips);
         launch_gemv(list, scratch, formats, params, work);

@@ -21,7 +21,7 @@ pub(super) struct Format {
     pub(super) dtype: DType,
     /// Modules of products and of the conversion.
     pub(super) module: &'static str,
-    repack: &'static str,
+    pub(super) repack: &'static str,
     /// Tiles of a chunk.
     pub(super) chunk_tiles: usize,
     /// Tiles of a unit, which a warp takes at once.
@@ -115,6 +115,20 @@ impl CudaMatrix {
         if is_own { dtype } else { DType::F16 }
     }
 
+    /// `[n, k]` weights of a type of the device, all bytes zeros.
+    pub(super) fn zeroed(gpu: &Gpu, dtype: DType, (n, k): (usize, usize)) -> Result<Self> {
+        let format = FORMATS.iter().find(|format| format.dtype == dtype);
+        let bytes = match format {
+            None => n.saturating_mul(k).saturating_mul(size_of::<f32>()),
+            Some(format) => {
+                let n_chunks = k.div_ceil(TILE_COLUMNS * format.chunk_tiles);
+                n.div_ceil(STRIP_ROWS).saturating_mul(n_chunks).saturating_mul(format.chunk_bytes)
+            }
+        };
+        let order = format.map_or(Order::Dense, Order::Strips);
+        Ok(Self { order, buffer: Buffer::new(gpu, bytes)?, n, k })
+    }
+
     /// Uploads `[n, k]` weights and repacks them on the device, in pieces of 16 MiB; releases the pages of uploaded bytes.
     ///
     /// # Errors
@@ -131,20 +145,17 @@ impl CudaMatrix {
     ) -> Result<Self> {
         assert_eq!(dtype.bytes_for(n * k), Some(bytes.len()), "bytes of {n}x{k} {dtype}");
         let stored = Self::device_dtype(dtype);
-        if stored == DType::F32 {
-            let buffer = Buffer::new(gpu, bytes.len())?;
+        let matrix = Self::zeroed(gpu, stored, (n, k))?;
+        let Order::Strips(format) = matrix.order else {
             for first in (0..bytes.len()).step_by(CHUNK_BYTES) {
                 let piece = bytes.slice(first..bytes.len().min(first + CHUNK_BYTES));
-                gpu.upload(&buffer, first, &piece)?;
+                gpu.upload(&matrix.buffer, first, &piece)?;
                 piece.release();
             }
-            return Ok(Self { order: Order::Dense, buffer, n, k });
-        }
-        let format = FORMATS.iter().find(|format| format.dtype == stored).expect("f16 is one");
+            return Ok(matrix);
+        };
         let n_strips = n.div_ceil(STRIP_ROWS);
         let n_chunks = k.div_ceil(TILE_COLUMNS * format.chunk_tiles);
-        let buffer = Buffer::new(gpu, n_strips * n_chunks * format.chunk_bytes)?;
-        let matrix = Self { order: Order::Strips(format), buffer, n, k };
         let file_row = bytes.len() / n.max(1);
         let row_bytes = stored.bytes_for(k).expect("whole blocks");
         let max_row = row_bytes.max(file_row).max(1);
@@ -224,7 +235,10 @@ impl CudaMatrix {
 fn to_f16(dtype: DType, file: &[u8], n: usize, k: usize, out: &mut Vec<f16>) {
     out.resize(n, f16::ZERO);
     let mut values = vec![0.0; k];
-    let rows = file.chunks_exact(dtype.bytes_for(k).expect("whole blocks").max(1));
+    if n == 0 {
+        return;
+    }
+    let rows = file.chunks_exact(dtype.bytes_for(k).expect("whole blocks"));
     for (row, out) in rows.zip(out.chunks_exact_mut(k)) {
         crate::dequantize_row(dtype, row, &mut values).expect("a type of weights");
         // Largest finite f16: models have values beyond it as markers at most.

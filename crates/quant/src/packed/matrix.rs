@@ -19,23 +19,29 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// Whether the format has panels.
-    #[must_use]
-    pub fn has_panels(dtype: DType) -> bool {
-        Layout::of(dtype).is_some()
-    }
-
     /// A zero matrix `[n, k]` for [`pack`](Self::pack), with the kernels of `isa`; `None` if the format has no panels or
     /// `k` is no whole number of blocks.
-    #[must_use]
-    pub fn zeroed(isa: Isa, dtype: DType, n: usize, k: usize) -> Option<Self> {
-        let (layout, kernels) = (Layout::of(dtype)?, kernels::choose(isa, dtype)?);
+    ///
+    /// # Errors
+    /// [`OutOfMemory`](stonechat_compute::Error::OutOfMemory).
+    pub fn zeroed(
+        isa: Isa,
+        dtype: DType,
+        n: usize,
+        k: usize,
+    ) -> stonechat_compute::Result<Option<Self>> {
+        let (Some(layout), Some(kernels)) = (Layout::of(dtype), kernels::choose(isa, dtype)) else {
+            return Ok(None);
+        };
         if !k.is_multiple_of(dtype.block_len()) {
-            return None;
+            return Ok(None);
         }
         let panel_len = layout.panel_len(k / dtype.block_len());
-        let data = AlignedVec::zeroed(n.div_ceil(PANEL_ROWS) * panel_len * PANEL_ROWS);
-        Some(Self { layout, kernels, n, k, data })
+        let len = n.div_ceil(PANEL_ROWS).saturating_mul(panel_len).saturating_mul(PANEL_ROWS);
+        let bytes = len.saturating_mul(size_of::<f32>());
+        let data = AlignedVec::try_zeroed_for_use(len);
+        let data = data.ok_or(stonechat_compute::Error::OutOfMemory { bytes })?;
+        Ok(Some(Self { layout, kernels, n, k, data }))
     }
 
     /// Packs whole rows in GGML's blocks as rows `first ..`, `first` a multiple of 16.

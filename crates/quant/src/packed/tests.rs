@@ -36,7 +36,7 @@ pub(super) fn packed(cpu: &Cpu, dtype: DType, n: usize, k: usize) -> (PackedMatr
     quantize_rows(dtype, &random(n * k, 7), k, &mut bytes).unwrap();
     let mut values = vec![0.0; n * k];
     dequantize_row(dtype, &bytes, &mut values).unwrap();
-    let mut matrix = PackedMatrix::zeroed(cpu.isa, dtype, n, k).unwrap();
+    let mut matrix = PackedMatrix::zeroed(cpu.isa, dtype, n, k).unwrap().unwrap();
     // In two pieces, as a file that is read in pieces.
     let first = n / 2 / 16 * 16;
     let (head, tail) = bytes.split_at(first * matrix.row_bytes());
@@ -222,5 +222,14 @@ fn check(cpu: &Cpu, w: &PackedMatrix, values: &[f32], m: usize, rows: Range<usiz
                 cpu.isa
             );
         }
+    }
+}
+
+#[test]
+fn a_matrix_without_memory_is_an_error() {
+    for isa in Isa::available() {
+        let n = 1 << 54;
+        let error = PackedMatrix::zeroed(isa, DType::Q8_0, n, 32).expect_err("no memory");
+        assert!(matches!(error, stonechat_compute::Error::OutOfMemory { .. }), "{error}");
     }
 }

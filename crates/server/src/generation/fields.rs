@@ -13,10 +13,8 @@ use utoipa::ToSchema;
 
 use super::logit_bias;
 use crate::chat_prompt::blocking;
+use crate::limits::{self, MAX_PROBS};
 use crate::{ApiError, ApiResult, LanguageGuard, ServerOptions};
-
-/// Largest number of log-probabilities of a token.
-const MAX_PROBS: usize = 1000;
 
 /// Fields of generation. Those that are absent or null have the defaults of the server.
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
@@ -40,7 +38,8 @@ pub(crate) struct GenerationFields {
     /// A stop string, or several.
     pub(crate) stop: Option<Stop>,
     /// Seed; -1: a random one.
-    pub(crate) seed: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub(crate) seed: Option<i128>,
     /// Temperature; 0 is greedy.
     pub(crate) temperature: Option<f32>,
     /// Half-width of the dynamic temperature's range; 0 is off.
@@ -195,16 +194,17 @@ pub(crate) struct Parsed<T> {
 }
 
 impl<T: DeserializeOwned> Parsed<T> {
-    /// Reads both from a body that has just arrived.
-    pub(crate) fn from_body(body: &Value, server: &ServerOptions) -> ApiResult<Self> {
-        let (own, mut fields): (T, GenerationFields) = (part(body)?, part(body)?);
+    /// Checks the limits of a body that has just arrived, and reads both.
+    pub(crate) fn from_body(mut body: Value, server: &ServerOptions) -> ApiResult<Self> {
+        limits::check(&mut body, server)?;
+        let (own, mut fields): (T, GenerationFields) = (part(&body)?, part(&body)?);
         fields.deadline = fields.deadline(server)?;
         Ok(Self { own, fields })
     }
 }
 
 /// Reads the fields that `T` knows.
-fn part<T: DeserializeOwned>(body: &Value) -> ApiResult<T> {
+pub(crate) fn part<T: DeserializeOwned>(body: &Value) -> ApiResult<T> {
     if !body.is_object() {
         return Err(ApiError::bad_request(format!(
             "the body is invalid: expected an object, got {}",
@@ -487,10 +487,13 @@ impl ResponseFormat {
         };
         match self.kind.as_str() {
             "text" => Ok(None),
-            "json_object" => {
-                let any = || GrammarSource::JsonSchema(json!({"type": "object"}).to_string());
-                Ok(Some(schema(self.schema.as_ref()).unwrap_or_else(any)))
-            }
+            "json_object" => match self.schema.as_ref().filter(|schema| !schema.is_null()) {
+                None => Ok(Some(GrammarSource::JsonSchema(json!({"type": "object"}).to_string()))),
+                given => schema(given).map(Some).ok_or_else(|| {
+                    let got = given.map_or("nothing", crate::chat_prompt::kind_of);
+                    ApiError::field("response_format.schema", "an object", got)
+                }),
+            },
             "json_schema" => {
                 let found = self.json_schema.as_ref().and_then(|format| format.get("schema"));
                 schema(found).map(Some).ok_or_else(|| {
@@ -517,7 +520,7 @@ fn window(n: i64, n_ctx: usize) -> usize {
 }
 
 fn count(name: &str, n: i64) -> ApiResult<usize> {
-    let count = usize::try_from(n).ok().filter(|&n| n <= MAX_PROBS);
+    let count = usize::try_from(n).ok().filter(|&n| n as i128 <= MAX_PROBS);
     count.ok_or_else(|| ApiError::field(name, &format!("0 to {MAX_PROBS}"), n))
 }
 

@@ -58,7 +58,7 @@ pub(super) struct PositionLabels {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct HttpLabels {
-    pub(super) method: String,
+    pub(super) method: &'static str,
     pub(super) route: String,
     pub(super) status: u16,
 }

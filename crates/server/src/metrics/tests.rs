@@ -148,3 +148,14 @@ fn audio_and_http_are_counted() {
         assert!((value(&text, line) - expected).abs() < 1e-9, "{line}\n{text}");
     }
 }
+
+#[test]
+fn unknown_methods_share_a_label() {
+    let metrics = Metrics::new();
+    for method in ["A1", "A2", "get", "POST"] {
+        metrics.http(method, "/health", 405, Duration::ZERO);
+    }
+    let text = metrics.text();
+    assert!(text.contains("{method=\"OTHER\",route=\"/health\",status=\"405\"} 3"), "{text}");
+    assert!(text.contains("{method=\"POST\",route=\"/health\",status=\"405\"} 1"), "{text}");
+}

@@ -1,7 +1,7 @@
 //! `/v1/audio/transcriptions` and `/v1/audio/translations`: uploads to a Whisper model.
 //!
 //! ```text
-//! multipart body ──► file ──► decoder, on a thread that may block
+//! multipart body ──► file ──► decoder, at the end of the body, on a thread that may block
 //!       │                        │ samples
 //!       └──► other fields ──► options ──► engine ──► segments ──► events, or the body at the end
 //! ```
@@ -29,11 +29,13 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::audio_memory::Charge;
 use crate::deadline::within;
 use crate::otlp::{RequestTrace, SpeechTimes};
 use crate::{ApiError, ApiResult, AppState, AudioReport, FinishReason, Metrics, SpeechGuard};
 use fields::Fields;
 use form::Form;
+use upload::Samples;
 
 /// Time for which a stream waits for its first segment before its status is sent: an error until then has one of its own.
 const MAX_STATUS_DELAY: Duration = Duration::from_secs(5);
@@ -101,10 +103,12 @@ async fn answer(
     task: Task,
 ) -> ApiResult<Response> {
     state.check_ready()?;
-    let Form { fields, samples } = Form::read(&state, request).await?;
+    // The time of a request counts from its arrival.
+    let deadline = state.options().deadline();
+    let Form { fields, samples } = within(deadline, Form::read(&state, request)).await??;
+    let Samples { samples, charge } = samples;
     let received = Instant::now();
     let options = fields.options(task)?;
-    let deadline = state.options().deadline();
     let model = state.speech_by(fields.model.as_deref(), deadline).await?;
     let report = AudioReport {
         model: model.spec().name.clone(),
@@ -120,6 +124,7 @@ async fn answer(
         metrics: Arc::clone(state.metrics()),
         trace,
         _model: model,
+        _memory: charge,
     };
     if fields.stream {
         return events::respond(running, fields, state.options().sse_ping_interval).await;
@@ -139,6 +144,8 @@ struct Running {
     trace: RequestTrace,
     /// A model in use is not unloaded.
     _model: SpeechGuard,
+    /// Share of the samples in the memory of uploads.
+    _memory: Charge,
 }
 
 impl Running {

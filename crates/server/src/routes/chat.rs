@@ -15,6 +15,7 @@ use utoipa_axum::routes;
 use crate::generation::{
     GenerationFields, Parsed, Step, StreamedAnswer, TextRun, Timings, chat_logprobs, respond,
 };
+use crate::limits::check_chat;
 use crate::otlp::RequestTrace;
 use crate::{ApiResult, AppState, ChatBody, ChatPrompt, Json, new_id};
 
@@ -38,8 +39,6 @@ struct Answer {
     id: String,
     created: u64,
     model: String,
-    /// Whether the answer continues the last message, so that a leading blank belongs to it.
-    continues: bool,
     /// Number of probable tokens, if log-probabilities were asked for.
     n_probs: Option<usize>,
     has_timings_per_token: bool,
@@ -59,7 +58,10 @@ async fn chat(
     trace: RequestTrace,
     Json(body): Json<Value>,
 ) -> ApiResult<Response> {
-    let Parsed { own, fields } = Parsed::<ChatBody>::from_body(&body, state.options())?;
+    check_chat(&body)?;
+    let Parsed { mut own, fields } = Parsed::<ChatBody>::from_body(body, state.options())?;
+    // The template writes no tools that the answer must not call.
+    own.tools = None;
     let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
     let prompt = ChatPrompt::new(&model, &own)?;
     let n_probs = fields.chat_probs()?;
@@ -70,7 +72,6 @@ async fn chat(
         id: new_id("chatcmpl-"),
         created: unix_time(),
         model: fields.model.clone().unwrap_or_else(|| model.spec().name.clone()),
-        continues: prompt.continues,
         n_probs,
         has_timings_per_token: fields.timings_per_token.unwrap_or(false),
         has_progress: fields.return_progress.unwrap_or(false),
@@ -82,7 +83,7 @@ async fn chat(
         let completions = run.finish().await?;
         return Ok(Json(answer.whole(&run, &completions)).into_response());
     }
-    let stream = ChatStream { answer, texts: vec![Start::Role; n_choices], cached_tokens: 0 };
+    let stream = ChatStream { answer, n_choices, cached_tokens: 0 };
     respond([run].into(), stream, fields.ping(state.options())?).await
 }
 
@@ -116,12 +117,10 @@ impl Answer {
     fn whole(&self, run: &TextRun, completions: &[Completion]) -> Value {
         let tokenizer = run.model().llm.info().model.tokenizer();
         let choice = |(index, completion): (usize, &Completion)| {
-            let text = &completion.text;
-            let text = if self.continues { text } else { text.trim_start() };
             let logprobs = self.n_probs.map(|n| chat_logprobs(tokenizer, &completion.probs, n));
             json!({
                 "index": index,
-                "message": {"role": "assistant", "content": text},
+                "message": {"role": "assistant", "content": completion.text},
                 "finish_reason": finish_reason(completion.finish),
                 "logprobs": logprobs,
             })
@@ -146,20 +145,10 @@ impl Answer {
     }
 }
 
-/// Beginning of a text in a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Start {
-    /// The chunk with the role was not sent.
-    Role,
-    /// No text was sent.
-    Blank,
-    Done,
-}
-
 /// Chunks of a streamed answer.
 struct ChatStream {
     answer: Answer,
-    texts: Vec<Start>,
+    n_choices: usize,
     cached_tokens: usize,
 }
 
@@ -170,8 +159,7 @@ impl StreamedAnswer for ChatStream {
         match step {
             Step::Started { cached_tokens } => {
                 self.cached_tokens = cached_tokens;
-                for (index, text) in self.texts.iter_mut().enumerate() {
-                    *text = Start::Blank;
+                for index in 0..self.n_choices {
                     let delta = json!({"role": "assistant", "content": null});
                     events.push_back(self.answer.chunk(index, delta, None));
                 }
@@ -188,15 +176,10 @@ impl StreamedAnswer for ChatStream {
             }
             Step::Prompt { .. } => {}
             Step::Text { choice, tokens, text } => {
-                let trims = self.texts[choice] == Start::Blank && !self.answer.continues;
-                let content = if trims { text.trim_start() } else { &text };
-                if content.is_empty() && (self.answer.n_probs.is_none() || tokens.is_empty()) {
+                if text.is_empty() && (self.answer.n_probs.is_none() || tokens.is_empty()) {
                     return;
                 }
-                if !content.is_empty() {
-                    self.texts[choice] = Start::Done;
-                }
-                let mut chunk = self.answer.chunk(choice, json!({"content": content}), None);
+                let mut chunk = self.answer.chunk(choice, json!({"content": text}), None);
                 if let Some(n) = self.answer.n_probs {
                     let probs: Vec<_> =
                         tokens.into_iter().filter_map(|token| token.probs).collect();

@@ -19,6 +19,7 @@ use crate::generation::{
     GenerationFields, Parsed, Step, StreamedAnswer, TextRun, Timings, native_probabilities,
     prompts, respond,
 };
+use crate::limits::{MAX_TEXTS, check_items, check_texts};
 use crate::otlp::RequestTrace;
 use crate::{ApiResult, AppState, Json, LanguageGuard};
 
@@ -90,7 +91,8 @@ async fn completion(
     trace: RequestTrace,
     Json(body): Json<Value>,
 ) -> ApiResult<Response> {
-    let Parsed { own, fields } = Parsed::<PromptFields>::from_body(&body, state.options())?;
+    let Parsed { own, fields } = Parsed::<PromptFields>::from_body(body, state.options())?;
+    check_items("prompt", &own.prompt, MAX_TEXTS)?;
     let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
     let prompts = prompts(&own.prompt, &model.llm.info().model)?;
     answer(&state, trace, model, prompts, fields, own.response_fields).await
@@ -106,7 +108,7 @@ async fn infill(
     trace: RequestTrace,
     Json(body): Json<Value>,
 ) -> ApiResult<Response> {
-    let Parsed { own, fields } = Parsed::<InfillFields>::from_body(&body, state.options())?;
+    let Parsed { own, fields } = Parsed::<InfillFields>::from_body(body, state.options())?;
     let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
     let info = &model.llm.info().model;
     let mut prefix = String::new();
@@ -142,6 +144,7 @@ async fn answer(
     fields: GenerationFields,
     response_fields: Option<Vec<String>>,
 ) -> ApiResult<Response> {
+    check_texts(prompts.len(), fields.n_choices()?)?;
     let n_probs = fields.n_probs()?;
     let options = fields.options(state.options(), &model, n_probs)?;
     let tokenizer = model.llm.info().model.tokenizer();

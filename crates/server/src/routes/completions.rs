@@ -16,6 +16,7 @@ use crate::generation::{
     GenerationFields, Parsed, Step, StreamedAnswer, TextRun, Timings, completion_logprobs, prompts,
     respond,
 };
+use crate::limits::{MAX_TEXTS, check_items, check_texts};
 use crate::otlp::RequestTrace;
 use crate::{ApiError, ApiResult, AppState, Json, new_id};
 
@@ -72,12 +73,14 @@ async fn completions(
     trace: RequestTrace,
     Json(body): Json<Value>,
 ) -> ApiResult<Response> {
-    let Parsed { own, fields } = Parsed::<CompletionFields>::from_body(&body, state.options())?;
+    let Parsed { own, fields } = Parsed::<CompletionFields>::from_body(body, state.options())?;
     if own.suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "none: `/infill` has one", "a text"));
     }
+    check_items("prompt", &own.prompt, MAX_TEXTS)?;
     let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
     let prompts = prompts(&own.prompt, &model.llm.info().model)?;
+    check_texts(prompts.len(), fields.n_choices()?)?;
     let n_probs = fields.completion_probs()?;
     let options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
     let echo = |tokens: &Vec<u32>| model.llm.info().model.tokenizer().decode(tokens);

@@ -15,6 +15,8 @@ use utoipa_axum::routes;
 
 use crate::chat_prompt::{blocking, kind_of};
 use crate::deadline::within;
+use crate::generation::part;
+use crate::limits::{MAX_INPUTS, check, check_items};
 use crate::{ApiError, ApiResult, AppState, Json, LanguageGuard};
 
 pub(crate) fn router() -> OpenApiRouter<AppState> {
@@ -59,10 +61,8 @@ struct Embedded {
     (status = 200, body = Object, description = "A `list` of `embedding`"),
     (status = 400, description = "A field is invalid, or a text exceeds the context"),
 ))]
-async fn embeddings(
-    State(state): State<AppState>,
-    Json(body): Json<EmbeddingsBody>,
-) -> ApiResult<Response> {
+async fn embeddings(State(state): State<AppState>, Json(body): Json<Value>) -> ApiResult<Response> {
+    let body = read(body, &state)?;
     let is_base64 = match body.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -106,14 +106,23 @@ async fn embeddings(
 ))]
 async fn embedding(
     State(state): State<AppState>,
-    Json(body): Json<EmbeddingsBody>,
+    Json(body): Json<Value>,
 ) -> ApiResult<Json<Value>> {
+    let body = read(body, &state)?;
     let embedded = embed(&state, &body).await?;
     let rows = embedded.vectors.iter().enumerate().map(|(index, values)| {
         let rows: Vec<&[f32]> = values.chunks(embedded.width.max(1)).collect();
         json!({"index": index, "embedding": rows})
     });
     Ok(Json(rows.collect::<Vec<_>>().into()))
+}
+
+/// Checks the limits of a body, and reads it.
+fn read(mut body: Value, state: &AppState) -> ApiResult<EmbeddingsBody> {
+    check(&mut body, state.options())?;
+    let body: EmbeddingsBody = part(&body)?;
+    check_items("input", &body.input, MAX_INPUTS)?;
+    Ok(body)
 }
 
 async fn embed(state: &AppState, body: &EmbeddingsBody) -> ApiResult<Embedded> {

@@ -1,6 +1,8 @@
 //! The server in process and on sockets, on tiny models.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod abuse;
+mod abuse_transport;
 mod audio;
 mod deadlines;
 mod drafts;

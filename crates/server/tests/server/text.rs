@@ -275,7 +275,7 @@ async fn bad_requests_say_what_was_expected() {
         (json!({"temperature": "x"}), "`temperature`: invalid type: string"),
         (json!({"top_p": 2.0}), "top_p"),
         (json!({"n": 0}), "`n`: expected at least 1, got 0"),
-        (json!({"n": 1000}), "choices: expected 1 to"),
+        (json!({"n": 1000}), "`n`: expected 1 to 16, got 1000"),
         (json!({"messages": []}), "`messages`: expected at least one message"),
         (json!({"logit_bias": {"99999": 1}}), "a token id below"),
         (json!({"lora": [{"id": 0, "scale": 1.0}]}), "`lora`"),

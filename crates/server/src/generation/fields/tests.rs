@@ -68,6 +68,10 @@ fn a_text_has_one_grammar() {
     let error = source(json!({"response_format": {"type": "json_schema"}})).unwrap_err();
     assert!(error.message().contains("expected an object, got nothing"), "{error}");
     assert!(source(json!({"response_format": {"type": "xml"}})).is_err());
+    for (schema, is_valid) in [(json!(null), true), (json!({}), true), (json!(123), false)] {
+        let format = json!({"response_format": {"type": "json_object", "schema": schema}});
+        assert_eq!(source(format).is_ok(), is_valid, "{schema}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 
 use super::fields::Fields;
-use super::upload::Upload;
+use super::upload::{Samples, Upload};
 use crate::{ApiError, ApiResult, AppState};
 
 /// Maximum bytes of all fields but the file, and number of fields.
@@ -20,11 +20,11 @@ const MAX_OTHER_BYTES: u64 = 2 << 20;
 pub(super) struct Form {
     pub(super) fields: Fields,
     /// 16 kHz mono.
-    pub(super) samples: Vec<f32>,
+    pub(super) samples: Samples,
 }
 
 impl Form {
-    /// Reads a body. Its file is decoded meanwhile; options may come after it.
+    /// Reads a body, then decodes its file; options may come after it.
     pub(super) async fn read(state: &AppState, request: Request) -> ApiResult<Self> {
         let (max_bytes, max_seconds) =
             (state.options().max_audio_size, state.options().max_audio_seconds);
@@ -38,7 +38,8 @@ impl Form {
             ApiError::media_type("multipart/form-data with a boundary", &content_type)
         })?;
         let mut fields = Fields::default();
-        let (mut upload, mut n_fields, mut n_left) = (None, 0, MAX_FIELD_BYTES);
+        let (mut upload, mut n_fields, mut n_left): (Option<Upload>, _, _) =
+            (None, 0, MAX_FIELD_BYTES);
         // A client that is still sending would not see an answer: the rest of the body is read before it.
         let mut first_error = None;
         while let Some(mut field) = body.next_field().await.map_err(|error| body_error(&error))? {
@@ -49,10 +50,13 @@ impl Form {
             }
             let name = field.name().unwrap_or_default().to_owned();
             if name == "file" {
-                let file = read_file(&mut field, max_bytes, max_seconds).await?;
-                if upload.replace(file).is_some() {
+                if upload.is_some() {
                     first_error.get_or_insert(ApiError::field("file", "one file", "several"));
                 }
+                // A second file takes the place, and the memory, of the first one.
+                drop(upload.take());
+                let file = Upload::new(state.audio_memory(), max_bytes);
+                upload = Some(read_file(&mut field, file).await?);
                 continue;
             }
             let text = read_text(&mut field, &name, &mut n_left).await?;
@@ -64,7 +68,7 @@ impl Form {
             return Err(error);
         }
         let upload = upload.ok_or_else(|| ApiError::field("file", "an audio file", "none"))?;
-        Ok(Self { fields, samples: upload.finish().await? })
+        Ok(Self { fields, samples: upload.decode(max_seconds).await? })
     }
 }
 
@@ -79,26 +83,11 @@ fn body_error(error: &MultipartError) -> ApiError {
     }
 }
 
-async fn read_file(field: &mut Field<'_>, max_bytes: usize, max_seconds: u64) -> ApiResult<Upload> {
-    let mut upload = Upload::new(max_seconds);
-    let mut n_bytes = 0;
-    loop {
-        match field.chunk().await {
-            Ok(Some(bytes)) => {
-                n_bytes += bytes.len();
-                if n_bytes > max_bytes {
-                    return Err(ApiError::too_large(max_bytes));
-                }
-                upload.push(bytes).await;
-            }
-            Ok(None) => return Ok(upload),
-            Err(error) => {
-                let error = body_error(&error);
-                upload.fail(error.message()).await;
-                return Err(error);
-            }
-        }
+async fn read_file(field: &mut Field<'_>, mut upload: Upload) -> ApiResult<Upload> {
+    while let Some(bytes) = field.chunk().await.map_err(|error| body_error(&error))? {
+        upload.push(&bytes)?;
     }
+    Ok(upload)
 }
 
 async fn read_text(field: &mut Field<'_>, name: &str, n_left: &mut usize) -> ApiResult<String> {

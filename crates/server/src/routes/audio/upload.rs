@@ -1,82 +1,91 @@
-//! Decoding of a file while it arrives.
+//! The file of an upload: its bytes, and then its samples.
+//!
+//! The bytes are collected first: a client that stalls holds no thread. Both are charged to one budget of all uploads.
 
-use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::body::Bytes;
-use stonechat::audio::{Audio, Decoder, Error};
-use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, spawn_blocking};
+use stonechat::audio::{Audio, Decoder, Error, SAMPLE_RATE};
+use tokio::task::spawn_blocking;
 
+use crate::audio_memory::{AudioMemory, Charge};
 use crate::{ApiError, ApiResult};
 
-/// Blocks of a body that wait for the decoder.
-const N_BLOCKS: usize = 8;
+/// Bytes of a second of samples.
+const SECOND_BYTES: f64 = (SAMPLE_RATE as usize * size_of::<f32>()) as f64;
 
-/// Decoder of a file, on a thread that may block.
+/// Bytes of a file.
 #[derive(Debug)]
 pub(super) struct Upload {
-    /// `None` once the decoder needs no more bytes.
-    blocks: Option<mpsc::Sender<io::Result<Bytes>>>,
-    decoding: JoinHandle<Result<Audio, Error>>,
+    memory: AudioMemory,
+    bytes: Vec<u8>,
+    charge: Charge,
+    max_bytes: usize,
+}
+
+/// 16 kHz mono, with its share of the budget.
+#[derive(Debug)]
+pub(super) struct Samples {
+    pub(super) samples: Vec<f32>,
+    pub(super) charge: Charge,
 }
 
 impl Upload {
-    pub(super) fn new(max_seconds: u64) -> Self {
-        let (sender, blocks) = mpsc::channel(N_BLOCKS);
-        let reader = BlockReader { blocks, block: Bytes::new() };
-        let decode = move || Decoder::new().max_seconds(max_seconds).reader(reader);
-        Self { blocks: Some(sender), decoding: spawn_blocking(decode) }
+    pub(super) fn new(memory: &AudioMemory, max_bytes: usize) -> Self {
+        Self { memory: memory.clone(), bytes: Vec::new(), charge: memory.charge(), max_bytes }
     }
 
-    /// Passes bytes to the decoder, or drops them if it has ended: the client sees the answer only after it has sent all.
-    pub(super) async fn push(&mut self, bytes: Bytes) {
-        self.send(Ok(bytes)).await;
-    }
-
-    /// Ends the decoder with an error of the connection.
-    pub(super) async fn fail(&mut self, message: &str) {
-        self.send(Err(io::Error::other(message.to_owned()))).await;
-    }
-
-    async fn send(&mut self, block: io::Result<Bytes>) {
-        if let Some(blocks) = &self.blocks
-            && blocks.send(block).await.is_err()
-        {
-            self.blocks = None;
+    /// Adds bytes.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> ApiResult<()> {
+        let n_bytes = self.bytes.len() + bytes.len();
+        if n_bytes > self.max_bytes {
+            return Err(ApiError::too_large(self.max_bytes));
         }
+        self.charge.try_raise(n_bytes as u64)?;
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
     }
 
-    /// Samples of the whole file.
-    pub(super) async fn finish(self) -> ApiResult<Vec<f32>> {
-        let Self { blocks, decoding } = self;
-        drop(blocks);
-        let decoded = decoding.await.map_err(|error| {
+    /// Decodes the whole file on a thread that may block. Dropping the future ends the decoder.
+    pub(super) async fn decode(self, max_seconds: u64) -> ApiResult<Samples> {
+        let Self { memory, bytes, charge: file_charge, .. } = self;
+        let turn = memory.decoder().await;
+        let charge = memory.charge();
+        let gone = Gone::default();
+        let is_gone = Arc::clone(&gone.0);
+        let (raised, checked) = (charge.clone(), charge.clone());
+        let decode = move || -> Result<Audio, Error> {
+            let (_turn, _file_charge) = (turn, file_charge);
+            Decoder::new()
+                .max_seconds(max_seconds)
+                .on_progress(move |progress| {
+                    raised.raise((progress.decoded_s * SECOND_BYTES) as u64);
+                })
+                .cancelled_by(move || checked.is_full() || is_gone.load(Ordering::Acquire))
+                .bytes(bytes)
+        };
+        let decoded = spawn_blocking(decode).await.map_err(|error| {
             tracing::error!("decoding an upload failed: {error}");
             ApiError::server("internal error: see the log of the server")
         })?;
+        if charge.is_full() {
+            return Err(charge.error(0));
+        }
         let audio = decoded.map_err(|error| {
             ApiError::bad_request(format!("`file`: {error}")).with_field("param", "file".into())
         })?;
-        Ok(audio.samples)
+        let samples = audio.samples;
+        charge.try_raise(size_of_val(&samples[..]) as u64)?;
+        Ok(Samples { samples, charge })
     }
 }
 
-/// Blocks of a channel as a reader.
-struct BlockReader {
-    blocks: mpsc::Receiver<io::Result<Bytes>>,
-    block: Bytes,
-}
+/// Tells a decoder on drop that nobody waits for it.
+#[derive(Default)]
+struct Gone(Arc<AtomicBool>);
 
-impl Read for BlockReader {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        while self.block.is_empty() {
-            match self.blocks.blocking_recv() {
-                Some(block) => self.block = block?,
-                None => return Ok(0),
-            }
-        }
-        let n = self.block.len().min(out.len());
-        out[..n].copy_from_slice(&self.block.split_to(n));
-        Ok(n)
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }

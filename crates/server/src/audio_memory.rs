@@ -1,0 +1,118 @@
+//! One budget of memory for all uploads, and a bound on those that are decoded at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{ApiError, ApiResult};
+
+/// Bytes of a permit, about a second of 16 kHz samples.
+const UNIT: u64 = 64 << 10;
+
+/// Memory for files and samples of uploads, shared by all requests.
+#[derive(Debug, Clone)]
+pub(crate) struct AudioMemory {
+    units: Arc<Semaphore>,
+    n_units: usize,
+    decoders: Arc<Semaphore>,
+}
+
+/// A part of the budget, given back on drop. Clones share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Charge(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    memory: AudioMemory,
+    permits: Mutex<Option<OwnedSemaphorePermit>>,
+    /// Whether the budget was used up.
+    is_full: AtomicBool,
+}
+
+impl AudioMemory {
+    pub(crate) fn new(max_bytes: u64) -> Self {
+        let n_units = usize::try_from(max_bytes / UNIT).unwrap_or(usize::MAX);
+        let n_units = n_units.clamp(1, Semaphore::MAX_PERMITS);
+        let n_decoders = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 32));
+        Self {
+            units: Arc::new(Semaphore::new(n_units)),
+            n_units,
+            decoders: Arc::new(Semaphore::new(n_decoders)),
+        }
+    }
+
+    /// A charge of nothing.
+    pub(crate) fn charge(&self) -> Charge {
+        let memory = self.clone();
+        Charge(Arc::new(Held {
+            memory,
+            permits: Mutex::default(),
+            is_full: AtomicBool::new(false),
+        }))
+    }
+
+    /// Waits for a turn to decode.
+    pub(crate) async fn decoder(&self) -> Option<OwnedSemaphorePermit> {
+        // The semaphore is never closed.
+        Arc::clone(&self.decoders).acquire_owned().await.ok()
+    }
+}
+
+impl Charge {
+    /// Raises the charge to `n_bytes`; tells if the budget has them.
+    pub(crate) fn raise(&self, n_bytes: u64) -> bool {
+        let Held { memory, permits, is_full } = &*self.0;
+        let mut permits = permits.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = permits.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) as u64;
+        let more = n_bytes.div_ceil(UNIT).saturating_sub(held);
+        if more == 0 {
+            return true;
+        }
+        let more = u32::try_from(more).ok();
+        let got = more.and_then(|n| Arc::clone(&memory.units).try_acquire_many_owned(n).ok());
+        match (got, &mut *permits) {
+            (Some(got), Some(permits)) => permits.merge(got),
+            (Some(got), permits) => *permits = Some(got),
+            (None, _) => is_full.store(true, Ordering::Release),
+        }
+        !self.is_full()
+    }
+
+    /// Tells if the budget was used up.
+    pub(crate) fn is_full(&self) -> bool {
+        self.0.is_full.load(Ordering::Acquire)
+    }
+
+    /// 413 if `n_bytes` exceed the whole budget, 503 if others use it.
+    pub(crate) fn error(&self, n_bytes: u64) -> ApiError {
+        let n_units = self.0.memory.n_units as u64;
+        if n_bytes.div_ceil(UNIT) > n_units {
+            ApiError::too_large(usize::try_from(n_units * UNIT).unwrap_or(usize::MAX))
+        } else {
+            ApiError::timed_out("the memory for recordings is in use: try again later")
+        }
+    }
+
+    /// [`raise`](Self::raise), or its error.
+    pub(crate) fn try_raise(&self, n_bytes: u64) -> ApiResult<()> {
+        if self.raise(n_bytes) { Ok(()) } else { Err(self.error(n_bytes)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AudioMemory, UNIT};
+
+    #[test]
+    fn uploads_share_one_budget() {
+        let memory = AudioMemory::new(10 * UNIT);
+        let (first, second) = (memory.charge(), memory.charge());
+        assert!(first.raise(6 * UNIT) && first.raise(3 * UNIT));
+        assert!(second.raise(4 * UNIT));
+        assert_eq!(second.try_raise(4 * UNIT + 1).unwrap_err().status(), 503);
+        assert_eq!(second.error(11 * UNIT).status(), 413);
+        drop(first);
+        assert!(memory.charge().raise(6 * UNIT));
+    }
+}

@@ -1,0 +1,425 @@
+//! Limits of one request, checked on its body before a model is opened or anything is allocated or queued.
+//!
+//! The tables are those of `docs/guide/serve.md`. A number without a fraction is a whole one, as JSON of JavaScript and
+//! Python writes it: `3.0` is `3`.
+
+use serde_json::{Map, Number, Value};
+use stonechat::text::prefix_distances;
+
+use crate::chat_prompt::kind_of;
+use crate::{ApiError, ApiResult, ServerOptions};
+
+/// Most probable tokens that are reported for a token.
+pub(crate) const MAX_PROBS: i128 = 1000;
+/// Most prompts times texts of a request.
+pub(crate) const MAX_TEXTS: usize = 1024;
+/// Most inputs of a request for embeddings.
+pub(crate) const MAX_INPUTS: usize = 2048;
+/// Most bytes of a grammar or a schema.
+const MAX_GRAMMAR_BYTES: usize = 256 << 10;
+/// Most tokens and texts that a bias is given for.
+const MAX_BIASES: usize = 4096;
+/// Most bytes of a text that a bias is given for.
+const MAX_BIAS_BYTES: usize = 256;
+/// Most tokens of any kind: more than every context.
+const MAX_TOKENS: i128 = i32::MAX as i128;
+/// Most milliseconds: 30 days.
+const MAX_MS: i128 = 30 * 24 * 3600 * 1000;
+
+/// Whole numbers: name, least, most.
+const INTEGERS: [(&str, i128, i128); 24] = [
+    ("max_tokens", -1, MAX_TOKENS),
+    ("max_completion_tokens", -1, MAX_TOKENS),
+    ("n_predict", -1, MAX_TOKENS),
+    ("seed", i64::MIN as i128, u64::MAX as i128),
+    ("top_k", -1, MAX_TOKENS),
+    ("repeat_last_n", -1, MAX_TOKENS),
+    ("dry_allowed_length", 0, MAX_TOKENS),
+    ("dry_penalty_last_n", -1, MAX_TOKENS),
+    ("mirostat", 0, 2),
+    ("min_keep", 0, MAX_TOKENS),
+    ("n_probs", 0, MAX_PROBS),
+    ("logprobs", 0, MAX_PROBS),
+    ("top_logprobs", 0, MAX_PROBS),
+    ("priority", i32::MIN as i128, i32::MAX as i128),
+    ("id_slot", -1, MAX_TOKENS),
+    ("n_keep", -1, MAX_TOKENS),
+    ("t_max_predict_ms", -1, MAX_MS),
+    ("timeout_ms", 1, MAX_MS),
+    ("sse_ping_interval", -1, 24 * 3600),
+    ("dimensions", 0, MAX_TOKENS),
+    ("embd_normalize", -1, i32::MAX as i128),
+    ("n", 1, i128::MAX),
+    ("n_cmpl", 1, i128::MAX),
+    ("best_of", 1, i128::MAX),
+];
+
+/// Numbers that cannot be negative.
+const NOT_NEGATIVE: [&str; 4] =
+    ["temperature", "dynatemp_range", "dynatemp_exponent", "repeat_penalty"];
+
+/// Lists of strings: name, most strings, most bytes of one. A string alone is a list of one.
+const STRINGS: [(&str, usize, usize); 5] = [
+    ("stop", 64, 1024),
+    ("dry_sequence_breakers", 32, 256),
+    ("samplers", 32, 64),
+    ("response_fields", 64, 256),
+    ("cache_salt", 1, 1024),
+];
+
+/// Fields that are a grammar, or have one in them.
+const GRAMMARS: [&str; 3] = ["grammar", "json_schema", "response_format"];
+
+/// Further fields that some route knows.
+const NAMES: [&str; 58] = [
+    "model",
+    "stream",
+    "stream_options",
+    "top_p",
+    "min_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "typical_p",
+    "typ_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "mirostat_tau",
+    "mirostat_eta",
+    "adaptive_target",
+    "adaptive_decay",
+    "logit_bias",
+    "ignore_eos",
+    "cache_prompt",
+    "return_tokens",
+    "return_progress",
+    "timings_per_token",
+    "lora",
+    "messages",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "functions",
+    "function_call",
+    "documents",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "add_generation_prompt",
+    "continue_final_message",
+    "modalities",
+    "audio",
+    "web_search_options",
+    "prompt",
+    "echo",
+    "suffix",
+    "input_prefix",
+    "input_suffix",
+    "input_extra",
+    "input",
+    "content",
+    "encoding_format",
+    "user",
+    "post_sampling_probs",
+    // Fields of other servers that resemble one of these.
+    "top_a",
+    "top_n",
+    "min_tokens",
+    "models",
+    "store",
+    "tool",
+    "verbose",
+    "reasoning_format",
+];
+
+/// Checks a body, and writes its whole numbers as such.
+///
+/// # Errors
+/// 400 that names the field, its limit and what was found.
+pub(crate) fn check(body: &mut Value, server: &ServerOptions) -> ApiResult<()> {
+    let Value::Object(fields) = body else { return Ok(()) };
+    names(fields)?;
+    integers(fields, server)?;
+    for name in NOT_NEGATIVE {
+        if let Some(number) = fields.get(name).filter(|n| n.as_f64().is_some_and(|n| n < 0.0)) {
+            return Err(ApiError::field(name, "0 or more", number));
+        }
+    }
+    for (name, most, bytes) in STRINGS {
+        strings(name, fields.get(name), most, bytes)?;
+    }
+    for name in GRAMMARS {
+        grammar(name, fields.get(name))?;
+    }
+    biases(fields.get("logit_bias"))
+}
+
+/// Refuses a field that no route knows and whose name is nearly that of one which some route knows.
+fn names(fields: &Map<String, Value>) -> ApiResult<()> {
+    let known = || {
+        let integers = INTEGERS.iter().map(|(name, ..)| *name);
+        let strings = STRINGS.iter().map(|(name, ..)| *name);
+        integers.chain(strings).chain(NOT_NEGATIVE).chain(GRAMMARS).chain(NAMES)
+    };
+    for name in fields.keys().filter(|name| name.len() <= 64) {
+        if known().any(|known| known == name) {
+            continue;
+        }
+        let nearly = |known: &&str| {
+            let distances = prefix_distances(name.as_bytes(), known.as_bytes());
+            let distance = distances.last().copied().unwrap_or(usize::MAX);
+            distance == 1 && known.len() > 4 || distance == 2 && known.len() > 7
+        };
+        if let Some(known) = known().find(nearly) {
+            let error = format!("`{name}`: no such field; did you mean `{known}`?");
+            return Err(ApiError::bad_request(error).with_field("param", name.as_str().into()));
+        }
+    }
+    Ok(())
+}
+
+fn integers(fields: &mut Map<String, Value>, server: &ServerOptions) -> ApiResult<()> {
+    let n_parallel = server.engine.n_parallel.max(1) as i128;
+    for (name, least, most) in INTEGERS {
+        let Some(Value::Number(number)) = fields.get_mut(name) else { continue };
+        let most = most.min(if most == i128::MAX { n_parallel } else { most });
+        let whole = whole(number);
+        match whole {
+            Some(n) if (least..=most).contains(&n) => {}
+            Some(n) if n < least => {
+                return Err(ApiError::field(name, &format!("at least {least}"), n));
+            }
+            Some(n) => return Err(ApiError::field(name, &format!("{least} to {most}"), n)),
+            None => {
+                let expected = format!("a whole number from {least} to {most}");
+                return Err(ApiError::field(name, &expected, number));
+            }
+        }
+        let exact = whole.and_then(Number::from_i128);
+        if let Some(exact) = exact {
+            *number = exact;
+        }
+    }
+    if fields.get("sse_ping_interval").and_then(Value::as_i64) == Some(0) {
+        return Err(ApiError::field("sse_ping_interval", "1 to 86400, or -1", 0));
+    }
+    let of = |name| fields.get(name).and_then(Value::as_u64);
+    match (of("best_of"), of("n").unwrap_or(1)) {
+        (Some(best_of), n) if best_of > n => {
+            Err(ApiError::field("best_of", &format!("no more than `n`, which is {n}"), best_of))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Value of a number without a fraction.
+fn whole(number: &Number) -> Option<i128> {
+    let exact = number.as_i64().map(i128::from).or(number.as_u64().map(i128::from));
+    exact.or_else(|| {
+        let float = number.as_f64().filter(|float| float.fract() == 0.0 && float.is_finite())?;
+        // Beyond 2^100 a number exceeds every limit.
+        (float.abs() < 2f64.powi(100)).then_some(float as i128)
+    })
+}
+
+fn strings(name: &str, value: Option<&Value>, most: usize, bytes: usize) -> ApiResult<()> {
+    let items = match value {
+        Some(Value::Array(items)) => items.as_slice(),
+        Some(one) => std::slice::from_ref(one),
+        None => return Ok(()),
+    };
+    if items.len() > most {
+        return Err(ApiError::field(name, &format!("at most {most} strings"), items.len()));
+    }
+    match items.iter().filter_map(Value::as_str).find(|text| text.len() > bytes) {
+        Some(text) => {
+            let expected = format!("strings of at most {bytes} bytes");
+            Err(ApiError::field(name, &expected, format!("{} bytes", text.len())))
+        }
+        None => Ok(()),
+    }
+}
+
+fn grammar(name: &str, value: Option<&Value>) -> ApiResult<()> {
+    let n_bytes = match value {
+        None => 0,
+        Some(Value::String(text)) => text.len(),
+        Some(other) => other.to_string().len(),
+    };
+    if n_bytes > MAX_GRAMMAR_BYTES {
+        let expected = format!("at most {MAX_GRAMMAR_BYTES} bytes");
+        return Err(ApiError::field(name, &expected, n_bytes));
+    }
+    Ok(())
+}
+
+fn biases(value: Option<&Value>) -> ApiResult<()> {
+    let (n, longest) = match value {
+        Some(Value::Object(biases)) => (biases.len(), biases.keys().map(String::len).max()),
+        Some(Value::Array(pairs)) => {
+            let texts = pairs.iter().filter_map(|pair| pair.get(0)?.as_str());
+            (pairs.len(), texts.map(str::len).max())
+        }
+        _ => return Ok(()),
+    };
+    if n > MAX_BIASES {
+        return Err(ApiError::field("logit_bias", &format!("at most {MAX_BIASES} entries"), n));
+    }
+    match longest.filter(|&n| n > MAX_BIAS_BYTES) {
+        Some(n) => {
+            let expected = format!("texts of at most {MAX_BIAS_BYTES} bytes");
+            Err(ApiError::field("logit_bias", &expected, format!("{n} bytes")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks the number of texts of a request: `n` for each of `n_prompts`.
+///
+/// # Errors
+/// 400 with both.
+pub(crate) fn check_texts(n_prompts: usize, n: usize) -> ApiResult<()> {
+    match n_prompts.checked_mul(n).filter(|&texts| texts <= MAX_TEXTS) {
+        Some(_) => Ok(()),
+        None => {
+            let expected = format!("at most {MAX_TEXTS} texts, counting `n` for each prompt");
+            Err(ApiError::field("prompt", &expected, format!("{n_prompts} prompts with `n` {n}")))
+        }
+    }
+}
+
+/// Checks the number of items of a list of texts or of lists of tokens, before it is tokenized.
+///
+/// # Errors
+/// 400 with the number.
+pub(crate) fn check_items(name: &str, value: &Value, most: usize) -> ApiResult<()> {
+    match value {
+        Value::Array(items) if items.len() > most && !items.iter().any(Value::is_number) => {
+            Err(ApiError::field(name, &format!("at most {most} items"), items.len()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what a chat cannot do: calls of tools, other output than text, a search of the web.
+///
+/// # Errors
+/// 400 with the field.
+pub(crate) fn check_chat(body: &Value) -> ApiResult<()> {
+    let is_none = |name: &str| body[name] == "none";
+    let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+    let no_tools = "no tools: they cannot be called here";
+    for (list, choice) in [("tools", "tool_choice"), ("functions", "function_call")] {
+        if !is_empty(&body[list]) && !is_none(choice) {
+            return Err(ApiError::field(list, no_tools, kind_of(&body[list])));
+        }
+        let is_free = body[choice].is_null() || is_none(choice) || body[choice] == "auto";
+        if !is_free {
+            return Err(ApiError::field(choice, "`none` or `auto`", &body[choice]));
+        }
+    }
+    let outputs = body["modalities"].as_array().into_iter().flatten();
+    if let Some(other) = outputs.into_iter().find(|output| *output != "text") {
+        return Err(ApiError::field("modalities", "`text` alone", other));
+    }
+    for name in ["audio", "web_search_options"] {
+        if !body[name].is_null() {
+            return Err(ApiError::field(name, "none: it is not supported", kind_of(&body[name])));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{INTEGERS, check, check_chat, check_texts};
+    use crate::ServerOptions;
+
+    fn checked(mut body: Value) -> Result<Value, String> {
+        let result = check(&mut body, &ServerOptions::default());
+        result.map(|()| body).map_err(|error| error.message().to_owned())
+    }
+
+    #[test]
+    fn whole_numbers_may_have_a_point() {
+        let body = json!({"max_tokens": 3.0, "seed": 1e3, "top_k": 40.0, "temperature": 1.5});
+        let expected = json!({"max_tokens": 3, "seed": 1000, "top_k": 40, "temperature": 1.5});
+        assert_eq!(checked(body).unwrap(), expected);
+        assert!(checked(json!({"seed": u64::MAX})).is_ok());
+        for (name, ..) in INTEGERS {
+            for wrong in [json!(1.5), json!(-1e30), json!(1e30), json!(1e300)] {
+                let error = checked(json!({name: wrong})).unwrap_err();
+                assert!(error.starts_with(&format!("`{name}`: expected ")), "{error}");
+            }
+            assert!(checked(json!({name: null})).is_ok());
+        }
+    }
+
+    #[test]
+    fn limits_are_named() {
+        for (body, expected) in [
+            (json!({"n": 17}), "`n`: expected 1 to 16, got 17"),
+            (json!({"n": 0}), "`n`: expected at least 1, got 0"),
+            (
+                json!({"n": 2, "best_of": 3}),
+                "`best_of`: expected no more than `n`, which is 2, got 3",
+            ),
+            (json!({"sse_ping_interval": -7}), "`sse_ping_interval`: expected at least -1, got -7"),
+            (
+                json!({"sse_ping_interval": 0}),
+                "`sse_ping_interval`: expected 1 to 86400, or -1, got 0",
+            ),
+            (json!({"temperature": -0.1}), "`temperature`: expected 0 or more, got -0.1"),
+            (json!({"stop": vec!["a"; 65]}), "`stop`: expected at most 64 strings, got 65"),
+            (
+                json!({"stop": "a".repeat(1025)}),
+                "`stop`: expected strings of at most 1024 bytes, got 1025 bytes",
+            ),
+            (
+                json!({"samplers": vec!["top_k"; 33]}),
+                "`samplers`: expected at most 32 strings, got 33",
+            ),
+            (
+                json!({"grammar": "a".repeat(1 << 19)}),
+                "`grammar`: expected at most 262144 bytes, got 524288",
+            ),
+            (
+                json!({"logit_bias": vec![[1, 1]; 4097]}),
+                "`logit_bias`: expected at most 4096 entries, got 4097",
+            ),
+            (json!({"max_tokns": 1}), "`max_tokns`: no such field; did you mean `max_tokens`?"),
+            (json!({"temprature": 1}), "`temprature`: no such field; did you mean `temperature`?"),
+        ] {
+            assert_eq!(checked(body).unwrap_err(), expected);
+        }
+        assert!(checked(json!({"min_tokens": 1, "top_a": 1, "guidance": 2, "safety": {}})).is_ok());
+        assert!(check_texts(1024, 1).is_ok());
+        assert!(check_texts(usize::MAX, 2).is_err() && check_texts(100, 16).is_err());
+    }
+
+    #[test]
+    fn what_a_chat_cannot_do_is_refused() {
+        let tool = json!([{"type": "function"}]);
+        for fine in [
+            json!({}),
+            json!({"tools": [], "tool_choice": "auto", "functions": null}),
+            json!({"tools": tool, "tool_choice": "none", "modalities": ["text"]}),
+        ] {
+            assert!(check_chat(&fine).is_ok(), "{fine}");
+        }
+        for (body, name) in [
+            (json!({"tools": tool}), "tools"),
+            (json!({"tools": tool, "tool_choice": "auto"}), "tools"),
+            (json!({"tool_choice": "required"}), "tool_choice"),
+            (json!({"functions": tool}), "functions"),
+            (json!({"modalities": ["text", "audio"]}), "modalities"),
+            (json!({"web_search_options": {}}), "web_search_options"),
+        ] {
+            let error = check_chat(&body).unwrap_err();
+            assert!(error.message().starts_with(&format!("`{name}`: expected ")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Clients that stall, pages of other sites, bodies and keys that are refused.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use serde_json::json;
+use stonechat_server::{Server, ServerError, ServerOptions};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::support::{App, language, speech, test_data};
+
+/// Long enough for any machine; nothing waits for it unless the test fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Starts a server on loopback; returns its address.
+async fn start(mut options: ServerOptions) -> String {
+    options.port = 0;
+    options.engine.device = stonechat::Device::Cpu;
+    options.engine.n_threads = 1;
+    let server = Server::bind(options).await.unwrap();
+    let address = server.addresses().remove(0).replace("http://", "");
+    let state = server.state().clone();
+    tokio::spawn(server.run(std::future::pending()));
+    state.ready().await;
+    address
+}
+
+/// Sends a text; returns all that comes back until the end of the connection.
+async fn talk(address: &str, text: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+fn request(line: &str, headers: &str) -> String {
+    format!("{line} HTTP/1.1\r\n{headers}Connection: close\r\n\r\n")
+}
+
+/// An upload whose file never ends.
+const STALLED: &str = "POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\
+    Content-Type: multipart/form-data; boundary=b\r\n\r\n\
+    --b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stalled_uploads_hold_no_threads() {
+    let models = vec![speech("s")];
+    let address = start(ServerOptions { models, ..ServerOptions::default() }).await;
+    let mut stalled = Vec::new();
+    for _ in 0..600 {
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        stream.write_all(STALLED.as_bytes()).await.unwrap();
+        stalled.push(stream);
+    }
+    let answer = talk(&address, &request("GET /health", "Host: localhost\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    // A whole upload is decoded meanwhile.
+    let file = std::fs::read(test_data("audio/quick_brown_fox.wav")).unwrap();
+    let mut body = b"--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n".to_vec();
+    body.extend_from_slice(&file);
+    body.extend_from_slice(b"\r\n--b--\r\n");
+    let mut stream = TcpStream::connect(&address).await.unwrap();
+    let headers = format!(
+        "Host: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: {}\r\n",
+        body.len()
+    );
+    let head = request("POST /v1/audio/transcriptions", &headers);
+    stream.write_all(&[head.as_bytes(), &body].concat()).await.unwrap();
+    let mut answer = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    drop(stalled);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_that_stall_get_408() {
+    let short = Duration::from_millis(50);
+    let models = || vec![language("m"), speech("s")];
+    let json = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{";
+    for options in [
+        ServerOptions { models: models(), body_idle_timeout: short, ..ServerOptions::default() },
+        ServerOptions { models: models(), body_timeout: short, ..ServerOptions::default() },
+    ] {
+        let address = start(options).await;
+        for text in [json, STALLED] {
+            let answer = talk(&address, text).await;
+            assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+            assert!(answer.contains("did not arrive in time"), "{answer}");
+        }
+    }
+    let request_timeout = Some(short);
+    let options = ServerOptions { models: models(), request_timeout, ..ServerOptions::default() };
+    let answer = talk(&start(options).await, STALLED).await;
+    let status = answer.get(9..12).unwrap_or_default();
+    assert!(["408", "503"].contains(&status), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn recordings_share_a_budget_of_memory() {
+    let form = |bytes: &[u8]| {
+        let head = b"--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n".to_vec();
+        let body = [head, bytes.to_vec(), b"\r\n--b--\r\n".to_vec()].concat();
+        let request = Request::post("/v1/audio/transcriptions");
+        let request = request.header("content-type", "multipart/form-data; boundary=b");
+        request.body(Body::from(body)).unwrap()
+    };
+    let file = std::fs::read(test_data("audio/quick_brown_fox.wav")).unwrap();
+    let app = |max_audio_memory| {
+        let models = vec![speech("s")];
+        App::new(ServerOptions { models, max_audio_memory, ..ServerOptions::default() })
+    };
+    let small = app(64 << 10).await;
+    let answer = small.send(form(&file)).await;
+    assert_eq!(answer.status, 413, "{answer:?}");
+    // Refused ones give back what they had.
+    let enough = app((file.len() as u64 + (1 << 20)) * 3).await;
+    for _ in 0..8 {
+        assert_eq!(enough.send(form(&file)).await.status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_other_sites_are_refused_on_loopback() {
+    let address = start(ServerOptions { models: vec![language("m")], ..Default::default() }).await;
+    for (headers, expected) in [
+        ("Host: localhost\r\n", "200"),
+        ("Host: evil.example\r\n", "403"),
+        ("Host: localhost\r\nOrigin: https://evil.example\r\n", "403"),
+        ("Host: localhost\r\nOrigin: null\r\n", "403"),
+        ("Host: localhost\r\nOrigin: http://localhost:3000\r\n", "200"),
+    ] {
+        let answer = talk(&address, &request("GET /v1/models", headers)).await;
+        assert_eq!(answer.get(9..12), Some(expected), "{headers}: {answer}");
+    }
+    let answer = talk(&address, &request("GET /health", "Host: evil.example\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_are_json_by_name() {
+    let app = App::language().await;
+    let send = async |headers: &[(&str, &str)]| {
+        let mut request = Request::post("/tokenize");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let body = Body::from(json!({"content": "ab"}).to_string());
+        app.send(request.body(body).unwrap()).await.status
+    };
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    assert_eq!(send(&[]).await, 200);
+    assert_eq!(send(&[form]).await, 200);
+    assert_eq!(send(&[("content-type", "application/json; charset=utf-8")]).await, 200);
+    assert_eq!(send(&[("content-type", "application/vnd.api+json")]).await, 200);
+    for media_type in ["text/plain", "text/plain;charset=UTF-8", "multipart/form-data; boundary=b"]
+    {
+        assert_eq!(send(&[("content-type", media_type)]).await, 415, "{media_type}");
+    }
+    for browser in [("origin", "http://localhost:3000"), ("sec-fetch-site", "cross-site")] {
+        assert_eq!(send(&[form, browser]).await, 415, "{browser:?}");
+        assert_eq!(send(&[browser]).await, 415, "{browser:?}");
+    }
+    let json = ("content-type", "application/json");
+    assert_eq!(send(&[json, ("content-encoding", "gzip")]).await, 415);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn empty_keys_do_not_start_a_server() {
+    for key in ["", "  "] {
+        let api_keys = vec!["one".to_owned(), key.to_owned()];
+        let options = ServerOptions { api_keys, port: 0, ..ServerOptions::default() };
+        let error = Server::bind(options).await.unwrap_err();
+        assert!(matches!(error, ServerError::EmptyKey), "{error}");
+    }
+}
