@@ -6,8 +6,11 @@
 //! - Downmix: the mean of all channels (for stereo as ffmpeg's `-ac 1`), unless [`Channels`] says
 //!   otherwise.
 //! - Track: the container's default audio track, else its first one.
-//! - A packet that does not decode is skipped and counted; it is an error only if none decodes.
+//! - A packet that does not decode is counted and silence in its place; it is an error only if none decodes.
 //! - A file cut short is decoded up to its end; a valid container without audio gives 0 samples.
+//! - Times are those of the file: audio that starts late begins with silence, pauses are silence.
+//! - Metadata is skipped by its length, whatever is in it.
+//! - Formats that are not read here are left to an installed `ffmpeg`, for files by their path only.
 //! - Encoder delay and padding are removed where the file states them: LAME tags, Opus pre-skip, MP4
 //!   edit lists and `iTunSMPB` tags. (Not the padding after the end of an MKV track.)
 //! - The decoders are third-party code. A panic of one becomes [`Error::DecoderFailed`] (the process's
@@ -17,27 +20,37 @@
 //!   compressed WAV) are read into memory first.
 //!
 //! File map: `sniff` detection by the first bytes; `stream` streams as sources; `wav` WAV files;
-//! `container` every other container through symphonia, with `opus` and `mp4_edit` for the parts that
-//! it lacks; `sink` downmix, resampling, limits and progress.
+//! `mpa_run` and `mpa` MP3 files; `container` every other container through symphonia, with `opus` and
+//! `mp4_edit` for the parts that it lacks, and `mkv_tracks`, `splice`, `mend` and `ogg` for what it refuses; `sink` downmix, resampling, limits and progress.
 
+mod codec_names;
 mod container;
+#[cfg(not(target_arch = "wasm32"))]
+mod ffmpeg;
+mod mend;
+mod mkv_tracks;
 mod mp4_edit;
+mod mpa;
+mod mpa_run;
+mod ogg;
 mod opus;
 mod sink;
 mod sniff;
+mod splice;
 mod stream;
 mod wav;
 
 use std::fmt;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 #[cfg(not(target_arch = "wasm32"))]
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use symphonia::core::io::MediaSource;
 
 use crate::{Error, SAMPLE_RATE};
 use sink::Sink;
+use splice::{Part, Spliced};
 use stream::{SourceState, StreamSource};
 
 /// Default limit of a stream, which may be held in memory until it ends.
@@ -94,8 +107,16 @@ pub struct SourceInfo {
     pub channels: u16,
     /// Seconds decoded.
     pub duration_s: f64,
-    /// Packets that were skipped because they did not decode.
+    /// Packets that did not decode.
     pub n_bad_packets: u64,
+    /// Seconds missing: those of damaged packets, which are silence, and those after the end of a file that was cut.
+    pub missing_s: f64,
+    /// Whether the file ends before its headers say.
+    pub is_cut: bool,
+    /// Audio tracks, such as `1: aac, eng`, if there are several.
+    pub tracks: Vec<String>,
+    /// Number of the decoded one of several tracks, from 1; else 0.
+    pub track: usize,
 }
 
 /// Progress of decoding.
@@ -113,6 +134,9 @@ pub struct Decoder<'a> {
     channels: Channels,
     max_bytes: Option<u64>,
     max_seconds: Option<u64>,
+    track: Option<usize>,
+    #[cfg(not(target_arch = "wasm32"))]
+    path: Option<PathBuf>,
     on_progress: Option<Box<dyn FnMut(Progress) + 'a>>,
     is_cancelled: Option<Box<dyn Fn() -> bool + 'a>>,
 }
@@ -155,6 +179,13 @@ impl<'a> Decoder<'a> {
         self
     }
 
+    /// Chooses the audio track; the first is 1. Default is the one that the container marks, else the first.
+    #[must_use]
+    pub fn track(mut self, number: usize) -> Self {
+        self.track = Some(number);
+        self
+    }
+
     /// Sets a check that ends decoding with [`Error::Cancelled`], called with each packet.
     #[must_use]
     pub fn cancelled_by(mut self, is_cancelled: impl Fn() -> bool + 'a) -> Self {
@@ -170,7 +201,7 @@ impl<'a> Decoder<'a> {
         self
     }
 
-    /// Decodes the file at `path`.
+    /// Decodes the file at `path`; an installed `ffmpeg` decodes formats that are not read here.
     ///
     /// # Errors
     /// If it cannot be opened or read, is no audio, or nothing in it decodes.
@@ -185,7 +216,7 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// As [`file`](Self::file).
     #[cfg(not(target_arch = "wasm32"))]
-    pub fn file_channels(self, path: impl AsRef<Path>) -> Result<Vec<Audio>, Error> {
+    pub fn file_channels(mut self, path: impl AsRef<Path>) -> Result<Vec<Audio>, Error> {
         let path = path.as_ref();
         let name = path.display().to_string();
         let open_error = |source| Error::Open { path: name.clone(), source };
@@ -195,6 +226,7 @@ impl<'a> Decoder<'a> {
         }
         let file = std::fs::File::open(path).map_err(open_error)?;
         if file_type.is_file() {
+            self.path = Some(path.to_owned());
             self.seekable(file)
         } else {
             // Pipes and devices cannot seek.
@@ -241,35 +273,113 @@ impl<'a> Decoder<'a> {
         self.source(Box::new(source), &SourceState::new(n_bytes))
     }
 
-    fn source(
+    fn source<'s>(
         self,
-        mut source: Box<dyn MediaSource + '_>,
+        source: Box<dyn MediaSource + 's>,
         state: &Arc<SourceState>,
     ) -> Result<Vec<Audio>, Error> {
-        let head = sniff::read_head(&mut source)?;
-        sniff::refuse_non_audio(&head)?;
+        let track = self.track;
+        #[cfg(not(target_arch = "wasm32"))]
+        let path = self.path.clone();
         let mut sink = Sink::new(Arc::clone(state), self);
-        if sniff::is_wav(&head) {
-            match wav::read_layout(&mut source, &head)? {
-                Some(layout) => {
-                    state.set_seekable(false);
-                    wav::decode(&mut source, &layout, &mut sink)?;
-                    return Ok(sink.finish());
-                }
-                None => rewind(&mut source)?,
-            }
-        }
-        if sniff::is_sequential(&head) {
-            state.set_seekable(false);
-        } else {
-            source.seek(SeekFrom::End(0)).map_err(|source| Error::Read { source })?;
-            rewind(&mut source)?;
-        }
-        let edit = if sniff::is_mp4(&head) { mp4_edit::read(&mut source) } else { None };
-        rewind(&mut source)?;
-        container::decode(source, edit, &head, &mut sink)?;
-        Ok(sink.finish())
+        let result = decode_source(source, state, track, &mut sink);
+        #[cfg(not(target_arch = "wasm32"))]
+        let result = match (result, path) {
+            (Err(error), Some(path)) => match ffmpeg::wanted(&error) {
+                Some(what) => ffmpeg::decode(&path, track, &what, &mut sink),
+                None => Err(error),
+            },
+            (result, _) => result,
+        };
+        result.map(|()| sink.finish())
     }
+}
+
+/// Decodes what `source` holds into `sink`.
+fn decode_source<'s>(
+    source: Box<dyn MediaSource + 's>,
+    state: &Arc<SourceState>,
+    track: Option<usize>,
+    sink: &mut Sink<'_>,
+) -> Result<(), Error> {
+    let (mut source, head) = skip_tags(source, state)?;
+    sniff::refuse_non_audio(&head)?;
+    if track.is_some_and(|number| number != 1) && !(sniff::is_mp4(&head) || sniff::is_mkv(&head)) {
+        return Err(Error::NoSuchTrack { n_tracks: 1, got: track.unwrap_or_default() });
+    }
+    if sniff::is_wav(&head) {
+        match wav::read_layout(&mut source, &head)? {
+            Some(layout) => {
+                state.set_seekable(false);
+                return wav::decode(&mut source, &layout, sink);
+            }
+            None => rewind(&mut source)?,
+        }
+    }
+    if mpa::header(&head).is_some() {
+        state.set_seekable(false);
+        let n_bytes = source.byte_len();
+        return mpa_run::decode(source, n_bytes, sink);
+    }
+    let is_sequential = sniff::is_sequential(&head);
+    if !is_sequential {
+        source.seek(SeekFrom::End(0)).map_err(|source| Error::Read { source })?;
+        rewind(&mut source)?;
+    }
+    let mended = mend::mend(&mut source, &head)?;
+    let (mut is_cut, mut lack) = (false, None);
+    if let Some(mended) = mended {
+        (is_cut, lack) = (mended.is_cut, mended.lack);
+        source = Box::new(Spliced::new(source, mended.parts, state));
+    }
+    let tracks = if sniff::is_mp4(&head) { mp4_edit::read(&mut source) } else { Vec::new() };
+    rewind(&mut source)?;
+    let mut not_default = Vec::new();
+    if sniff::is_mkv(&head) {
+        not_default = mkv_tracks::not_default(&mut source);
+        rewind(&mut source)?;
+        // The demuxer looks for an index at the end of what can seek, and fails without one.
+        source = Box::new(Spliced::new(source, vec![Part::rest(0)], state));
+    } else if ogg::has_long_comment(&mut source, &head)? {
+        source = Box::new(ogg::ShortComments::new(source));
+    }
+    if is_sequential {
+        state.set_seekable(false);
+    }
+    sink.source.is_cut = is_cut;
+    let open = container::Open { tracks, not_default, number: track, lack };
+    container::decode(source, open, &head, state, sink)
+}
+
+/// `source` behind the ID3v2 tags that it begins with, and its first bytes.
+fn skip_tags<'s>(
+    mut source: Box<dyn MediaSource + 's>,
+    state: &Arc<SourceState>,
+) -> Result<(Box<dyn MediaSource + 's>, Vec<u8>), Error> {
+    let mut head = sniff::read_head(&mut source)?;
+    let mut pos = 0;
+    while let Some(n) = mpa::id3_bytes(&head) {
+        pos += n;
+        source.seek(SeekFrom::Start(pos)).map_err(|source| Error::Read { source })?;
+        head.clear();
+        let mut next = source.as_mut().take(sniff::HEAD_BYTES);
+        next.read_to_end(&mut head).map_err(|source| Error::Read { source })?;
+    }
+    if pos == 0 {
+        return Ok((source, head));
+    }
+    let mut source = Box::new(Spliced::new(source, vec![Part::rest(pos)], state));
+    rewind(&mut source)?;
+    // Zeros after a tag belong to it.
+    if head.first() == Some(&0) {
+        let start = mpa::zeros(&mut source).map_err(|source| Error::Read { source })?;
+        if let Some(at) = start {
+            source = Box::new(Spliced::new(source, vec![Part::rest(at)], state));
+            head = sniff::read_head(&mut source)?;
+        }
+        rewind(&mut source)?;
+    }
+    Ok((source, head))
 }
 
 /// The first signal; a sink gives at least one.
@@ -308,3 +418,6 @@ pub fn decode_reader(reader: impl Read + Send) -> Result<Audio, Error> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod media_tests;

@@ -48,6 +48,30 @@ pub enum Error {
         /// Name or number of the codec.
         codec: String,
     },
+    /// A container or codec that only an installed `ffmpeg` decodes, and there is none.
+    #[error(
+        "{what} needs `ffmpeg`, found none in PATH: install it, or convert the file to WAV, FLAC, MP3, OGG or M4A"
+    )]
+    NeedsFfmpeg {
+        /// The container or codec.
+        what: String,
+    },
+    /// The installed `ffmpeg` did not decode the file.
+    #[error("{what} through `ffmpeg`: {reason}")]
+    Ffmpeg {
+        /// The container or codec.
+        what: String,
+        /// Its last line, or the error of the system.
+        reason: String,
+    },
+    /// A number of an audio track that the container does not have.
+    #[error("expected an audio track from 1 to {n_tracks}, got {got}")]
+    NoSuchTrack {
+        /// Audio tracks of the container.
+        n_tracks: usize,
+        /// The number given.
+        got: usize,
+    },
     /// The container has no audio track.
     #[error("{container} file: expected an audio track, found none")]
     NoAudioTrack {

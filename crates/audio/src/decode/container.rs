@@ -4,19 +4,40 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use symphonia::core::codecs::CodecParameters;
 use symphonia::core::codecs::audio::well_known::CODEC_ID_OPUS;
-use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions};
+use symphonia::core::codecs::audio::{AudioDecoder, AudioDecoderOptions, CODEC_ID_NULL_AUDIO};
 use symphonia::core::errors::Error as MediaError;
 use symphonia::core::formats::probe::Hint;
-use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackType};
+use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackFlags};
 use symphonia::core::io::{MediaSource, MediaSourceStream};
 use symphonia::core::meta::MetadataOptions;
 use symphonia::core::packet::Packet;
+use symphonia::core::units::TimeBase;
 
-use super::mp4_edit::Edit;
+use super::codec_names::{codec_name, sample_entry_name};
+use super::mend;
+use super::mp4_edit::{AudioTrack, Edit};
 use super::opus::{self, OpusTrack};
-use super::sink::Sink;
+use super::sink::{self, Sink};
 use super::sniff;
+use super::stream::SourceState;
 use crate::Error;
+
+/// Pauses between packets from this length on are silence; shorter ones are rounded times.
+const LEAST_GAP_S: f64 = 0.1;
+/// The latest start of a track that is taken for a pause, where nothing else is in the file before it.
+const MAX_LEAD_S: f64 = 600.0;
+
+/// What is known of the container before it is opened.
+pub(super) struct Open {
+    /// Audio tracks of an MP4 file.
+    pub(super) tracks: Vec<AudioTrack>,
+    /// Numbers of the Matroska tracks that are not marked as default.
+    pub(super) not_default: Vec<u64>,
+    /// Number of the track to decode, from 1.
+    pub(super) number: Option<usize>,
+    /// Bytes of sound that are missing for each that is there.
+    pub(super) lack: Option<f64>,
+}
 
 /// Packets in a row that may fail before the rest of the file is given up.
 const MAX_BAD_IN_A_ROW: u32 = 512;
@@ -58,8 +79,9 @@ enum TrackDecoder {
 /// Decodes the audio track of whatever `source` holds into `sink`.
 pub(super) fn decode(
     source: Box<dyn MediaSource + '_>,
-    edit: Option<Edit>,
+    open: Open,
     head: &[u8],
+    state: &SourceState,
     sink: &mut Sink<'_>,
 ) -> Result<(), Error> {
     let stream = MediaSourceStream::new(source, Default::default());
@@ -81,14 +103,25 @@ pub(super) fn decode(
     };
     let container = container.to_owned();
     sink.source.container.clone_from(&container);
-    let mut run = Run { sink, edit, container, n_packets: 0, n_decoded: 0, reason: String::new() };
+    let mut run = Run {
+        sink,
+        open,
+        state,
+        container,
+        head: head.to_vec(),
+        edit: None,
+        total_s: None,
+        n_packets: 0,
+        n_decoded: 0,
+        reason: String::new(),
+    };
     // Each link of a chained stream needs new decoders.
     while run.decode_tracks(reader.as_mut())? {}
     run.check()
 }
 
 /// Runs foreign code; its panic becomes an error. The caller drops the data that it worked on.
-fn contain<T>(container: &str, work: impl FnOnce() -> T) -> Result<T, Error> {
+pub(super) fn contain<T>(container: &str, work: impl FnOnce() -> T) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic");
@@ -128,25 +161,50 @@ fn probe_error(error: &MediaError, head: &[u8]) -> Error {
 
 struct Run<'a, 'b> {
     sink: &'a mut Sink<'b>,
-    edit: Option<Edit>,
+    open: Open,
+    state: &'a SourceState,
     container: String,
+    head: Vec<u8>,
+    edit: Option<Edit>,
+    /// Length that the container states.
+    total_s: Option<f64>,
     n_packets: u64,
     n_decoded: u64,
     reason: String,
+}
+
+/// Times of a track.
+#[derive(Default)]
+struct Clock {
+    /// Seconds of a unit of the packets' times.
+    unit_s: f64,
+    /// Time of the first packet of any track.
+    first_s: Option<f64>,
+    /// End of the last packet.
+    end_s: Option<f64>,
+    /// Duration of the last packet that decoded.
+    packet_s: f64,
+    /// Silence before the next packet.
+    pause_s: f64,
+    /// The part of it that stands for damage.
+    damage_s: f64,
 }
 
 impl Run<'_, '_> {
     /// Decodes until the end (`false`) or until the tracks change (`true`).
     fn decode_tracks(&mut self, reader: &mut dyn FormatReader) -> Result<bool, Error> {
         let (track_id, mut decoder) = self.open(reader)?;
+        let unit = |track: &Track| track.time_base.map(|base| seconds(1, base));
+        let units: Vec<_> = reader.tracks().iter().map(|track| (track.id, unit(track))).collect();
+        let unit_of = |id: u32| units.iter().find(|unit| unit.0 == id).and_then(|unit| unit.1);
+        let mut clock = Clock { unit_s: unit_of(track_id).unwrap_or(0.0), ..Clock::default() };
         let mut span = None;
         let mut frames = Vec::new();
         let mut bad_in_a_row = 0;
         while bad_in_a_row < MAX_BAD_IN_A_ROW {
             let packet = match contain(&self.container, || reader.next_packet())? {
-                Ok(Some(packet)) if packet.track_id == track_id => packet,
-                Ok(Some(_)) => continue,
-                Ok(None) => return Ok(false),
+                Ok(Some(packet)) => packet,
+                Ok(None) => break,
                 Err(MediaError::ResetRequired) => return Ok(true),
                 Err(MediaError::DecodeError(reason)) => {
                     reason.clone_into(&mut self.reason);
@@ -157,45 +215,195 @@ impl Run<'_, '_> {
                 // The end of a file that was cut short looks like a read error.
                 Err(error) => {
                     self.reason = error.to_string();
-                    return Ok(false);
+                    break;
                 }
             };
+            let unit_s = unit_of(packet.track_id).unwrap_or(0.0);
+            clock.first_s.get_or_insert(packet.pts.get() as f64 * unit_s);
+            if packet.track_id != track_id {
+                continue;
+            }
+            let is_lost = packet.data.iter().rev().take(8).all(|&byte| byte == 0);
+            if is_lost && self.state.is_padded() {
+                break;
+            }
             self.n_packets += 1;
+            self.wait_for(&packet, &mut clock);
             let decoded =
                 contain(&self.container, || decode_packet(&mut decoder, &packet, &mut frames))?;
             match decoded {
                 Ok(Some((n_channels, rate))) => {
                     self.n_decoded += 1;
                     bad_in_a_row = 0;
+                    self.pause(&mut clock, n_channels, rate)?;
+                    clock.packet_s = (frames.len() / n_channels) as f64 / f64::from(rate);
                     let span = span.get_or_insert_with(|| Span::new(self.edit, &decoder, rate));
                     self.sink.push(span.cut(&frames, n_channels), n_channels, rate)?;
+                    clock.end_s = clock.end_s.map(|end_s| end_s + clock.packet_s);
                 }
                 Ok(None) => {}
                 Err(reason) => {
                     self.reason = reason;
                     self.sink.source.n_bad_packets += 1;
                     bad_in_a_row += 1;
+                    let stated_s = packet.dur.get() as f64 * clock.unit_s;
+                    let lost_s = if stated_s > 0.0 { stated_s } else { clock.packet_s };
+                    clock.pause_s += lost_s;
+                    clock.damage_s += lost_s;
+                    clock.end_s = clock.end_s.map(|end_s| end_s + lost_s);
                 }
             }
         }
+        self.count_missing(&clock);
         Ok(false)
+    }
+
+    /// Adds the pause before `packet`, by the times of the container.
+    fn wait_for(&self, packet: &Packet, clock: &mut Clock) {
+        let start_s = packet.pts.get() as f64 * clock.unit_s;
+        let is_timed = matches!(&*self.container, "mkv" | "mp4");
+        let Some(end_s) = clock.end_s else {
+            if is_timed {
+                let first_s = clock.first_s.unwrap_or(0.0);
+                // A piece of a longer recording begins late as a whole.
+                let zero_s = if first_s > MAX_LEAD_S { first_s } else { 0.0 };
+                let delay_s = self.edit.map_or(0.0, |edit| edit.delay_s);
+                clock.pause_s += (start_s - zero_s).max(0.0) + delay_s;
+            }
+            clock.end_s = Some(start_s);
+            return;
+        };
+        if (is_timed || matches!(&*self.container, "flac" | "ogg")) && clock.unit_s > 0.0 {
+            let gap_s = start_s - end_s;
+            if gap_s > LEAST_GAP_S {
+                clock.pause_s += gap_s;
+                if !is_timed {
+                    clock.damage_s += gap_s;
+                }
+            }
+            if gap_s.abs() > LEAST_GAP_S {
+                clock.end_s = Some(start_s);
+            }
+        }
+    }
+
+    /// Puts silence where the clock pauses; a pause that is longer than such a file can be is none.
+    fn pause(&mut self, clock: &mut Clock, n_channels: usize, rate: u32) -> Result<(), Error> {
+        let (pause_s, damage_s) =
+            (std::mem::take(&mut clock.pause_s), std::mem::take(&mut clock.damage_s));
+        self.sink.source.missing_s += damage_s;
+        let room_s = sink::max_seconds(self.state.n_bytes()) as f64 / 2.0;
+        if !(pause_s > 0.0 && pause_s + self.sink.source.duration_s < room_s) {
+            return Ok(());
+        }
+        let mut n_left = (pause_s * f64::from(rate)).round() as u64;
+        let silence = vec![0.0; rate as usize * n_channels];
+        while n_left > 0 {
+            let n = n_left.min(rate.into());
+            self.sink.push(&silence[..n as usize * n_channels], n_channels, rate)?;
+            n_left -= n;
+        }
+        Ok(())
+    }
+
+    /// Counts what damage at the end and the cut of the file took away.
+    fn count_missing(&mut self, clock: &Clock) {
+        let source = &mut self.sink.source;
+        source.missing_s += clock.damage_s;
+        source.is_cut |=
+            sniff::is_mkv(&self.head) && mend::is_cut_mkv(&self.head, self.state.n_bytes());
+        if !source.is_cut {
+            return;
+        }
+        let rate = f64::from(source.sample_rate.max(1));
+        let total_s = self.total_s.or(self.sink.total_frames.map(|n| n as f64 / rate));
+        source.missing_s += match self.open.lack {
+            Some(lack) => lack * source.duration_s,
+            None => total_s.map_or(0.0, |total_s| (total_s - source.duration_s).max(0.0)),
+        };
+    }
+
+    /// Chooses the track: the one of the number, else one that the container marks, else the first.
+    fn choose<'t>(&self, reader: &'t dyn FormatReader) -> Result<(&'t Track, Vec<String>), Error> {
+        let audio: Vec<&Track> = reader
+            .tracks()
+            .iter()
+            .filter(|track| matches!(track.codec_params, Some(CodecParameters::Audio(_))))
+            .collect();
+        let names = audio.iter().enumerate().map(|(index, track)| {
+            let codec = match &track.codec_params {
+                Some(CodecParameters::Audio(params)) => codec_name(params.codec),
+                _ => String::new(),
+            };
+            let language = track.language.as_deref().filter(|&language| language != "und");
+            let language = language.map(|language| format!(", {language}")).unwrap_or_default();
+            format!("{}: {codec}{language}", index + 1)
+        });
+        let n_tracks = audio.len();
+        let none = || match self.open.tracks.first() {
+            Some(track) => Error::UnsupportedCodec {
+                container: self.container.clone(),
+                codec: sample_entry_name(track.codec),
+            },
+            None => Error::NoAudioTrack { container: self.container.clone() },
+        };
+        if n_tracks == 0 {
+            return Err(none());
+        }
+        let is_marked = |track: &&&Track| match &*self.container {
+            "mp4" => self.open.tracks.iter().any(|one| one.id == track.id && one.is_enabled),
+            "mkv" => !self.open.not_default.contains(&track.id.into()),
+            _ => track.flags.contains(TrackFlags::DEFAULT),
+        };
+        let track = match self.open.number {
+            Some(number) => number.checked_sub(1).and_then(|index| audio.get(index)),
+            None => audio.iter().find(is_marked).or(audio.first()),
+        };
+        let got = self.open.number.unwrap_or_default();
+        let track = track.ok_or(Error::NoSuchTrack { n_tracks, got })?;
+        Ok((*track, names.collect()))
     }
 
     /// Chooses the track and makes its decoder.
     fn open(&mut self, reader: &dyn FormatReader) -> Result<(u32, TrackDecoder), Error> {
-        let audio = |track: &Track| match &track.codec_params {
-            Some(CodecParameters::Audio(params)) => Some(params.clone()),
-            _ => None,
+        let (track, names) = self.choose(reader)?;
+        let Some(CodecParameters::Audio(params)) = track.codec_params.clone() else {
+            return Err(Error::NoAudioTrack { container: self.container.clone() });
         };
-        let track = reader
-            .default_track(TrackType::Audio)
-            .or_else(|| reader.first_track(TrackType::Audio))
-            .ok_or_else(|| Error::NoAudioTrack { container: self.container.clone() })?;
-        let params = audio(track)
-            .ok_or_else(|| Error::NoAudioTrack { container: self.container.clone() })?;
-        self.sink.total_frames = track.num_frames;
-        let decoder = if params.codec == CODEC_ID_OPUS {
-            let head = params.extra_data.as_deref().unwrap_or_default();
+        if names.len() > 1 {
+            let audio = reader
+                .tracks()
+                .iter()
+                .filter(|one| matches!(one.codec_params, Some(CodecParameters::Audio(_))));
+            let before = audio.take_while(|one| one.id != track.id).count();
+            (self.sink.source.track, self.sink.source.tracks) = (before + 1, names);
+        }
+        let entry = self.open.tracks.iter().find(|one| one.id == track.id);
+        self.edit = entry.and_then(|one| one.edit);
+        let unsupported = |container: &str| Error::UnsupportedCodec {
+            container: container.to_owned(),
+            codec: match entry {
+                Some(one) if params.codec == CODEC_ID_NULL_AUDIO => sample_entry_name(one.codec),
+                _ => codec_name(params.codec),
+            },
+        };
+        let of_track = track.duration.zip(track.time_base);
+        let info = reader.media_info();
+        let stated = of_track.or(info.duration.zip(info.time_base));
+        self.total_s = stated.map(|(duration, base)| seconds(duration.get(), base));
+        // The header may state the rate before the encoder for Opus.
+        let is_opus = params.codec == CODEC_ID_OPUS;
+        let rate = if is_opus { Some(opus::RATE) } else { params.sample_rate }.map(f64::from);
+        let by_time = self.total_s.zip(rate).map(|(total_s, rate)| (total_s * rate) as u64);
+        self.sink.total_frames = track.num_frames.filter(|_| !is_opus).or(by_time);
+        let decoder = if is_opus {
+            let stated = params.extra_data.as_deref().unwrap_or_default();
+            let n_channels = params.channels.as_ref().map_or(1, |channels| channels.count());
+            let delay = track.delay.unwrap_or(0);
+            // CAF files of Apple have a header of their own.
+            let plain = opus::plain_head(n_channels, delay);
+            let is_plain = self.container == "caf" && !stated.starts_with(b"OpusHead");
+            let head = if is_plain { &plain[..] } else { stated };
             let is_mp4 = self.container == "mp4";
             let made = contain(&self.container, || OpusTrack::new(head, is_mp4))?;
             let track = made.ok_or_else(|| Error::Malformed {
@@ -209,11 +417,7 @@ impl Run<'_, '_> {
                 symphonia::default::get_codecs()
                     .make_audio_decoder(&params, &AudioDecoderOptions::default())
             };
-            let made =
-                contain(&self.container, make)?.map_err(|error| Error::UnsupportedCodec {
-                    container: self.container.clone(),
-                    codec: format!("{} ({error})", params.codec),
-                })?;
+            let made = contain(&self.container, make)?.map_err(|_| unsupported(&self.container))?;
             made.codec_info().short_name.clone_into(&mut self.sink.source.codec);
             TrackDecoder::Other(made)
         };
@@ -221,6 +425,10 @@ impl Run<'_, '_> {
     }
 
     fn check(self) -> Result<(), Error> {
+        if self.n_packets == 0 && self.sink.source.is_cut {
+            let reason = "expected audio, got a file that was cut before it or before its index";
+            return Err(Error::Malformed { container: self.container, reason: reason.to_owned() });
+        }
         if self.n_decoded == 0 && (self.n_packets > 0 || self.sink.source.n_bad_packets > 0) {
             return Err(Error::NothingDecoded {
                 container: self.container,
@@ -231,6 +439,11 @@ impl Run<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// Seconds of `n` units of `base`.
+fn seconds(n: u64, base: TimeBase) -> f64 {
+    n as f64 * f64::from(base.numer.get()) / f64::from(base.denom.get())
 }
 
 /// Fills `frames` (interleaved) and gives their channels and rate; `None` for an empty packet.

@@ -16,24 +16,59 @@ const MAX_BOXES: usize = 4096;
 pub(super) struct Edit {
     pub(super) start_s: f64,
     pub(super) duration_s: Option<f64>,
+    /// Pause before the track.
+    pub(super) delay_s: f64,
 }
 
-/// The edit of the first audio track; `None` if nothing states one, or with a list of several parts.
-pub(super) fn read<S: Read + Seek>(source: &mut S) -> Option<Edit> {
-    parse_moov(&read_moov(source)?)
+/// An audio track.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct AudioTrack {
+    pub(super) id: u32,
+    /// Whether it is one to play by default.
+    pub(super) is_enabled: bool,
+    /// The four characters that name its codec.
+    pub(super) codec: [u8; 4],
+    /// `None` if nothing states one, or with a list of several parts.
+    pub(super) edit: Option<Edit>,
 }
 
-fn parse_moov(moov: &[u8]) -> Option<Edit> {
-    let (trak, mdia) = boxes(moov).filter(|(kind, _)| kind == b"trak").find_map(|(_, trak)| {
-        let mdia = find(trak, b"mdia")?;
-        let is_audio = find(mdia, b"hdlr")?.get(8..12)? == b"soun";
-        is_audio.then_some((trak, mdia))
-    })?;
-    let media = clock(find(mdia, b"mdhd")?)?;
-    match find(trak, b"edts").and_then(|edts| find(edts, b"elst")) {
-        Some(list) => parse_list(list, clock(find(moov, b"mvhd")?)?.scale, media),
-        None => parse_smpb(gapless_tag(moov)?, media.scale),
+/// The audio tracks.
+pub(super) fn read<S: Read + Seek>(source: &mut S) -> Vec<AudioTrack> {
+    read_moov(source).map(|moov| parse_moov(&moov)).unwrap_or_default()
+}
+
+fn parse_moov(moov: &[u8]) -> Vec<AudioTrack> {
+    let traks = boxes(moov).filter(|(kind, _)| kind == b"trak");
+    let mut tracks: Vec<_> = traks.filter_map(|(_, trak)| parse_track(trak, moov)).collect();
+    // The tag of the file is about a track of its own.
+    if let [track] = &mut tracks[..]
+        && track.1.is_none()
+    {
+        let tag = gapless_tag(moov);
+        track.0.edit = tag.and_then(|text| parse_smpb(text, track.2));
     }
+    tracks.into_iter().map(|(track, ..)| track).collect()
+}
+
+/// An audio track, its edit list and the units a second of its clock.
+fn parse_track<'a>(trak: &'a [u8], moov: &[u8]) -> Option<(AudioTrack, Option<&'a [u8]>, f64)> {
+    let mdia = find(trak, b"mdia")?;
+    if find(mdia, b"hdlr")?.get(8..12)? != b"soun" {
+        return None;
+    }
+    let media = clock(find(mdia, b"mdhd")?)?;
+    let header = find(trak, b"tkhd").unwrap_or_default();
+    let is_long = header.first() == Some(&1);
+    let id = u32_at(header, if is_long { 20 } else { 12 }).unwrap_or_default();
+    let is_enabled = header.get(3).is_some_and(|flags| flags & 1 != 0);
+    let description = find(mdia, b"minf")
+        .and_then(|minf| find(find(minf, b"stbl")?, b"stsd"))
+        .and_then(|stsd| stsd.get(12..16)?.try_into().ok());
+    let list = find(trak, b"edts").and_then(|edts| find(edts, b"elst"));
+    let movie = find(moov, b"mvhd").and_then(clock);
+    let edit = list.and_then(|list| parse_list(list, movie?.scale, media));
+    let codec = description.unwrap_or_default();
+    Some((AudioTrack { id, is_enabled, codec, edit }, list, media.scale))
 }
 
 fn read_moov<S: Read + Seek>(source: &mut S) -> Option<Vec<u8>> {
@@ -96,6 +131,7 @@ fn parse_list(list: &[u8], movie_scale: f64, media: Clock) -> Option<Edit> {
     let is_long = *list.first()? == 1;
     let entry_bytes = if is_long { 20 } else { 12 };
     let n_entries = u32_at(list, 4)? as usize;
+    let (mut delay_s, mut is_before) = (0.0, true);
     let mut edits = list.get(8..)?.chunks_exact(entry_bytes).take(n_entries).filter_map(|entry| {
         let (duration, start) = if is_long {
             (u64_at(entry, 0)?, u64_at(entry, 8)?.cast_signed())
@@ -103,6 +139,10 @@ fn parse_list(list: &[u8], movie_scale: f64, media: Clock) -> Option<Edit> {
             (u64::from(u32_at(entry, 0)?), i64::from(u32_at(entry, 4)?.cast_signed()))
         };
         // A start of -1 is a pause before the track, not a part of it.
+        if start < 0 && is_before {
+            delay_s += duration as f64 / movie_scale;
+        }
+        is_before &= start < 0;
         (start >= 0).then_some((duration, start))
     });
     let (duration, start) = edits.next()?;
@@ -113,10 +153,12 @@ fn parse_list(list: &[u8], movie_scale: f64, media: Clock) -> Option<Edit> {
     // The list counts in units of the movie, often milliseconds; the track knows its end exactly.
     let exact_s = (media.duration - start) / media.scale;
     let duration_s = duration as f64 / movie_scale;
+    drop(edits);
     let agree = (exact_s - duration_s).abs() <= 1.0 / movie_scale;
     Some(Edit {
         start_s: start / media.scale,
         duration_s: (duration > 0).then_some(if agree { exact_s } else { duration_s }),
+        delay_s,
     })
 }
 
@@ -137,6 +179,7 @@ fn parse_smpb(text: &str, media_scale: f64) -> Option<Edit> {
     Some(Edit {
         start_s: priming as f64 / media_scale,
         duration_s: (length > 0).then_some(length as f64 / media_scale),
+        delay_s: 0.0,
     })
 }
 
@@ -182,29 +225,36 @@ mod tests {
 
     const TAG: &str = " 00000000 00000840 000000D4 00000000000766EC 00000000 00000000";
 
+    fn edit(list: Option<(u32, i32)>, media: (u32, u32), tag: &str) -> Option<Edit> {
+        parse_moov(&moov(list, media, tag))[0].edit
+    }
+
     fn seconds(units: u32, scale: u32) -> f64 {
         f64::from(units) / f64::from(scale)
     }
 
     #[test]
     fn the_list_goes_before_the_tag_and_is_made_exact() {
-        let edit = parse_moov(&moov(Some((2888, 1024)), (44_100, 128_413), TAG)).unwrap();
+        let found = edit(Some((2888, 1024)), (44_100, 128_413), TAG).unwrap();
         let exact = seconds(128_413 - 1024, 44_100);
-        assert_eq!(edit, Edit { start_s: seconds(1024, 44_100), duration_s: Some(exact) });
+        assert_eq!(
+            found,
+            Edit { start_s: seconds(1024, 44_100), duration_s: Some(exact), delay_s: 0.0 }
+        );
         // A list of less than the whole track is exact as it is.
-        let edit = parse_moov(&moov(Some((1500, 0)), (44_100, 128_413), TAG)).unwrap();
-        assert_eq!(edit, Edit { start_s: 0.0, duration_s: Some(1.5) });
-        let edit = parse_moov(&moov(Some((0, 1024)), (44_100, 0), TAG)).unwrap();
-        assert_eq!(edit.duration_s, None);
+        let found = edit(Some((1500, 0)), (44_100, 128_413), TAG).unwrap();
+        assert_eq!(found, Edit { start_s: 0.0, duration_s: Some(1.5), delay_s: 0.0 });
+        let found = edit(Some((0, 1024)), (44_100, 0), TAG).unwrap();
+        assert_eq!(found.duration_s, None);
     }
 
     #[test]
     fn the_tag_is_read_where_there_is_no_list() {
-        let edit = parse_moov(&moov(None, (44_100, 487_424), TAG)).unwrap();
+        let found = edit(None, (44_100, 487_424), TAG).unwrap();
         let (start_s, length_s) = (seconds(2112, 44_100), seconds(485_100, 44_100));
-        assert_eq!(edit, Edit { start_s, duration_s: Some(length_s) });
+        assert_eq!(found, Edit { start_s, duration_s: Some(length_s), delay_s: 0.0 });
         for broken in ["", " 00000000 xyz", " 0 0 0", " 0 0 0 fffffffffffffffff"] {
-            assert_eq!(parse_moov(&moov(None, (44_100, 0), broken)), None, "{broken:?}");
+            assert_eq!(edit(None, (44_100, 0), broken), None, "{broken:?}");
         }
     }
 }

@@ -20,6 +20,16 @@ pub(super) struct OpusTrack {
     frames: Vec<f32>,
 }
 
+/// An `OpusHead` for a container without one.
+pub(super) fn plain_head(n_channels: usize, pre_skip: u32) -> Vec<u8> {
+    let mut head = b"OpusHead\x01".to_vec();
+    head.push(u8::try_from(n_channels).unwrap_or(u8::MAX));
+    head.extend(u16::try_from(pre_skip).unwrap_or(u16::MAX).to_le_bytes());
+    head.extend(RATE.to_le_bytes());
+    head.extend([0; 3]);
+    head
+}
+
 impl OpusTrack {
     /// From `OpusHead` (RFC 7845 §5.1); `None` if it is broken. `big_endian` for MP4's `dOps`.
     pub(super) fn new(head: &[u8], big_endian: bool) -> Option<Self> {

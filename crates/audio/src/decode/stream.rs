@@ -29,6 +29,8 @@ pub(super) struct SourceState {
     /// Bytes of the file, or of the stream so far.
     n_bytes: AtomicU64,
     is_seekable: AtomicBool,
+    /// Whether zeros were read in the place of bytes that a cut file lacks.
+    is_padded: AtomicBool,
     /// Error of the stream; the decoders take it for the end.
     error: Mutex<Option<Error>>,
 }
@@ -36,7 +38,8 @@ pub(super) struct SourceState {
 impl SourceState {
     pub(super) fn new(n_bytes: u64) -> Arc<Self> {
         let (n_bytes, is_seekable) = (n_bytes.into(), true.into());
-        Arc::new(Self { n_bytes, is_seekable, error: Mutex::default() })
+        let is_padded = AtomicBool::new(false);
+        Arc::new(Self { n_bytes, is_seekable, is_padded, error: Mutex::default() })
     }
 
     /// Bytes of the file, or of the stream so far.
@@ -47,6 +50,19 @@ impl SourceState {
     /// Sets whether a stream holds its bytes and can seek back.
     pub(super) fn set_seekable(&self, is_seekable: bool) {
         self.is_seekable.store(is_seekable, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_seekable(&self) -> bool {
+        self.is_seekable.load(Ordering::Relaxed)
+    }
+
+    /// Notes that zeros were read in the place of bytes that are missing.
+    pub(super) fn set_padded(&self) {
+        self.is_padded.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_padded(&self) -> bool {
+        self.is_padded.load(Ordering::Relaxed)
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
@@ -162,7 +178,7 @@ impl<R: Read + Send> Seek for StreamSource<R> {
 
 impl<R: Read + Send> MediaSource for StreamSource<R> {
     fn is_seekable(&self) -> bool {
-        self.state.is_seekable.load(Ordering::Relaxed)
+        self.state.is_seekable()
     }
 
     fn byte_len(&self) -> Option<u64> {

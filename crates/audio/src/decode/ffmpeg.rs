@@ -1,0 +1,127 @@
+//! Formats that are not read here, through an installed `ffmpeg`.
+//!
+//! It is run on files and streams of the user of this machine only, without a shell, and may read that file or pipe alone.
+//! Its output is WAV in a pipe, which is read within the limits of every stream.
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use super::MAX_STREAM_BYTES;
+use super::sink::Sink;
+use super::stream::{SourceState, StreamSource};
+use super::{sniff, wav};
+use crate::Error;
+
+const MAX_MESSAGE_BYTES: u64 = 64 << 10;
+
+/// What `ffmpeg` is for, from the error that names it.
+pub(super) fn wanted(error: &Error) -> Option<String> {
+    match error {
+        Error::UnsupportedContainer { container } => Some((*container).to_owned()),
+        Error::UnsupportedCodec { container, codec } => Some(format!("{codec} in {container}")),
+        _ => None,
+    }
+}
+
+/// Decodes the file at `path` into `sink`; `track` counts from 1.
+pub(super) fn decode(
+    path: &Path,
+    track: Option<usize>,
+    what: &str,
+    sink: &mut Sink<'_>,
+) -> Result<(), Error> {
+    let mut child = match start(path, track) {
+        Ok(child) => child,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(Error::NeedsFfmpeg { what: what.to_owned() });
+        }
+        Err(error) => {
+            return Err(Error::Ffmpeg { what: what.to_owned(), reason: error.to_string() });
+        }
+    };
+    let output = child.stdout.take();
+    let messages = child.stderr.take();
+    let (result, message) = std::thread::scope(|scope| {
+        let messages = scope.spawn(move || messages.map(last_line).unwrap_or_default());
+        let result = output.map_or(Ok(()), |output| read(output, sink));
+        if result.is_err() {
+            // Ended already, perhaps.
+            let _ = child.kill();
+        }
+        (result, messages.join().unwrap_or_default())
+    });
+    let status = child.wait();
+    let is_empty = sink.source.sample_rate == 0;
+    if let Err(error @ Error::Cancelled) | Err(error @ Error::TooLong { .. }) = result {
+        return Err(error);
+    }
+    if is_empty || result.is_err() {
+        let reason = match (result, status) {
+            (_, Ok(status)) if !status.success() && !message.is_empty() => message,
+            (Err(error), _) => error.to_string(),
+            _ => "expected audio, got none".to_owned(),
+        };
+        return Err(Error::Ffmpeg { what: what.to_owned(), reason });
+    }
+    sink.source.container = what.to_owned();
+    "ffmpeg".clone_into(&mut sink.source.codec);
+    Ok(())
+}
+
+fn start(path: &Path, track: Option<usize>) -> std::io::Result<Child> {
+    // Without `file:` a path may be taken for an address or an option.
+    let mut input = OsString::from("file:");
+    input.push(path);
+    let mut command = Command::new("ffmpeg");
+    command.args(["-nostdin", "-hide_banner", "-loglevel", "error"]);
+    command.args(["-protocol_whitelist", "file,pipe", "-i"]).arg(input);
+    if let Some(number) = track {
+        command.arg("-map").arg(format!("0:a:{}", number - 1));
+    }
+    // The filter fills pauses, so that times stay those of the file.
+    command.args(["-vn", "-sn", "-dn", "-af", "aresample=async=1:first_pts=0"]);
+    command.args(["-c:a", "pcm_f32le", "-f", "wav", "pipe:1"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn()
+}
+
+fn last_line(mut messages: impl Read) -> String {
+    let mut text = Vec::new();
+    // Messages that cannot be read are not worth an error; the rest is read so that the program goes on.
+    let _ = messages.by_ref().take(MAX_MESSAGE_BYTES).read_to_end(&mut text);
+    let _ = std::io::copy(&mut messages, &mut std::io::sink());
+    let text = String::from_utf8_lossy(&text);
+    text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
+}
+
+fn read(output: impl Read + Send, sink: &mut Sink<'_>) -> Result<(), Error> {
+    let state = SourceState::new(0);
+    // 16 times a stream's limit: a day of eight channels.
+    let mut source =
+        StreamSource::new(output, std::sync::Arc::clone(&state), 16 * MAX_STREAM_BYTES);
+    let head = sniff::read_head(&mut source)?;
+    if !sniff::is_wav(&head) {
+        return Ok(());
+    }
+    let Some(layout) = wav::read_layout(&mut source, &head)? else { return Ok(()) };
+    state.set_seekable(false);
+    wav::decode(&mut source, &layout, sink)?;
+    state.check()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_the_reason() {
+        assert_eq!(last_line(&b"one\ntwo \n\n"[..]), "two");
+        assert_eq!(last_line(&b""[..]), "");
+        let codec =
+            Error::UnsupportedCodec { container: "mkv".to_owned(), codec: "AC-3".to_owned() };
+        assert_eq!(wanted(&codec).unwrap(), "AC-3 in mkv");
+        assert_eq!(wanted(&Error::NotAudio { got: "text".to_owned() }), None);
+    }
+}
