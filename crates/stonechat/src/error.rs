@@ -1,5 +1,6 @@
 //! Errors of the facade.
 
+use std::any::Any;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -152,7 +153,7 @@ pub enum Error {
         /// Message of the device.
         reason: String,
     },
-    /// Work on a request panicked; other requests continue.
+    /// Work on a request, or on the batch that it was in, panicked. The model stays open for later requests.
     #[error("an internal error ended the request: {reason}")]
     Panicked {
         /// First line of the message.
@@ -189,6 +190,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error of a caught panic.
+    pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Self {
+        Self::Panicked { reason: panic_reason(payload) }
+    }
+
     /// Adds the path of a model to the reason why it cannot be opened, unless the message has it.
     pub(crate) fn of_model(self, path: &Path) -> Self {
         match self {
@@ -198,6 +204,13 @@ impl Error {
             other => other,
         }
     }
+}
+
+/// First line of the message of a caught panic.
+pub(crate) fn panic_reason(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+    text.lines().next().unwrap_or_default().to_owned()
 }
 
 fn gigabytes(bytes: u64) -> f64 {
