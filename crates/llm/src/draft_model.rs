@@ -98,6 +98,16 @@ impl ModelDrafter {
         }
     }
 
+    /// Replaces the state by a fresh one.
+    ///
+    /// # Errors
+    /// If a device is out of memory.
+    pub(crate) fn reopen(&mut self) -> Result<(), Error> {
+        self.state = self.model.state(self.state.options())?;
+        self.slots.fill_with(DraftSlot::default);
+        Ok(())
+    }
+
     /// Empties all sequences: after a failed step nothing is known of the pages.
     pub(crate) fn clear(&mut self) {
         (0..self.slots.len()).for_each(|slot| self.truncate(slot, 0));

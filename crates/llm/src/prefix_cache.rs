@@ -86,6 +86,11 @@ impl PrefixCache {
         Self { stores, root: PageName::root(model, options.kv_dtype), ..Self::default() }
     }
 
+    /// The stores, once the state of the pages is gone.
+    pub(crate) fn into_stores(self) -> Vec<Box<dyn PageStore>> {
+        self.stores
+    }
+
     /// Number of pages.
     #[must_use]
     pub fn n_pages(&self) -> usize {

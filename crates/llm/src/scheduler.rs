@@ -53,7 +53,7 @@ pub struct Scheduler {
     pub(crate) info: Arc<ModelInfo>,
     pub(crate) state: State,
     pub(crate) cache: PrefixCache,
-    max_gap: Duration,
+    pub(crate) max_gap: Duration,
     pub(crate) drafter: Option<Drafter>,
     /// In order of rank.
     pub(crate) entries: Vec<Entry>,

@@ -5,7 +5,7 @@ use web_time::Instant;
 
 use crate::generate::Finish;
 use crate::request::Work;
-use crate::{Error, OnRequestEvent, RequestEvent, RequestId, Scheduler};
+use crate::{Error, Model, OnRequestEvent, RequestEvent, RequestId, Scheduler, SchedulerOptions};
 
 impl Scheduler {
     /// Ends a request between two steps; its texts end with [`Finish::Cancelled`].
@@ -28,6 +28,21 @@ impl Scheduler {
         if let Some(drafter) = &mut self.drafter {
             drafter.clear();
         }
+    }
+
+    /// Replaces the state by a fresh one of `model`, after a panic that left it unknown. The requests are dropped without an
+    /// event; the drafter and the stores of pages stay.
+    ///
+    /// # Errors
+    /// If a device is out of memory.
+    pub fn reopen(self, model: &Model) -> Result<Self, Error> {
+        let Self { state, cache, max_gap, mut drafter, .. } = self;
+        let (options, stores) = (state.options(), cache.into_stores());
+        drop(state);
+        if let Some(drafter) = &mut drafter {
+            drafter.reopen()?;
+        }
+        Self::new(model, SchedulerOptions { state: options, max_gap, drafter, stores })
     }
 
     /// Ends the requests whose time has passed: texts with what they have, those without a token with an error.

@@ -88,6 +88,14 @@ impl Drafter {
         Ok(seconds.unwrap_or_else(|| started.elapsed().as_secs_f64()))
     }
 
+    /// Gives a draft model a fresh state, after a panic.
+    ///
+    /// # Errors
+    /// If a device is out of memory.
+    pub(crate) fn reopen(&mut self) -> Result<(), Error> {
+        if let Self::Model(drafter) = self { drafter.reopen() } else { Ok(()) }
+    }
+
     /// Forgets the sequences of a draft model, after a step that failed.
     pub(crate) fn clear(&mut self) {
         if let Self::Model(drafter) = self {

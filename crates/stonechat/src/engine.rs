@@ -1,6 +1,8 @@
 //! Thread that owns a model and its device, with a queue of requests.
 
+use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -9,6 +11,7 @@ use futures_channel::oneshot;
 use stonechat_formats::ModelFile;
 use stonechat_nn::Cpu;
 
+use crate::error::panic_reason;
 use crate::job::JobSender;
 use crate::{Device, DeviceNeeds, Error, Job, Models, OpenDevice};
 
@@ -24,6 +27,31 @@ pub(crate) struct EngineOptions {
     pub(crate) is_background: bool,
     /// Gets the fraction loaded, 0 to 1.
     pub(crate) on_progress: Option<Box<dyn FnMut(f32) + Send>>,
+    /// Gets the message of each panic in the loop.
+    pub(crate) on_panic: OnPanic,
+}
+
+/// Callback of [`LlmBuilder::on_panic`](crate::LlmBuilder::on_panic).
+#[derive(Default)]
+pub(crate) struct OnPanic(pub(crate) Option<Box<dyn FnMut(&str) + Send>>);
+
+impl OnPanic {
+    /// Reports a panic in the loop of an engine; returns its message.
+    pub(crate) fn caught(&mut self, payload: &(dyn Any + Send)) -> String {
+        let reason = panic_reason(payload);
+        tracing::error!("a panic on the thread of a model, which gets a fresh state: {reason}");
+        if let Some(on_panic) = &mut self.0 {
+            // The callback must not end the engine either.
+            let _ = catch_unwind(AssertUnwindSafe(|| on_panic(&reason)));
+        }
+        reason
+    }
+}
+
+/// Calls `reopen`, with a panic as an error.
+pub(crate) fn catch<R>(reopen: impl FnOnce() -> Result<R, Error>) -> Result<R, Error> {
+    let result = catch_unwind(AssertUnwindSafe(reopen));
+    result.unwrap_or_else(|payload| Err(Error::panicked(&*payload)))
 }
 
 impl EngineOptions {
@@ -125,11 +153,11 @@ impl<L: Load> Engine<L> {
                 lower_priority();
             }
             let mut sender = Some(sender);
-            if let Err(error) = run(loader, model, &mut sender, queue)
-                && let Some(sender) = sender
-            {
+            match (catch(|| run(loader, model, &mut sender, queue)), sender) {
+                (Ok(()), _) => {}
                 // The caller may have given up.
-                let _ = sender.send(Err(error));
+                (Err(error), Some(sender)) => _ = sender.send(Err(error)),
+                (Err(error), None) => tracing::error!("an engine has stopped: {error}"),
             }
         };
         let thread = std::thread::Builder::new().name(L::THREAD.to_owned()).spawn(body);
@@ -139,7 +167,13 @@ impl<L: Load> Engine<L> {
         Ok((Self { requests: Some(requests), thread: Some(thread) }, info))
     }
 
-    /// Appends a request with the sender of a new job to the queue; an engine that has stopped drops it.
+    /// Whether the thread serves requests: false once a panic left the model without a state.
+    pub(crate) fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Appends a request with the sender of a new job to the queue. With an engine that has stopped the job ends with
+    /// [`Error::EngineStopped`].
     pub(crate) fn submit<I, O>(
         self: &Arc<Self>,
         query: impl FnOnce(JobSender<I, O>) -> L::Query,
@@ -148,8 +182,10 @@ impl<L: Load> Engine<L> {
         Self: Send + Sync,
     {
         let (job, sender) = Job::new(self.clone());
-        if let Some(requests) = &self.requests {
-            let _ = requests.send(query(sender));
+        let sent = self.requests.as_ref().map(|requests| requests.send(query(sender)));
+        if !matches!(sent, Some(Ok(()))) {
+            // The sender of the job was dropped with the request, which ends the job.
+            tracing::error!("a request came to an engine that has stopped");
         }
         job
     }

@@ -1,10 +1,14 @@
 //! Errors of the facade.
 
+use std::any::Any;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// Error of opening a model, of a request, or of finding or downloading models.
-#[derive(Debug, thiserror::Error)]
+///
+/// `Debug` writes the text of `Display` and the sources, which `fn main() -> Result<(), stonechat::Error>` prints.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Neither a path nor the name of an installed model.
@@ -22,7 +26,7 @@ pub enum Error {
     },
     /// No model is named and none is installed.
     #[error(
-        "no speech model in {}: get one with `stonechat pull base`, or name a file with --model",
+        "no speech model in {}: get one with `stonechat pull base` (`stonechat::pull` in a program), or name a file with --model",
         folder.display()
     )]
     NoModel {
@@ -49,6 +53,14 @@ pub enum Error {
         what: String,
         /// Message of the client, on one line.
         reason: String,
+    },
+    /// A file of a repository whose name would lead out of the models folder.
+    #[error("the repository {repo} has a file `{}`: expected a name without `..`, `\\`, `:` and a leading `/`", file.escape_debug())]
+    UnsafeName {
+        /// Repository.
+        repo: String,
+        /// Name of the file.
+        file: String,
     },
     /// A repository without weights in a known format.
     #[error("the repository {repo} has no {expected}")]
@@ -152,7 +164,7 @@ pub enum Error {
         /// Message of the device.
         reason: String,
     },
-    /// Work on a request panicked; other requests continue.
+    /// Work on a request, or on the batch that it was in, panicked. The model stays open for later requests.
     #[error("an internal error ended the request: {reason}")]
     Panicked {
         /// First line of the message.
@@ -189,6 +201,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error of a caught panic.
+    pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Self {
+        Self::Panicked { reason: panic_reason(payload) }
+    }
+
     /// Adds the path of a model to the reason why it cannot be opened, unless the message has it.
     pub(crate) fn of_model(self, path: &Path) -> Self {
         match self {
@@ -200,6 +217,50 @@ impl Error {
     }
 }
 
+/// First line of the message of a caught panic.
+pub(crate) fn panic_reason(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(error) = source {
+            let reason = error.to_string();
+            // Most messages have their source already.
+            if !text.contains(&reason) {
+                text = format!("{text}: {reason}");
+            }
+            source = error.source();
+        }
+        f.write_str(&text)
+    }
+}
+
 fn gigabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::PathBuf;
+
+    use super::Error;
+
+    #[test]
+    fn debug_is_what_main_should_print() {
+        let (name, folder) = ("x".to_owned(), PathBuf::from("models"));
+        let advice = "get it with `stonechat pull x`".to_owned();
+        let error = Error::ModelNotFound { name, folder, advice };
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(format!("{error:?}").starts_with("no model `x`: no such file"));
+        let source = io::Error::other("the disk is away");
+        let error = Error::Io { action: "read", path: PathBuf::from("a.gguf"), source };
+        let text = format!("{error:?}");
+        assert_eq!(text.matches("the disk is away").count(), 1, "{text}");
+    }
 }

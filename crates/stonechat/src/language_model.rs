@@ -14,7 +14,7 @@ use stonechat_llm::{
 use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
 
 use crate::drafts::DraftModel;
-use crate::engine::{Engine, EngineOptions, Load, ModelSource, Server};
+use crate::engine::{Engine, EngineOptions, Load, ModelSource, OnPanic, Server};
 use crate::llm_loop::{self, Query};
 use crate::llm_sink::{Embeddings, Events, Pieces};
 use crate::{Chat, Device, DraftSource, Error, GpuLayers, Job, LlmEvent, LlmRequest};
@@ -221,6 +221,12 @@ impl Llm {
         })
     }
 
+    /// Whether requests are served: false once a panic left the model without memory for a fresh state.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.engine.is_running()
+    }
+
     /// Properties of the model.
     #[must_use]
     pub fn info(&self) -> &LlmInfo {
@@ -319,6 +325,14 @@ impl LlmBuilder {
     #[must_use]
     pub fn on_step(mut self, on_step: impl FnMut(&StepReport) + Send + 'static) -> Self {
         self.on_step = Some(Box::new(on_step));
+        self
+    }
+
+    /// Sets a callback that gets the message of each panic on the thread of the model. Then the requests of the batch end
+    /// with [`Error::Panicked`], and the model gets a fresh state for later ones.
+    #[must_use]
+    pub fn on_panic(mut self, on_panic: impl FnMut(&str) + Send + 'static) -> Self {
+        self.engine.on_panic = OnPanic(Some(Box::new(on_panic)));
         self
     }
 
@@ -430,8 +444,8 @@ impl Load for LlmBuilder {
             n_parallel: state.n_sequences,
         };
         let on_step = self.on_step.unwrap_or_else(|| Box::new(|_| {}));
-        llm_loop::run(scheduler, &server.open(info), on_step);
-        Ok(())
+        let on_panic = self.engine.on_panic;
+        llm_loop::run(scheduler, &model, &server.open(info), on_step, on_panic)
     }
 }
 

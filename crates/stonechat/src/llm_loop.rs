@@ -2,11 +2,16 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, TryRecvError};
 
 use pollster::block_on;
-use stonechat_llm::{Error as LlmError, Request, RequestEvent, RequestId, Scheduler, StepReport};
+use stonechat_llm::{
+    Error as LlmError, Model, Request, RequestEvent, RequestId, Scheduler, StepReport,
+};
 
+use crate::Error;
+use crate::engine::{OnPanic, catch};
 use crate::llm_sink::Sink;
 
 /// Message to the thread.
@@ -28,23 +33,57 @@ impl fmt::Debug for Query {
     }
 }
 
+/// A job that has not ended.
+struct OpenJob {
+    sink: Box<dyn Sink>,
+    requests: Vec<RequestId>,
+}
+
 /// Jobs by number, and the job of each request with its index in the job.
 #[derive(Default)]
 struct Jobs {
-    sinks: HashMap<u64, Box<dyn Sink>>,
+    open: HashMap<u64, OpenJob>,
     requests: HashMap<RequestId, (u64, usize)>,
+    /// Requests of jobs that failed; what is left of them is cancelled before the next step.
+    failed: Vec<RequestId>,
     n_jobs: u64,
 }
 
-/// Serves the queue until it is disconnected.
+/// Serves the queue until it is disconnected. A panic fails the requests of the batch; then the model gets a fresh state.
+///
+/// # Errors
+/// If the device has no memory for the fresh state.
 pub(crate) fn run(
     mut scheduler: Scheduler,
+    model: &Model,
     queue: &Receiver<Query>,
     mut on_step: impl FnMut(&StepReport),
-) {
+    mut on_panic: OnPanic,
+) -> Result<(), Error> {
     let mut jobs = Jobs::default();
     loop {
-        if scheduler.is_idle() {
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            serve(&mut scheduler, queue, &mut jobs, &mut on_step);
+        }));
+        let Err(payload) = served else { return Ok(()) };
+        let reason = on_panic.caught(&*payload);
+        std::mem::take(&mut jobs).fail(&reason);
+        scheduler = catch(|| Ok(scheduler.reopen(model)?))?;
+    }
+}
+
+/// Serves the queue until it is disconnected.
+fn serve(
+    scheduler: &mut Scheduler,
+    queue: &Receiver<Query>,
+    jobs: &mut Jobs,
+    on_step: &mut impl FnMut(&StepReport),
+) {
+    // A callback that panics whenever it is called must not do so for ever while there is no request.
+    let _ = catch_unwind(AssertUnwindSafe(|| on_step(&scheduler.counts())));
+    let mut is_reported = true;
+    loop {
+        if scheduler.is_idle() && !is_reported {
             // Cancelled requests and controls give pages back without a step.
             on_step(&scheduler.counts());
         }
@@ -52,18 +91,19 @@ pub(crate) fn run(
         jobs.end_complete();
         if scheduler.is_idle() {
             match queue.recv() {
-                Ok(query) => jobs.start(&mut scheduler, query),
+                Ok(query) => jobs.start(scheduler, query),
                 Err(_) => return,
             }
         }
+        is_reported = false;
         loop {
             match queue.try_recv() {
-                Ok(query) => jobs.start(&mut scheduler, query),
+                Ok(query) => jobs.start(scheduler, query),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return,
             }
         }
-        jobs.cancel_ended(&mut scheduler);
+        jobs.cancel_ended(scheduler);
         if scheduler.is_idle() {
             continue;
         }
@@ -99,46 +139,62 @@ impl Jobs {
                 }
             }
         }
-        let ids = ids.into_iter().enumerate();
-        self.requests.extend(ids.map(|(index, id)| (id, (job, index))));
-        self.sinks.insert(job, sink);
+        self.requests.extend(ids.iter().enumerate().map(|(index, &id)| (id, (job, index))));
+        self.open.insert(job, OpenJob { sink, requests: ids });
     }
 
-    /// Cancels the requests of jobs that were cancelled or dropped.
+    /// Cancels the requests of jobs that were cancelled or dropped, and the other requests and choices of failed ones.
     fn cancel_ended(&mut self, scheduler: &mut Scheduler) {
-        let is_ended = |job| self.sinks.get(job).is_none_or(|sink| sink.is_cancelled());
-        let of_ended = self.requests.iter().filter(|(_, (job, _))| is_ended(job));
-        let ids: Vec<RequestId> = of_ended.map(|(id, _)| *id).collect();
-        for id in ids {
-            scheduler.cancel(id, &mut |id, event| self.send(id, event));
-            self.requests.remove(&id);
+        for id in std::mem::take(&mut self.failed) {
+            scheduler.cancel(id, &mut |_, _| {});
         }
-        self.end_complete();
-        // The job of a cancelled embedding gets no event.
-        self.sinks.retain(|job, _| self.requests.values().any(|(other, _)| other == job));
+        let ended = self.open.iter().filter(|(_, job)| job.sink.is_cancelled());
+        let ended: Vec<(u64, Vec<RequestId>)> =
+            ended.map(|(number, job)| (*number, job.requests.clone())).collect();
+        for (number, ids) in ended {
+            for id in ids {
+                scheduler.cancel(id, &mut |id, event| self.send(id, event));
+                self.requests.remove(&id);
+            }
+            // The job of a cancelled embedding gets no event.
+            if let Some(job) = self.open.remove(&number)
+                && job.sink.is_complete()
+            {
+                job.sink.end(Ok(()));
+            }
+        }
     }
 
     /// Passes an event to the job of its request.
     fn send(&mut self, id: RequestId, event: RequestEvent<'_>) {
-        let Some(&(job, index)) = self.requests.get(&id) else { return };
+        let Some(&(number, index)) = self.requests.get(&id) else { return };
         if let RequestEvent::Failed(error) = event {
-            // The other requests of the job are cancelled before the next step.
-            self.requests.remove(&id);
-            if let Some(sink) = self.sinks.remove(&job) {
+            if let Some(OpenJob { sink, requests }) = self.open.remove(&number) {
+                requests.iter().for_each(|id| _ = self.requests.remove(id));
+                self.failed.extend(requests);
                 sink.end(Err(error.into()));
             }
             return;
         }
-        if let Some(sink) = self.sinks.get_mut(&job) {
-            sink.take(index, event);
+        if let Some(job) = self.open.get_mut(&number) {
+            job.sink.take(index, event);
         }
     }
 
     /// Ends the jobs that have all their results.
     fn end_complete(&mut self) {
-        for (job, sink) in self.sinks.extract_if(|_, sink| sink.is_complete()) {
-            self.requests.retain(|_, (other, _)| *other != job);
-            sink.end(Ok(()));
+        for (_, job) in self.open.extract_if(|_, job| job.sink.is_complete()) {
+            job.requests.iter().for_each(|id| _ = self.requests.remove(id));
+            job.sink.end(Ok(()));
+        }
+    }
+
+    /// Ends all jobs after a panic.
+    fn fail(self, reason: &str) {
+        for OpenJob { sink, .. } in self.open.into_values() {
+            let failed = Err(Error::Panicked { reason: reason.to_owned() });
+            let result = if sink.is_complete() { Ok(()) } else { failed };
+            sink.end(result);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use stonechat_formats::{SHARD_INDEX, WEIGHTS};
+use stonechat_formats::{COMPANIONS, SHARD_INDEX, WEIGHTS};
 
 use crate::Error;
 
@@ -157,7 +157,7 @@ impl Models {
         Name::parse(name).is_some()
     }
 
-    /// Removes the files of a model of the models folder, and its folder if no other model is in it.
+    /// Removes the files of a model of the models folder, and its folder if that is empty then. Other files stay.
     ///
     /// # Errors
     /// [`Error::ModelNotFound`] for a name that is not installed, [`Error::NotOwned`] for a model outside of the models
@@ -175,13 +175,13 @@ impl Models {
         for file in &model.files {
             fs::remove_file(file).map_err(io("remove", file))?;
         }
-        let is_folder = model.path.is_dir();
-        let folder = if is_folder { Some(&*model.path) } else { model.path.parent() };
-        let folder = folder.filter(|folder| Some(*folder) != self.folder.as_deref());
-        if let Some(folder) = folder
-            && models_in(folder, "", None).is_empty()
-        {
-            fs::remove_dir_all(folder).map_err(io("remove", folder))?;
+        let mut folder = model.files.first().and_then(|file| file.parent());
+        while let Some(empty) = folder.filter(|folder| Some(*folder) != self.folder.as_deref()) {
+            // The system refuses to remove a folder with other files.
+            if fs::remove_dir(empty).is_err() {
+                break;
+            }
+            folder = empty.parent();
         }
         Ok(model)
     }
@@ -289,13 +289,25 @@ fn models_in(folder: &Path, folder_name: &str, repo: Option<&str>) -> Vec<Instal
     // `model.gguf` is the model of the folder.
     models.retain(|model| WEIGHTS.iter().all(|name| model.path != folder.join(name)));
     if has_weights(folder) {
-        let is_of_other = |path: &PathBuf| models.iter().any(|model| model.files.contains(path));
-        let files = paths_in(folder).into_iter().map(|path| folder.join(path));
-        let files = files.filter(|path| !is_of_other(path)).collect();
+        let files = own_files(folder);
         let name = catalog_name(None).unwrap_or_else(|| repo.unwrap_or(folder_name).to_owned());
         models.push(Installed::new(name, folder.to_owned(), files));
     }
     models
+}
+
+/// Files of the Hugging Face or CTranslate2 model of a folder: those that a download brings. Others are not the model's.
+fn own_files(folder: &Path) -> Vec<PathBuf> {
+    let index = fs::read_to_string(folder.join(SHARD_INDEX)).unwrap_or_default();
+    // The index has the name of each shard as a JSON string.
+    let is_shard =
+        |name: &str| name.ends_with(".safetensors") && index.contains(&format!("\"{name}\""));
+    let is_own = |name: &str| {
+        let mut known = COMPANIONS.iter().chain(WEIGHTS).chain([&SHARD_INDEX]);
+        known.any(|known| *known == name) || is_shard(name)
+    };
+    let names = paths_in(folder).into_iter().filter(|name| is_own(name));
+    names.map(|name| folder.join(name)).collect()
 }
 
 /// GGUF models of a folder; `name` gets the weight type too if it is unique.
@@ -365,7 +377,9 @@ fn paths_in(folder: &Path) -> Vec<String> {
 
 fn advice(name: &str) -> String {
     match Name::parse(name) {
-        Some(_) => format!("get it with `stonechat pull {name}`"),
+        Some(_) => {
+            format!("get it with `stonechat pull {name}`, or `stonechat::pull` in a program")
+        }
         None => "`stonechat models` lists the installed ones, `stonechat models --available` \
                  those that can be downloaded by a short name"
             .to_owned(),
@@ -547,7 +561,9 @@ mod tests {
         assert_eq!(models.remove("u/r:Q8_0").unwrap().bytes, 5);
         assert_eq!(names(&models).len(), 3);
         models.remove("u/r").unwrap();
-        assert!(!own.join("u--r").exists());
+        // A file that no download brought.
+        assert_eq!(fs::read_dir(own.join("u--r")).unwrap().count(), 1);
+        fs::remove_dir_all(own.join("u--r")).unwrap();
         // GGUF files beside a whole model stay, and the other way round.
         write_all(&own, &["a--b/config.json", "a--b/model.safetensors", "a--b/m-Q4_0.gguf"]);
         assert_eq!(models.remove("a/b").unwrap().bytes, 10);
@@ -562,5 +578,46 @@ mod tests {
         let error = models.remove("a/b").unwrap_err().to_string();
         assert!(error.contains("not in the models folder"), "{error}");
         assert_eq!(names(&models), [("a/b".to_owned(), true)]);
+    }
+
+    #[test]
+    fn removal_leaves_files_that_are_not_the_models() {
+        let scratch = Scratch::new("foreign");
+        let own = scratch.0.join("own");
+        let foreign = [
+            "mine/notes.txt",
+            "mine/.hidden",
+            "mine/deep/er/y.gguf",
+            "mine/hf/model.safetensors",
+            "base/notes.txt",
+            "base/runs/log.txt",
+            "base/adapter.safetensors",
+            "q/a/readme.md",
+        ];
+        let models_files = [
+            "mine/x.gguf",
+            "base/config.json",
+            "base/tokenizer.json",
+            "base/part-1.safetensors",
+            "q/a/m-Q4_0.gguf",
+            "q/b/m-Q8_0.gguf",
+        ];
+        write_all(&own, &foreign);
+        write_all(&own, &models_files);
+        fs::write(own.join("base/model.safetensors.index.json"), r#"{"w": "part-1.safetensors"}"#)
+            .unwrap();
+        let models = Models::at(&own);
+        let all = models.installed().unwrap();
+        for model in all.iter().filter(|model| !model.name.contains("hf")) {
+            models.remove(&model.name).unwrap();
+        }
+        for file in foreign {
+            assert!(own.join(file).exists(), "{file}");
+        }
+        for file in models_files {
+            assert!(!own.join(file).exists(), "{file}");
+        }
+        assert!(!own.join("base/model.safetensors.index.json").exists());
+        assert!(own.join("q/a").exists() && !own.join("q/b").exists());
     }
 }

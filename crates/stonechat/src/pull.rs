@@ -4,20 +4,23 @@
 //! hub --> MODELS/.downloads (resumed after an error) --> MODELS/.NAME.part --> MODELS/NAME (one rename)
 //! ```
 
+mod lock;
+
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo};
 use sha2::{Digest, Sha256};
 use stonechat_formats::{COMPANIONS, SHARD_INDEX, WEIGHTS};
 
-use crate::models::name::base_name;
+use crate::models::name::{self, base_name};
 use crate::models::{GgufFiles, Name, Part, io as io_error};
 use crate::{CATALOG, Error, Models};
+use lock::Lock;
 
 /// Folder of partial downloads inside the models folder.
 const DOWNLOADS: &str = ".downloads";
@@ -50,7 +53,8 @@ enum Files {
 ///
 /// `name` is one of [`CATALOG`], one with other weights (`qwen3:0.6b-q8_0`), whisper.cpp's `ggml-NAME` or
 /// `NAME-q5_1`, or `user/repo[:TYPE|:file]`. The environment variable `HF_ENDPOINT` is the URL of the hub, `HF_TOKEN`
-/// or the file `token` in `HF_HOME` the token of private and gated repositories.
+/// or the file `token` in `HF_HOME` the token of private and gated repositories. One repository is downloaded by one caller at
+/// a time, in this process or another; the others wait.
 ///
 /// # Errors
 /// If the name is unknown, the hub cannot be reached or refuses, a checksum differs, or the models folder cannot be
@@ -69,20 +73,31 @@ pub fn pull(
     let target = folder.join(place);
     let downloads = folder.join(DOWNLOADS);
     fs::create_dir_all(&downloads).map_err(io_error("create", &downloads))?;
+    let _lock = Lock::take(&downloads, &name::folder_name(&repo_name))?;
+    // Another process may have downloaded it meanwhile.
+    if let Some(path) = models.find_installed(name) {
+        return Ok(path);
+    }
+    // The process that had the lock before may have removed the folder.
+    fs::create_dir_all(&downloads).map_err(io_error("create", &downloads))?;
     let cache = Cache::new(downloads.clone());
     let mut api = ApiBuilder::from_env().with_cache_dir(downloads.clone()).with_progress(false);
     if let Some(token) = std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty()) {
         api = api.with_token(Some(token));
     }
     let repo = Repo::model(repo_name.clone());
-    let remote = api.build().map_err(|e| hub_error(&repo_name, &e))?.repo(repo.clone());
+    let api = api.build().map_err(|e| hub_error(&repo_name, &e))?;
+    let remote = api.repo(repo.clone());
     let cached = cache.repo(repo.clone());
 
     let mut fetch = |file: &str| -> Result<PathBuf, Error> {
         let path = match cached.get(file) {
             Some(path) => path,
-            None => download(&remote, file, on_progress)
-                .map_err(|e| download_error(&format!("{file} of {repo_name}"), folder, e))?,
+            None => {
+                check_headers(&api, &remote, &repo_name, file)?;
+                download(&remote, file, on_progress)
+                    .map_err(|e| download_error(&format!("{file} of {repo_name}"), folder, e))?
+            }
         };
         let blob = fs::canonicalize(&path).map_err(io_error("read", &path))?;
         verify(&blob, file)?;
@@ -93,6 +108,7 @@ pub fn pull(
         part => choose(&remote, &repo_name, part, &mut fetch)?,
     };
     let (Files::Folder(names) | Files::Single(names)) = &files;
+    check_names(&repo_name, names)?;
     let blobs = names.iter().map(|file| fetch(file)).collect::<Result<Vec<_>, _>>()?;
     let first = match &files {
         Files::Folder(_) => {
@@ -109,8 +125,26 @@ pub fn pull(
     };
     // The files were moved; links to them are left.
     let _ = fs::remove_dir_all(downloads.join(repo.folder_name()));
-    let _ = fs::remove_dir(&downloads);
     Ok(first)
+}
+
+/// Refuses names that would lead out of the folders of the download and of the model.
+fn check_names(repo: &str, names: &[String]) -> Result<(), Error> {
+    match names.iter().find(|file| !name::is_safe(file)) {
+        Some(file) => Err(Error::UnsafeName { repo: repo.to_owned(), file: file.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a hub whose headers would lead out of the folder of the download: the client names files by them.
+fn check_headers(api: &Api, remote: &ApiRepo, repo: &str, file: &str) -> Result<(), Error> {
+    // The download reports an error.
+    let Ok(headers) = api.metadata(&remote.url(file)) else { return Ok(()) };
+    let mut names = [headers.etag(), headers.commit_hash()].into_iter();
+    match names.find(|name| !name::is_plain(name) || name.contains('\0')) {
+        Some(name) => Err(Error::UnsafeName { repo: repo.to_owned(), file: name.to_owned() }),
+        None => Ok(()),
+    }
 }
 
 fn unknown(name: &str) -> Error {
@@ -222,10 +256,15 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// Checks the SHA-256 of a large file, which is its name in the cache.
+/// Checks the SHA-256 of a large file, which is its name in the cache. Small files have another name.
 fn verify(blob: &Path, file: &str) -> Result<(), Error> {
     let expected = blob.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if expected.len() != 64 || !expected.bytes().all(|b| b.is_ascii_hexdigit()) {
+        if is_large(file) {
+            tracing::warn!(
+                "{file}: the hub gave no SHA-256, so damage in transfer would go unnoticed"
+            );
+        }
         return Ok(());
     }
     let read = io_error("read", blob);
@@ -244,6 +283,12 @@ fn verify(blob: &Path, file: &str) -> Result<(), Error> {
     }
     fs::remove_file(blob).map_err(io_error("remove", blob))?;
     Err(Error::Checksum { file: file.to_owned(), expected: expected.to_owned(), got })
+}
+
+/// Tells if a file is one of weights, for which the hub has a SHA-256.
+fn is_large(file: &str) -> bool {
+    let extension = Path::new(file).extension().unwrap_or_default();
+    ["gguf", "safetensors", "bin"].iter().any(|large| extension.eq_ignore_ascii_case(large))
 }
 
 /// Moves the files of a model into a staged folder, and renames that.
@@ -354,7 +399,20 @@ impl hf_hub::api::Progress for Report<'_> {
 mod tests {
     use std::fs;
 
-    use super::verify;
+    use super::{check_names, is_large, verify};
+
+    #[test]
+    fn names_that_lead_away_are_refused() {
+        check_names("u/r", &["config.json".to_owned(), "Q4/m.gguf".to_owned()]).unwrap();
+        for file in
+            ["../m.gguf", "/etc/m.gguf", "a/../../m.gguf", "..\\m.gguf", "C:m.gguf", "m\0.gguf"]
+        {
+            let error = check_names("u/r", &[file.to_owned()]).unwrap_err().to_string();
+            let expected = format!("the repository u/r has a file `{}`", file.escape_debug());
+            assert!(error.starts_with(&expected), "{error}");
+        }
+        assert!(is_large("a/m.GGUF") && is_large("model.bin") && !is_large("config.json"));
+    }
 
     #[test]
     fn damage_is_detected() {

@@ -11,11 +11,13 @@
 //! ```
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Receiver;
 
-use stonechat_whisper::{Options, Segment, Transcript, Transcription, WindowDecoder};
+use stonechat_whisper::{Options, Segment, StateOptions, Transcript, Transcription, WindowDecoder};
 
 use crate::Error;
+use crate::engine::{OnPanic, catch};
 use crate::job::JobSender;
 use crate::speech_queue::{Prepared, WaitingCount, WaitingGuard};
 
@@ -96,6 +98,8 @@ impl Active {
 /// State of the loop.
 pub(crate) struct SpeechEngine {
     decoder: WindowDecoder,
+    /// Sizes of the decoder that it keeps without recordings.
+    least: StateOptions,
     /// Most windows of the batch; `None` is as many as a recording may have.
     max_windows: Option<usize>,
     prepared: Receiver<Prepared>,
@@ -114,12 +118,38 @@ impl SpeechEngine {
         n_waiting: WaitingCount,
         on_step: OnStep,
     ) -> Self {
-        let (waiting, active, counters) = (Vec::new(), Vec::new(), SpeechStep::default());
-        Self { decoder, max_windows, prepared, waiting, active, n_waiting, on_step, counters }
+        Self {
+            least: decoder.state_options(),
+            decoder,
+            max_windows,
+            prepared,
+            waiting: Vec::new(),
+            active: Vec::new(),
+            n_waiting,
+            on_step,
+            counters: SpeechStep::default(),
+        }
+    }
+
+    /// Runs recordings until no further one can come. A panic fails those of the batch; then the decoder gets a fresh state.
+    ///
+    /// # Errors
+    /// If the device has no memory for the fresh state.
+    pub(crate) fn run(mut self, mut on_panic: OnPanic) -> Result<(), Error> {
+        loop {
+            let served = catch_unwind(AssertUnwindSafe(|| self.serve()));
+            let Err(payload) = served else { return Ok(()) };
+            let reason = on_panic.caught(&*payload);
+            for active in self.active.drain(..) {
+                active.sender.end(Err(Error::Panicked { reason: reason.clone() }));
+            }
+            let (decoder, least) = (&mut self.decoder, self.least);
+            catch(|| Ok(decoder.reopen(least)?))?;
+        }
     }
 
     /// Runs recordings until no further one can come.
-    pub(crate) fn run(mut self) {
+    fn serve(&mut self) {
         while self.receive() {
             self.end_cancelled();
             self.admit();
@@ -133,6 +163,7 @@ impl SpeechEngine {
     /// come.
     fn receive(&mut self) -> bool {
         if self.active.is_empty() && self.waiting.is_empty() {
+            self.shrink();
             match self.prepared.recv() {
                 Ok(prepared) => self.enqueue(prepared),
                 Err(_) => return false,
@@ -181,6 +212,13 @@ impl SpeechEngine {
             if !fits && !self.active.is_empty() {
                 return;
             }
+            if self.active.is_empty()
+                && next.options.n_sequences() <= self.least.n_sequences
+                && n_windows <= self.least.n_windows
+                && (self.least.has_alignment || !next.options.word_timestamps)
+            {
+                self.shrink();
+            }
             let Queued { run, options, sender, guard } = self.waiting.remove(0);
             drop(guard);
             sender.start();
@@ -190,6 +228,13 @@ impl SpeechEngine {
                 }
                 Err(error) => sender.end(Err(error.into())),
             }
+        }
+    }
+
+    /// Gives back the memory that one recording with many beams or windows took, while no other is active.
+    fn shrink(&mut self) {
+        if let Err(error) = self.decoder.shrink_to(self.least) {
+            tracing::warn!("the state of the speech model keeps its size: {error}");
         }
     }
 

@@ -7,7 +7,7 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_whisper::{Config, Options, Segment, StateOptions, Transcript, WindowDecoder};
 
-use crate::engine::{Engine, EngineOptions, Load, ModelSource, Server};
+use crate::engine::{Engine, EngineOptions, Load, ModelSource, OnPanic, Server};
 use crate::speech_engine::{OnStep, SpeechEngine};
 use crate::speech_queue::{self, QueuedRecording, WaitingCount};
 use crate::{Device, Error, Job, Recording, SpeechStep};
@@ -91,6 +91,12 @@ impl Whisper {
         self.engine.submit(|sender| QueuedRecording { recording, sender, guard })
     }
 
+    /// Whether requests are served: false once a panic left the model without memory for a fresh state.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.engine.is_running()
+    }
+
     /// Properties of the model.
     #[must_use]
     pub fn info(&self) -> &WhisperInfo {
@@ -136,7 +142,7 @@ impl WhisperBuilder {
     }
 
     /// Sets the number of windows of all recordings that are decoded in one batch, 1 to 64, whatever their batch sizes.
-    /// By default it is the largest batch size so far: recordings without one take turns.
+    /// By default it is the largest batch size of those that are transcribed: recordings without one take turns.
     ///
     /// A window takes memory: with 5 beams 45 MB for the model base, 600 MB for large-v3.
     #[must_use]
@@ -147,7 +153,7 @@ impl WhisperBuilder {
 
     /// Allocates the state of recordings with these options when the model is opened, instead of when the first of them
     /// is transcribed. Recordings have options of their own; one with more beams, or the first with word times, waits until
-    /// no other is active, and grows the state.
+    /// no other is active, and grows the state, which shrinks again afterwards.
     #[must_use]
     pub fn reserve_for(mut self, options: Options) -> Self {
         self.reserved = options;
@@ -158,6 +164,14 @@ impl WhisperBuilder {
     #[must_use]
     pub fn on_step(mut self, on_step: impl FnMut(&SpeechStep) + Send + 'static) -> Self {
         self.on_step = OnStep(Some(Box::new(on_step)));
+        self
+    }
+
+    /// Sets a callback that gets the message of each panic on the thread of the model. Then the recordings of the batch end
+    /// with [`Error::Panicked`], and the model gets a fresh state for later ones.
+    #[must_use]
+    pub fn on_panic(mut self, on_panic: impl FnMut(&str) + Send + 'static) -> Self {
+        self.engine.on_panic = OnPanic(Some(Box::new(on_panic)));
         self
     }
 
@@ -244,7 +258,6 @@ impl Load for WhisperBuilder {
             device: model.describe(),
         };
         let prepared = speech_queue::start(server.open(info), &model)?;
-        SpeechEngine::new(decoder, n_windows, prepared, n_waiting, on_step).run();
-        Ok(())
+        SpeechEngine::new(decoder, n_windows, prepared, n_waiting, on_step).run(engine.on_panic)
     }
 }

@@ -125,11 +125,7 @@ fn prepare(request: QueuedRecording, model: &Model) -> Option<Prepared> {
     }
     let cancel = sender.cancel_token();
     let result = catch_unwind(AssertUnwindSafe(|| transcription(recording, model, cancel)));
-    let result = result.unwrap_or_else(|payload| {
-        let text = payload.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-        Err(Error::Panicked { reason: text.lines().next().unwrap_or_default().to_owned() })
-    });
+    let result = result.unwrap_or_else(|payload| Err(Error::panicked(&*payload)));
     Some(Prepared { sender, guard, result })
 }
 

@@ -185,7 +185,8 @@ impl Options {
     }
 
     /// Decoder sequences of a window.
-    pub(crate) fn n_sequences(&self) -> usize {
+    #[must_use]
+    pub fn n_sequences(&self) -> usize {
         self.beam_size.max(self.best_of)
     }
 

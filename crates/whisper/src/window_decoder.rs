@@ -16,6 +16,7 @@
 //! recording with the fewest places, so that a long recording with many windows does not starve a short one.
 
 mod places;
+mod sizes;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -201,44 +202,6 @@ impl WindowDecoder {
             model,
             StateOptions { n_windows, n_sequences, kv_dtype, has_alignment, n_encoded },
         )
-    }
-
-    /// Makes room for recordings with `options`, `n_windows` of them at a time. A larger state replaces the current one.
-    ///
-    /// # Errors
-    /// If an option does not fit the model, the device is out of memory, or windows are being decoded and the state is too
-    /// small.
-    pub fn reserve(&mut self, options: &Options, n_windows: usize) -> Result<(), Error> {
-        options.validate_for(self.model.config())?;
-        let old = self.state.options();
-        let n_windows = n_windows.max(old.n_windows);
-        let new = StateOptions {
-            n_windows,
-            n_encoded: self.model.n_encoded(n_windows).max(old.n_encoded),
-            n_sequences: options.n_sequences().max(old.n_sequences),
-            has_alignment: options.word_timestamps || old.has_alignment,
-            ..old
-        };
-        if new == old {
-            return Ok(());
-        }
-        self.remove_abandoned();
-        if !self.is_idle() {
-            let expected = "options that fit the state while other recordings are transcribed";
-            let got = format!(
-                "{n_windows} windows of {} beams{}",
-                options.n_sequences(),
-                if options.word_timestamps { " with word times" } else { "" }
-            );
-            return Err(Error::Option {
-                option: "batch-size, beam-size, word-timestamps",
-                expected,
-                got,
-            });
-        }
-        self.state = self.model.state(new)?;
-        self.places = (0..new.n_windows).map(|_| Place::Free).collect();
-        Ok(())
     }
 
     /// The model.

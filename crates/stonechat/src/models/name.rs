@@ -92,7 +92,7 @@ impl Name {
             None => (Part::Whole, folder),
             Some(file) if file.contains('.') => {
                 let base = base_name(file);
-                is_plain(base).then_some(())?;
+                (is_plain(base) && is_safe(file)).then_some(())?;
                 (Part::File(file.to_owned()), folder.join(base))
             }
             Some(tag) => {
@@ -136,12 +136,18 @@ fn whisper_cpp_size(stem: &str) -> Option<String> {
 
 /// Tells if `part` is one component of a path and no hidden file.
 pub(crate) fn is_plain(part: &str) -> bool {
-    !part.is_empty() && !part.starts_with('.') && !part.contains(['/', '\\', ':'])
+    !part.is_empty() && !part.starts_with('.') && !part.contains(['/', '\\', ':', '\0'])
+}
+
+/// Tells if the name of a file in a repository leads to no other folder, on any system.
+pub(crate) fn is_safe(path: &str) -> bool {
+    let is_safe = |part: &str| !part.is_empty() && part != "." && part != "..";
+    !path.contains(['\\', ':', '\0']) && path.split('/').all(is_safe)
 }
 
 /// Last component of a path in a repository.
 pub(crate) fn base_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
+    path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
 
 /// Tells if `text` has the form of a weight type: `Q4_K_M`, `IQ2_XXS`, `F16`, `BF16`, `MXFP4`.
@@ -242,7 +248,7 @@ fn split_part(stem: &str) -> (&str, usize, usize) {
 mod tests {
     use std::path::Path;
 
-    use super::{GgufFiles, Name, Part};
+    use super::{GgufFiles, Name, Part, base_name, is_safe};
 
     #[test]
     fn names_stand_for_files_of_repositories() {
@@ -290,6 +296,12 @@ mod tests {
             "u/r:",
             "u/r:..",
             "u/r:a/..",
+            "u/r:../m.gguf",
+            "u/r:a/../m.gguf",
+            "u/r:/m.gguf",
+            "u/r:a\\m.gguf",
+            "u/r:C:m.gguf",
+            "u/r:m\0.gguf",
             "/etc/passwd",
             "base:x",
             "ggml-distil-large-v3",
@@ -300,6 +312,19 @@ mod tests {
         ] {
             assert_eq!(Name::parse(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn names_that_lead_out_of_a_folder_are_unsafe() {
+        for name in ["model.bin", "a/b/m.gguf", ".gitattributes", "a..b", "m-00001-of-00002.gguf"] {
+            assert!(is_safe(name), "{name}");
+        }
+        let refused = ["", "..", "../x", "a/../x", "a/..", "/x", "a//x", "a/", "./x"];
+        for name in refused.into_iter().chain(["..\\x", "a\\x", "C:x", "x:y", "a\0", "\\\\x\\y"]) {
+            assert!(!is_safe(name), "{name}");
+        }
+        assert_eq!(base_name("..\\..\\x.gguf"), "x.gguf");
+        assert_eq!(base_name("a/b\\x.gguf"), "x.gguf");
     }
 
     #[test]
