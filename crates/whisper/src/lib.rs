@@ -69,6 +69,7 @@ mod window;
 mod window_decoder;
 mod window_request;
 mod words;
+mod zlib;
 
 pub use align::AlignRequest;
 pub use audio_source::Recording;

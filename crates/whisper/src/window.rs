@@ -1,14 +1,11 @@
 //! Result of one window, and the figures that decide whether it passes.
 
-use std::io::Write;
-
-use flate2::Compression;
-use flate2::write::ZlibEncoder;
 use stonechat_text::Tokenizer;
 
 use crate::loops::{self, LoopLimits};
 use crate::search::{FinishReason, Search};
 use crate::special::SpecialTokens;
+use crate::zlib;
 
 /// Result of decoding one window (openai/whisper `DecodingResult`).
 #[derive(Debug, Clone, PartialEq)]
@@ -68,9 +65,7 @@ impl WindowResult {
 
 /// Bytes of `text` over bytes of it compressed with zlib; 0 for empty text.
 fn compression_ratio(text: &str) -> f64 {
-    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
-    let compressed = encoder.write_all(text.as_bytes()).and_then(|()| encoder.finish());
-    compressed.map_or(0.0, |bytes| text.len() as f64 / bytes.len() as f64)
+    text.len() as f64 / zlib::compressed_len(text.as_bytes()) as f64
 }
 
 #[cfg(test)]
