@@ -32,6 +32,7 @@ mod settings;
 mod short_help;
 mod sniff;
 mod transcribe;
+mod usage;
 mod vad;
 mod write_model;
 
@@ -133,7 +134,7 @@ fn command() -> Command {
 }
 
 /// Parses the command line, with the flags of the environment and the configuration file.
-fn parse(args: Vec<OsString>) -> anyhow::Result<Cli> {
+fn parse(args: Vec<OsString>, spelled: &[(String, String)]) -> anyhow::Result<Cli> {
     let settings = Settings::read(&args)?;
     let parsed = settings.apply(command())?.try_get_matches_from(args);
     match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
@@ -144,7 +145,7 @@ fn parse(args: Vec<OsString>) -> anyhow::Result<Cli> {
             {
                 console::print_note(&format!("flags are read from `{}`, too", path.display()));
             }
-            error.exit()
+            usage::refine(error, spelled).exit()
         }
     }
 }
@@ -164,9 +165,9 @@ fn main() -> ExitCode {
     completions::answer_shell(command);
     let expanded = match aliases::expand(std::env::args_os()) {
         Ok(expanded) => expanded,
-        Err(message) => command().error(ErrorKind::UnknownArgument, message).exit(),
+        Err(refusal) => usage::of_refusal(command(), &refusal).exit(),
     };
-    let cli = match parse(expanded.args) {
+    let cli = match parse(expanded.args, &expanded.spelled) {
         Ok(cli) => cli,
         Err(error) => {
             console::print_error(&error);

@@ -1,7 +1,11 @@
 //! Flags of llama-server for `stonechat serve`.
 
 use super::Alias::{self, Ignored, IgnoredSwitch, Is, Refused};
-use super::{BATCH, FUSED, MEMORY_MAP, ONE_GPU, ONE_TEAM, TEMPLATES, WARM_UP};
+use super::FUSED;
+use super::llama::{
+    BATCH, EXPERTS, FIT, KV_PLACE, MEMORY_MAP, METADATA, ONE_TEAM, ROPE, SYSTEM_THREADS, TEMPLATES,
+    TOP_K, WARM_UP,
+};
 
 const TIMEOUT: &str = "sockets have no timeout of their own: see --request-timeout";
 const BATCHED: &str = "requests are always batched";
@@ -15,6 +19,9 @@ const FILE_OF_REPO: &str = "name the file after the repository: --model user/rep
 const ALL_ROUTES: &str = "the routes of embeddings are always on";
 const PREFIXES: &str = "earlier prompts stay in the KV cache: see --kv-tokens";
 const SHIFT: &str = "an answer ends when its context is full, but for --context-shift";
+
+const LOGS_OF_SERVER: &str = "see --log and --quiet";
+const TIMINGS_OF_SERVER: &str = "answers and /metrics have timings";
 
 /// Flags by their names there, with dashes for underscores.
 pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
@@ -60,7 +67,6 @@ pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
     ("--warmup", Ignored(0, WARM_UP)),
     ("--no-warmup", Ignored(0, WARM_UP)),
     ("--jinja", Ignored(0, TEMPLATES)),
-    ("--no-jinja", Refused(TEMPLATES)),
     ("--slots", Ignored(0, "/slots is on without --no-slots")),
     ("--props", Refused("properties cannot be changed while the server runs")),
     ("--embedding", Ignored(0, ALL_ROUTES)),
@@ -90,13 +96,39 @@ pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
     ("--no-mmproj", Ignored(0, IMAGES)),
     ("--lora", Refused(ADAPTERS)),
     ("--lora-scaled", Refused(ADAPTERS)),
-    ("-bs", Refused("sampling runs on the CPU")),
-    ("--backend-sampling", Refused("sampling runs on the CPU")),
-    ("-sm", Refused(ONE_GPU)),
-    ("--split-mode", Refused(ONE_GPU)),
-    ("-ts", Refused(ONE_GPU)),
-    ("--tensor-split", Refused(ONE_GPU)),
-    ("-mg", Refused(ONE_GPU)),
-    ("--main-gpu", Refused(ONE_GPU)),
+    ("--no-jinja", Ignored(0, TEMPLATES)),
+    ("-bs", Ignored(0, TOP_K)),
+    ("--backend-sampling", Ignored(0, TOP_K)),
+    ("--reasoning-format", Ignored(1, "the chat template of the model decides")),
+    ("-ncmoe", Ignored(1, EXPERTS)),
+    ("--n-cpu-moe", Ignored(1, EXPERTS)),
+    ("-cmoe", Ignored(0, EXPERTS)),
+    ("--cpu-moe", Ignored(0, EXPERTS)),
+    ("-ot", Ignored(1, EXPERTS)),
+    ("--override-tensor", Ignored(1, EXPERTS)),
+    ("-fit", IgnoredSwitch(FIT)),
+    ("--fit", IgnoredSwitch(FIT)),
+    ("-nkvo", Ignored(0, KV_PLACE)),
+    ("--no-kv-offload", Ignored(0, KV_PLACE)),
+    ("-kvo", Ignored(0, KV_PLACE)),
+    ("--kv-offload", Ignored(0, KV_PLACE)),
+    ("--override-kv", Refused(METADATA)),
+    ("--rope-scaling", Refused(ROPE)),
+    ("--rope-scale", Refused(ROPE)),
+    ("--rope-freq-base", Refused(ROPE)),
+    ("--rope-freq-scale", Refused(ROPE)),
+    ("--yarn-orig-ctx", Refused(ROPE)),
+    ("--numa", Ignored(1, SYSTEM_THREADS)),
+    ("--prio", Ignored(1, SYSTEM_THREADS)),
+    ("--poll", Ignored(1, SYSTEM_THREADS)),
+    ("--log-disable", Ignored(0, LOGS_OF_SERVER)),
+    ("--log-colors", IgnoredSwitch(LOGS_OF_SERVER)),
+    ("--log-prefix", Ignored(0, LOGS_OF_SERVER)),
+    ("--log-timestamps", Ignored(0, LOGS_OF_SERVER)),
+    ("-lv", Ignored(1, LOGS_OF_SERVER)),
+    ("--verbosity", Ignored(1, LOGS_OF_SERVER)),
+    ("--log-verbosity", Ignored(1, LOGS_OF_SERVER)),
+    ("--perf", Ignored(0, TIMINGS_OF_SERVER)),
+    ("--no-perf", Ignored(0, TIMINGS_OF_SERVER)),
     ("--list-devices", Refused("see `stonechat devices`")),
 ];

@@ -191,7 +191,14 @@ fn destination(
             let expected = "expected one input; several are named after the inputs";
             bail!(WrongValue(format!("--output-file: {expected}")));
         };
-        let result = |&format: &OutputFormat| (format, results::with_format(file, format));
+        // whisper.cpp writes its JSON to FILE.json.
+        let has_json = formats.contains(&OutputFormat::Json);
+        let result = |&format: &OutputFormat| match format {
+            OutputFormat::JsonFull if !has_json => {
+                (format, results::with_format(file, OutputFormat::Json))
+            }
+            _ => (format, results::with_format(file, format)),
+        };
         let results = formats.iter().map(result).collect();
         return Ok((vec![Task::new(input, results)], None, Vec::new()));
     }

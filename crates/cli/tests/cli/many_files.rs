@@ -401,10 +401,9 @@ fn flags_of_other_programs_work_or_are_refused_with_a_hint() {
         ["json", "srt", "tsv", "txt", "vtt"].map(|e| format!("tone.{e}"))
     );
     for (refused, expected) in [
-        (["-et", "2.4"], "--compression-ratio-threshold"),
-        (["--model_dir", "models"], "STONECHAT_MODELS"),
-        (["-ac", "512"], "the whole 30 s window"),
-        (["-f", "tone.wav"], "-f is the output format here; inputs are positional"),
+        (["-mc", "64"], "-mc: expected 0"),
+        (["--live_transcribe", "True"], "see `stonechat listen`"),
+        (["-f", "docx"], "-f is the output format here; inputs are positional"),
     ] {
         let ran = run(&folder, &[&refused[..], &["tone.wav"]].concat());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");

@@ -1,0 +1,98 @@
+//! Messages of usage errors: the usage of the right verb, the spelling of the user, and tips that help.
+
+use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::aliases::Refusal;
+
+/// Edits between a name and one that is suggested for it.
+const MAX_DISTANCE: usize = 2;
+
+/// Usage error of a refused command line, with the usage of its verb.
+pub(super) fn of_refusal(mut command: Command, refusal: &Refusal) -> clap::Error {
+    command.build();
+    let (kind, message) = (ErrorKind::UnknownArgument, refusal.message.as_str());
+    match command.find_subcommand_mut(refusal.verb.as_deref().unwrap_or_default()) {
+        Some(verb) => verb.error(kind, message),
+        None => command.error(kind, message),
+    }
+}
+
+/// Spells a flag as its user does, of pairs of clap's and his form, and removes tips that are not near.
+pub(super) fn refine(mut error: clap::Error, spelled: &[(String, String)]) -> clap::Error {
+    let is_flag = match error.kind() {
+        ErrorKind::UnknownArgument => true,
+        ErrorKind::InvalidSubcommand => false,
+        _ => return error,
+    };
+    let given = if is_flag { ContextKind::InvalidArg } else { ContextKind::InvalidSubcommand };
+    let Some(ContextValue::String(given_name)) = error.get(given).cloned() else { return error };
+    // "to pass '--flag' as a value, use '-- --flag'"
+    error.remove(ContextKind::Suggested);
+    for kind in [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand] {
+        let near: Vec<String> = match error.remove(kind) {
+            Some(ContextValue::String(name)) => vec![name],
+            Some(ContextValue::Strings(names)) => names,
+            _ => continue,
+        };
+        let mut near =
+            near.into_iter().filter(|name| is_near(&given_name, name)).collect::<Vec<_>>();
+        let value = match near.len() {
+            0 => continue,
+            1 => ContextValue::String(near.remove(0)),
+            _ => ContextValue::Strings(near),
+        };
+        error.insert(kind, value);
+    }
+    if let Some((_, own)) = spelled.iter().find(|(flag, _)| *flag == given_name) {
+        error.insert(given, ContextValue::String(own.clone()));
+    }
+    error
+}
+
+/// Tells if `name` may be what was meant by `given`: a few edits away, or begun by it.
+fn is_near(given: &str, name: &str) -> bool {
+    let [given, name] = [given, name].map(|text| text.trim_start_matches('-'));
+    let is_begun = given.len() > 2 && name.starts_with(given);
+    is_begun || distance(given, name) <= MAX_DISTANCE.min(given.len() / 2)
+}
+
+/// Number of insertions, removals and replacements of characters between two words.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{distance, is_near};
+
+    #[test]
+    fn tips_are_near() {
+        assert_eq!(
+            [distance("kitten", "sitting"), distance("", "ab"), distance("a", "a")],
+            [3, 2, 0]
+        );
+        for (given, name) in [
+            ("--beam-sise", "--beam-size"),
+            ("--vad-thres", "--vad-threshold"),
+            ("transcibe", "transcribe"),
+        ] {
+            assert!(is_near(given, name), "{given} {name}");
+        }
+        for (given, name) in
+            [("--numa", "--n-predict"), ("--keepalive", "--kernel-times"), ("cp", "completions")]
+        {
+            assert!(!is_near(given, name), "{given} {name}");
+        }
+    }
+}
