@@ -1,17 +1,55 @@
 #!/bin/sh
-# Installs the newest release of stonechat: the program, completions and man pages.
-#
-#   PREFIX              where to install, by default ~/.local
-#   STONECHAT_RELEASE   folder of the archives: an address or file:///path
+# Installs the newest release of stonechat, or removes it.
 set -eu
 
-prefix=${PREFIX:-$HOME/.local}
+usage() {
+    cat <<'END'
+Installs the newest release of stonechat: the program, completions and man pages.
+
+Usage: install.sh [--uninstall | --help]
+
+  --uninstall         remove what was installed; models and settings stay
+  --help              print this
+
+Variables:
+  PREFIX              where to install, by default ~/.local
+  STONECHAT_RELEASE   folder of the archives: an address or file:///path
+END
+}
+
 release=${STONECHAT_RELEASE:-https://github.com/stonechat/stonechat/releases/latest/download}
 
 fail() {
     echo "error: $1" >&2
     exit 1
 }
+
+uninstall() {
+    [ -e "$prefix/bin/stonechat" ] || fail "stonechat is not installed in $prefix/bin"
+    rm -f "$prefix/bin/stonechat" "$prefix/share/man/man1/stonechat.1" "$prefix/share/man/man1/stonechat-"*.1 \
+        "$prefix/share/bash-completion/completions/stonechat" "$prefix/share/zsh/site-functions/_stonechat" \
+        "$prefix/share/fish/vendor_completions.d/stonechat.fish"
+    echo "removed stonechat from $prefix"
+}
+
+[ $# -le 1 ] || { usage >&2; exit 2; }
+case "${1:-}" in
+"") ;;
+-h | --help)
+    usage
+    exit
+    ;;
+--uninstall | uninstall)
+    prefix=${PREFIX:-$HOME/.local}
+    uninstall
+    exit
+    ;;
+*)
+    usage >&2
+    exit 2
+    ;;
+esac
+prefix=${PREFIX:-$HOME/.local}
 
 case "$(uname -s)" in
 Linux) os=unknown-linux-gnu ;;

@@ -16,7 +16,8 @@ class Stonechat < Formula
   end
 
   test do
-    assert_match "stonechat #{version}", shell_output("#{bin}/stonechat --version")
+    # The version of a build of HEAD is that of a commit.
+    assert_match(/^stonechat \d+\.\d+\.\d+/, shell_output("#{bin}/stonechat --version"))
     assert_match "NAME", shell_output("#{bin}/stonechat models --available")
   end
 end

@@ -1,15 +1,18 @@
-//! `--log` and `--log-file`: log events of this program and its libraries.
+//! `--log`, `--log-file` and `--log-format`: log events of this program and its libraries.
+
+mod json;
 
 use std::fs::File;
-use std::io;
-use std::path::PathBuf;
-use std::sync::Mutex;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::Context;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::layer;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -30,6 +33,57 @@ pub(super) struct LogArgs {
     /// Without it the log is written to standard error.
     #[arg(long, global = true, value_name = "FILE", help_heading = OPTIONS, hide_short_help = true)]
     log_file: Option<PathBuf>,
+    /// Format of the log: text, or json, an object a line
+    #[arg(long, global = true, value_name = "FORMAT", help_heading = OPTIONS, hide_short_help = true)]
+    #[arg(value_enum, default_value_t = Format::Text, hide_possible_values = true)]
+    log_format: Format,
+}
+
+/// Format of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// The file of `--log-file`.
+static FILE: OnceLock<Appended> = OnceLock::new();
+
+/// A file that lines are appended to.
+struct Appended {
+    #[cfg_attr(
+        not(feature = "server"),
+        expect(dead_code, reason = "only a server opens it again")
+    )]
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+impl Appended {
+    fn open(path: &Path) -> anyhow::Result<File> {
+        let file = File::options().create(true).append(true).open(path);
+        file.with_context(|| format!("cannot write `{}`", path.display()))
+    }
+}
+
+impl Write for &Appended {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).flush()
+    }
+}
+
+/// Opens the log file again, which may have been moved away; without one there is nothing to do.
+#[cfg(feature = "server")]
+pub(super) fn reopen() -> anyhow::Result<()> {
+    if let Some(log) = FILE.get() {
+        let file = Appended::open(&log.path)?;
+        *log.file.lock().unwrap_or_else(PoisonError::into_inner) = file;
+    }
+    Ok(())
 }
 
 /// Whether log lines go to standard error, where a progress bar would be drawn over them.
@@ -53,13 +107,19 @@ impl LogArgs {
             (None, None) => return Ok(()),
         };
         let registry = tracing_subscriber::registry().with(filter(text)?);
-        if let Some(path) = &self.log_file {
-            let file = File::options().create(true).append(true).open(path);
-            let file = file.with_context(|| format!("cannot write `{}`", path.display()))?;
-            registry.with(layer().with_ansi(false).with_writer(Mutex::new(file))).init();
+        let writer = if let Some(path) = &self.log_file {
+            let file = Mutex::new(Appended::open(path)?);
+            // main starts the log once.
+            let log: &'static Appended = FILE.get_or_init(|| Appended { path: path.clone(), file });
+            BoxMakeWriter::new(move || log)
         } else {
             IS_ON_STDERR.store(true, Ordering::Relaxed);
-            registry.with(layer().with_ansi(false).with_writer(io::stderr)).init();
+            BoxMakeWriter::new(io::stderr)
+        };
+        let layer = layer().with_ansi(false).with_writer(writer);
+        match self.log_format {
+            Format::Text => registry.with(layer).init(),
+            Format::Json => registry.with(layer.event_format(json::Json)).init(),
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use headings::OPTIONS;
 use settings::Settings;
@@ -136,10 +136,26 @@ fn command() -> Command {
 /// Parses the command line, with the flags of the environment and the configuration file.
 fn parse(args: Vec<OsString>, spelled: &[(String, String)]) -> anyhow::Result<Cli> {
     let settings = Settings::read(&args)?;
-    let parsed = settings.apply(command())?.try_get_matches_from(args);
+    let command = settings.apply(command())?;
+    let unknown = settings::unknown_variables(&command);
+    let parsed = command.try_get_matches_from(&args);
     match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => Ok(cli),
+        Ok(cli) => {
+            for name in unknown {
+                console::print_note(&format!("warning: {name}: there is no flag of this variable"));
+            }
+            Ok(cli)
+        }
         Err(error) => {
+            let context = |kind| match error.get(kind) {
+                Some(ContextValue::String(text)) => text.as_str(),
+                _ => "",
+            };
+            let (flag, value) =
+                (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue));
+            if let Some(name) = settings::wrong_variable(&args, flag, value) {
+                console::print_note(&format!("the variable {name} is `{value}`"));
+            }
             if let (ErrorKind::ValueValidation | ErrorKind::InvalidValue, Some(path)) =
                 (error.kind(), settings.path())
             {

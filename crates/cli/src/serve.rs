@@ -1,5 +1,8 @@
 //! `stonechat serve`: the HTTP server.
 
+mod reload;
+mod systemd;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,6 +25,8 @@ use super::headings::{CONTEXT, DEVICE, NETWORK, OPTIONS, ROUTES, SAMPLING};
 use super::interrupt::INTERRUPTED;
 use super::kv_type::KvTypeArgs;
 use super::llm::speculation::SpeculationArgs;
+use reload::Hangups;
+use systemd::notify;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -116,6 +121,9 @@ struct NetworkArgs {
     /// Maximum length of an uploaded recording
     #[arg(long, value_name = "SECONDS", default_value_t = 14_400)]
     max_audio_seconds: u64,
+    /// Memory for all uploaded recordings, with their samples; others get 503
+    #[arg(long, value_name = "SIZE", default_value = "2GiB")]
+    max_audio_memory: ByteSize,
     /// Maximum open connections; others wait
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_connections: usize,
@@ -133,6 +141,19 @@ struct NetworkArgs {
     /// Mostly for memory that other models use. Then it gets 503.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     load_timeout: u64,
+    /// Seconds in which the body of a request must arrive; 0 is no limit
+    ///
+    /// Otherwise it gets 408. --request-timeout counts, too, if it is shorter.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    body_timeout: u64,
+    /// Seconds in which the next part of a body must arrive; 0 is no limit
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    body_idle_timeout: u64,
+    /// Seconds in which a client must read a part of its answer; 0 is no limit
+    ///
+    /// Otherwise its connection is closed and its request ends.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    write_timeout: u64,
     /// Seconds that running requests have to end after SIGTERM or Ctrl-C
     ///
     /// New connections are refused at once. A second signal ends the server.
@@ -257,26 +278,34 @@ impl Args {
 
 /// Serves until a signal.
 pub(super) fn run(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let options = options(args, models_dir)?;
-    let page_file = options.engine.page_file.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(n_workers())
         .enable_all()
         .build()
         .context("cannot start the threads of the server")?;
+    let entered = runtime.enter();
+    let mut hangups = Hangups::new().context("cannot handle SIGHUP")?;
+    drop(entered);
+    let options = options(args, models_dir)?;
+    let page_file = options.engine.page_file.clone();
+    let sockets = systemd::sockets()?;
     let console = Console::with_bar(args.quiet, false);
     let served = runtime.block_on(async {
-        let server = Server::bind(options).await?;
+        let server = Server::bind_with(options, sockets).await?;
         for address in server.addresses() {
             console.note(&format!("listening on {address}"));
         }
         let state = server.state().clone();
-        let is_quiet = args.quiet;
+        let (started, is_quiet) = (state.clone(), args.quiet);
         tokio::spawn(async move {
-            state.ready().await;
+            started.ready().await;
+            notify("READY=1");
             Console::with_bar(is_quiet, false).note("ready");
         });
-        server.run(stop(args.network.stop_timeout, args.quiet)).await
+        tokio::select! {
+            served = server.run(stop(args.network.stop_timeout, args.quiet)) => served,
+            never = hangups.reload(args, &state) => match never {},
+        }
     });
     // A model that is being loaded, or a step that runs, need not end.
     runtime.shutdown_background();
@@ -290,6 +319,7 @@ pub(super) fn run(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<Exit
 /// Waits for a signal; a second one ends the process.
 async fn stop(seconds: u64, is_quiet: bool) {
     stop_signal().await;
+    notify("STOPPING=1");
     if !is_quiet {
         print_note(&format!("stopping: running requests have {seconds} s"));
     }
@@ -310,13 +340,14 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
     const NO_CONNECTIONS: UsageError = UsageError("--max-connections: expected at least 1, got 0");
     ensure!(network.max_queue > 0, NO_QUEUE);
     ensure!(network.max_connections > 0, NO_CONNECTIONS);
+    const NO_MEMORY: UsageError = UsageError("--max-audio-memory: expected at least 1, got 0");
+    ensure!(network.max_audio_memory.as_u64() > 0, NO_MEMORY);
     let api_keys = api_keys(network)?;
     let tls = network.ssl_key_file.clone().zip(network.ssl_cert_file.clone());
     let seconds = |n: i64| u64::try_from(n).ok().map(Duration::from_secs);
     let limit = |n: u64| Some(Duration::from_secs(n)).filter(|limit| !limit.is_zero());
-    // Models of the folder are served if it is named, or no model is.
-    let installed: Option<Models> =
-        (args.model.is_empty() || models_dir.is_some()).then(find_model::models);
+    let time = |n: u64| limit(n).unwrap_or(Duration::MAX);
+    let installed = installed(args, models_dir)?;
     Ok(ServerOptions {
         models: models(args)?,
         installed,
@@ -334,9 +365,13 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
         max_body_size: size(network.max_body_size),
         max_audio_size: size(network.max_audio_size),
         max_audio_seconds: network.max_audio_seconds,
+        max_audio_memory: network.max_audio_memory.as_u64(),
         max_connections: network.max_connections,
         request_timeout: limit(network.request_timeout),
         load_timeout: limit(network.load_timeout),
+        body_timeout: time(network.body_timeout),
+        body_idle_timeout: time(network.body_idle_timeout),
+        write_timeout: time(network.write_timeout),
         stop_timeout: Duration::from_secs(network.stop_timeout),
         sse_ping_interval: seconds(network.sse_ping_interval).filter(|time| !time.is_zero()),
         metrics: routes.metrics,
@@ -356,6 +391,28 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
         },
         ..ServerOptions::default()
     })
+}
+
+/// Models of the folder, which are served if it is named, or no model is.
+fn installed(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<Option<Models>> {
+    let is_alone = args.model.is_empty();
+    if !is_alone && models_dir.is_none() {
+        return Ok(None);
+    }
+    let models = find_model::models();
+    let variable = std::env::var_os("STONECHAT_MODELS").filter(|value| !value.is_empty());
+    let (folder, source) = match (models_dir, &variable) {
+        (Some(folder), _) => (Some(folder), "--models-dir"),
+        (None, folder) => (folder.as_ref().map(Path::new), "STONECHAT_MODELS"),
+    };
+    if let Some(folder) = folder {
+        let folder_text = folder.display();
+        ensure!(folder.is_dir(), "{source}: expected a folder of models, got `{folder_text}`");
+    }
+    if is_alone && !args.quiet && models.installed().is_ok_and(|found| found.is_empty()) {
+        print_note("warning: no models are installed and -m names none: every request fails");
+    }
+    Ok(Some(models))
 }
 
 /// Keys of the flags. An empty one is an error: a variable that is not set would open the server to everybody.

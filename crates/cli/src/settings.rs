@@ -35,6 +35,17 @@ const LLAMA_SERVER: [(&str, &str); 18] = [
     ("gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"),
 ];
 
+/// Variables that are no flags: of the GPU's kernels, the CPU's, tests and the installer.
+const OTHER_VARIABLES: [&str; 5] = [
+    "STONECHAT_CUDA_ARCH",
+    "STONECHAT_CUDA_CUBINS",
+    "STONECHAT_CUDA_PDL",
+    "STONECHAT_ISA",
+    "STONECHAT_MODELS",
+];
+/// Starts of further variables that are no flags.
+const OTHER_PREFIXES: [&str; 2] = ["STONECHAT_TEST_", "STONECHAT_RELEASE"];
+
 /// Keys of a configuration file.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
@@ -119,7 +130,7 @@ impl Settings {
         if !is_switch && !arg.get_action().takes_values() {
             return arg;
         }
-        let mut variable = format!("STONECHAT_{}", long.replace('-', "_").to_uppercase());
+        let mut variable = variable_of(&long);
         let is_set = |name: &str| env::var_os(name).is_some();
         if is_server
             && !is_set(&variable)
@@ -137,6 +148,41 @@ impl Settings {
             _ => arg,
         }
     }
+}
+
+/// Variable of a flag.
+fn variable_of(flag: &str) -> String {
+    format!("STONECHAT_{}", flag.replace('-', "_").to_uppercase())
+}
+
+/// The variable of the environment that a wrong value came from: `flag` and `value` as clap names them, such as
+/// `--threads <N>`. A flag on the command line wins over it.
+pub(super) fn wrong_variable(args: &[OsString], flag: &str, value: &str) -> Option<String> {
+    let long = flag.strip_prefix("--")?.split([' ', '=', '[']).next()?;
+    if flag_value(args, &format!("--{long}")).is_some() {
+        return None;
+    }
+    let foreign = LLAMA_SERVER.iter().find(|(flag, _)| *flag == long);
+    let foreign = foreign.map(|(_, variable)| (*variable).to_owned());
+    let mut variables = std::iter::once(variable_of(long)).chain(foreign);
+    variables.find(|name| env::var(name).is_ok_and(|text| text.split(',').any(|one| one == value)))
+}
+
+/// Variables that begin like those of this program and are none, sorted.
+pub(super) fn unknown_variables(command: &Command) -> Vec<String> {
+    let verbs = command.get_subcommands();
+    let flags = std::iter::once(command).chain(verbs).flat_map(Command::get_arguments);
+    let known: Vec<String> = flags.filter_map(Arg::get_long).map(variable_of).collect();
+    let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let is_ours = |name: &String| {
+        name.starts_with("STONECHAT_")
+            && !known.contains(name)
+            && !OTHER_VARIABLES.contains(&name.as_str())
+            && !OTHER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    };
+    let mut unknown: Vec<String> = names.filter(is_ours).collect();
+    unknown.sort();
+    unknown
 }
 
 /// Name of a flag from a key, which may have `_` for `-`.

@@ -16,9 +16,9 @@ const PUBLIC: [&str; 2] = ["/health", "/v1/health"];
 
 /// Refuses requests without a key, but for public routes and `OPTIONS`, which browsers send without one.
 pub(crate) async fn check(State(state): State<AppState>, request: Request, next: Next) -> Response {
-    let keys = &state.options().api_keys;
+    let keys = state.credentials().keys();
     let is_free = request.method() == Method::OPTIONS || is_public(request.uri().path());
-    if keys.is_empty() || is_free || has_key(request.headers(), keys) {
+    if keys.is_empty() || is_free || has_key(request.headers(), &keys) {
         next.run(request).await
     } else {
         ApiError::unauthorized().into_response()

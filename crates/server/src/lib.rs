@@ -15,6 +15,7 @@
 //! | `otlp` | spans of requests for an OpenTelemetry collector |
 //! | `server`, `listen`, `write_limit` | sockets, TLS, slow readers, shutdown |
 //! | `incoming`, `auth`, `trace` | hosts, origins and times of bodies; API keys; the log of requests |
+//! | `credentials` | API keys and TLS, which can be replaced |
 //! | `audio_memory` | memory of uploads |
 //!
 //! ```no_run
@@ -32,6 +33,7 @@ mod app;
 mod audio_memory;
 mod auth;
 mod chat_prompt;
+mod credentials;
 mod deadline;
 mod error;
 mod generation;
@@ -58,6 +60,7 @@ pub use chat_prompt::{ChatBody, ChatPrompt};
 pub use error::{ApiError, ApiResult};
 pub use ids::new_id;
 pub use json::{Json, MAX_NESTING, read_body};
+pub use listen::OpenSocket;
 pub use metrics::{AudioReport, DraftReport, FinishReason, Metrics, RequestReport, StepReport};
 pub use models::{
     LanguageGuard, LanguageModel, ListedModel, LoadError, ModelSpec, ModelStatus, ServerModels,

@@ -25,9 +25,19 @@ const SOCKET_SUFFIX: &str = ".sock";
 pub(crate) enum Listener {
     /// TCP.
     Tcp(TcpListener),
-    /// A unix socket with its file.
+    /// A unix socket, with its file if this program has made it.
     #[cfg(unix)]
-    Unix(tokio::net::UnixListener, SocketFile),
+    Unix(tokio::net::UnixListener, Option<SocketFile>),
+}
+
+/// A socket that another program has opened and listens on, such as systemd.
+#[derive(Debug)]
+pub enum OpenSocket {
+    /// TCP.
+    Tcp(std::net::TcpListener),
+    /// A unix socket, whose file stays.
+    #[cfg(unix)]
+    Unix(std::os::unix::net::UnixListener),
 }
 
 /// File of a unix socket, removed on drop.
@@ -67,6 +77,23 @@ impl Listener {
         TcpListener::bind((name, port)).await.map(Self::Tcp).map_err(error)
     }
 
+    /// Takes a socket over.
+    pub(crate) fn inherit(socket: OpenSocket) -> Result<Self, ServerError> {
+        let listener = match socket {
+            OpenSocket::Tcp(socket) => socket
+                .set_nonblocking(true)
+                .and_then(|()| TcpListener::from_std(socket))
+                .map(Self::Tcp),
+            #[cfg(unix)]
+            OpenSocket::Unix(socket) => socket
+                .set_nonblocking(true)
+                .and_then(|()| tokio::net::UnixListener::from_std(socket))
+                .map(|socket| Self::Unix(socket, None)),
+        };
+        listener
+            .map_err(|source| ServerError::Bind { address: "an open socket".to_owned(), source })
+    }
+
     /// Address as the start of a URL, or the path of a unix socket.
     pub(crate) fn describe(&self, is_tls: bool) -> String {
         match self {
@@ -76,7 +103,11 @@ impl Listener {
                 format!("{scheme}://{}", address.unwrap_or_default())
             }
             #[cfg(unix)]
-            Self::Unix(_, file) => file.0.display().to_string(),
+            Self::Unix(listener, _) => {
+                let address = listener.local_addr().ok();
+                let path = address.as_ref().and_then(|address| address.as_pathname());
+                path.map_or_else(|| "a unix socket".to_owned(), |path| path.display().to_string())
+            }
         }
     }
 
@@ -140,7 +171,7 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
         std::fs::remove_file(path)?;
     }
     let listener = tokio::net::UnixListener::bind(path)?;
-    Ok(Listener::Unix(listener, SocketFile(path.to_owned())))
+    Ok(Listener::Unix(listener, Some(SocketFile(path.to_owned()))))
 }
 
 #[cfg(not(unix))]

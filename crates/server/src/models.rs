@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 pub use loader::{LanguageModel, SpeechModel};
 pub use table::ModelStatus;
 
+use crate::trace::note_model;
 use crate::{ApiError, EngineOptions, Metrics, ServerOptions};
 use draft::DraftHeaders;
 use loader::{EngineLoader, OpenModel};
@@ -315,6 +316,7 @@ impl ServerModels {
         deadline: Option<Instant>,
     ) -> Result<Lease<EngineLoader>, ApiError> {
         let id = self.find(name, kind).await?;
+        note_model(&self.registry.spec(id).name);
         let limit =
             self.options.load_timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let until = [deadline, limit].into_iter().flatten().min();

@@ -16,11 +16,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{interval, sleep, timeout};
-use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
+use crate::credentials::{Credentials, check_keys};
 use crate::incoming::Peer;
-use crate::listen::{self, Listener, Stream};
+use crate::listen::{self, Listener, OpenSocket, Stream};
 use crate::write_limit::WriteLimit;
 use crate::{AppState, LoadError, ServerOptions, router};
 
@@ -58,6 +58,9 @@ pub enum ServerError {
     /// A key that anybody has.
     #[error("API keys: expected keys, got an empty one")]
     EmptyKey,
+    /// Keys that would be lost.
+    #[error("API keys: expected keys, got none")]
+    NoKeys,
     /// A model that was named at the start cannot be opened.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -67,14 +70,13 @@ pub enum ServerError {
 pub struct Server {
     state: AppState,
     listeners: Vec<Listener>,
-    tls: Option<TlsAcceptor>,
 }
 
 /// Shared state of all connections.
 #[derive(Clone)]
 struct Connections {
     router: Router,
-    tls: Option<TlsAcceptor>,
+    credentials: Credentials,
     permits: Arc<Semaphore>,
     header_timeout: Duration,
     write_timeout: Duration,
@@ -94,23 +96,36 @@ impl Server {
     /// # Errors
     /// If an address is in use, a file of TLS or a model cannot be read.
     pub async fn bind(options: ServerOptions) -> Result<Self, ServerError> {
-        if options.api_keys.iter().any(|key| key.trim().is_empty()) {
-            return Err(ServerError::EmptyKey);
-        }
+        Self::bind_with(options, Vec::new()).await
+    }
+
+    /// [`bind`](Self::bind), with sockets that are open already in place of [`ServerOptions::hosts`] if there are any.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub async fn bind_with(
+        options: ServerOptions,
+        sockets: Vec<OpenSocket>,
+    ) -> Result<Self, ServerError> {
+        check_keys(&options.api_keys)?;
         let tls = listen::tls(&options)?;
-        let mut listeners = Vec::new();
-        for host in &options.hosts {
+        let hosts: &[String] = if sockets.is_empty() { &options.hosts } else { &[] };
+        let mut listeners: Vec<_> =
+            sockets.into_iter().map(Listener::inherit).collect::<Result<_, _>>()?;
+        for host in hosts {
             listeners.push(Listener::bind(host, options.port).await?);
         }
         warn_if_open(&listeners, &options);
         let state = AppState::new(options, Handle::current())?;
-        Ok(Self { state, listeners, tls })
+        state.credentials().set_tls(tls);
+        Ok(Self { state, listeners })
     }
 
     /// Addresses as starts of URLs, and paths of unix sockets.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
-        self.listeners.iter().map(|listener| listener.describe(self.tls.is_some())).collect()
+        let is_tls = self.state.options().tls.is_some();
+        self.listeners.iter().map(|listener| listener.describe(is_tls)).collect()
     }
 
     /// State of the handlers.
@@ -125,12 +140,12 @@ impl Server {
     /// # Errors
     /// If a model that was named at the start cannot be opened.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServerError> {
-        let Self { state, listeners, tls } = self;
+        let Self { state, listeners } = self;
         let options = state.options();
         let (stopping, stopped) = watch::channel(false);
         let connections = Connections {
             router: router(state.clone()),
-            tls,
+            credentials: state.credentials().clone(),
             permits: Arc::new(Semaphore::new(options.max_connections)),
             header_timeout: options.header_timeout,
             write_timeout: options.write_timeout,
@@ -243,7 +258,9 @@ async fn serve(
     connections: Connections,
     permit: OwnedSemaphorePermit,
 ) {
-    let Connections { router, tls, header_timeout, write_timeout, mut stopped, .. } = connections;
+    let Connections { router, credentials, header_timeout, write_timeout, mut stopped, .. } =
+        connections;
+    let tls = credentials.tls();
     let handshake = timeout(HANDSHAKE_TIMEOUT, stream.secured(tls.as_ref())).await;
     let stream = match handshake {
         Ok(Ok(stream)) => stream,

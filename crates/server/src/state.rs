@@ -8,7 +8,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::audio_memory::AudioMemory;
-use crate::{ApiError, ApiResult};
+use crate::credentials::Credentials;
+use crate::{ApiError, ApiResult, ServerError, listen};
 use crate::{LanguageGuard, LoadError, Metrics, ServerModels, ServerOptions, SpeechGuard};
 
 /// Options, models, metrics and times of a server. Clones share it.
@@ -25,6 +26,7 @@ struct Shared {
     is_ready: watch::Sender<bool>,
     is_stopping: AtomicBool,
     audio_memory: AudioMemory,
+    credentials: Credentials,
 }
 
 impl AppState {
@@ -39,6 +41,7 @@ impl AppState {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Self(Arc::new(Shared {
             audio_memory: AudioMemory::new(options.max_audio_memory),
+            credentials: Credentials::new(&options.api_keys),
             options,
             models,
             metrics,
@@ -75,6 +78,28 @@ impl AppState {
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.0.metrics
+    }
+
+    /// API keys and TLS as they are now.
+    pub(crate) fn credentials(&self) -> &Credentials {
+        &self.0.credentials
+    }
+
+    /// Replaces the API keys.
+    ///
+    /// # Errors
+    /// If a key is empty, or there is none although there were some; then they stay.
+    pub fn set_api_keys(&self, keys: &[String]) -> Result<(), ServerError> {
+        self.0.credentials.set_keys(keys)
+    }
+
+    /// Reads the files of TLS again, for new connections.
+    ///
+    /// # Errors
+    /// If they cannot be used; then the old ones stay.
+    pub fn reload_tls(&self) -> Result<(), ServerError> {
+        self.0.credentials.set_tls(listen::tls(self.options())?);
+        Ok(())
     }
 
     /// Memory of uploads.

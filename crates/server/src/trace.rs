@@ -1,6 +1,7 @@
 //! Log of requests, their identifiers, metrics and traces; errors of the framework in the shape of the API.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, HttpBody};
@@ -29,6 +30,17 @@ const MAX_ID: usize = 128;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestId(pub String);
 
+tokio::task_local! {
+    /// Name of the model of the running request, once it is known.
+    static MODEL: Arc<OnceLock<String>>;
+}
+
+/// Notes the model of the running request for its line in the log.
+pub(crate) fn note_model(name: &str) {
+    // A task that is no request has no line.
+    let _ = MODEL.try_with(|model| model.set(name.to_owned()));
+}
+
 /// Runs a request; logs and counts it when its body has been sent or the client has gone.
 pub(crate) async fn log(
     State(state): State<AppState>,
@@ -47,6 +59,7 @@ pub(crate) async fn log(
     let mut end = End {
         state,
         trace,
+        model: Arc::default(),
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
         client: request.extensions().get().and_then(|peer: &Peer| peer.address),
@@ -57,7 +70,8 @@ pub(crate) async fn log(
         status: None,
         is_whole: false,
     };
-    let mut response = with_shape(next.run(request).await).await;
+    let mut response =
+        with_shape(MODEL.scope(Arc::clone(&end.model), next.run(request)).await).await;
     end.status = Some(response.status());
     end.reason = response.extensions_mut().remove::<Reason>().map(|reason| reason.0);
     let headers = response.headers_mut();
@@ -103,6 +117,7 @@ async fn with_shape(response: Response) -> Response {
 struct End {
     state: AppState,
     trace: RequestTrace,
+    model: Arc<OnceLock<String>>,
     method: String,
     client: Option<SocketAddr>,
     /// Message of an error.
@@ -133,6 +148,7 @@ impl Drop for End {
             client = self.client.map(|address| address.to_string()),
             method = self.method,
             path = self.path,
+            model = self.model.get(),
             status,
             seconds = duration.as_secs_f64(),
             reason = self.reason,

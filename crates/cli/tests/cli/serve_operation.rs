@@ -192,3 +192,34 @@ fn damaged_and_wrong_files_are_one_line() {
     let damaged = ["serve", "-m", &model, "--cache-disk", "cache", "1GB"];
     folder.run(&damaged).fails("cannot use `cache/stonechat-kv.redb` for KV pages: ");
 }
+
+#[test]
+fn folders_of_models_exist() {
+    let folder = Folder::new("serve-folders");
+    let expected = "STONECHAT_MODELS: expected a folder of models, got `";
+    folder.run(&["serve"]).fails(expected);
+    folder.run(&["serve", "--models-dir", "none"]).fails("--models-dir: expected a folder");
+    folder.write("file", b"");
+    folder.run(&["serve", "--models-dir", "file"]).fails("--models-dir: expected a folder");
+    std::fs::create_dir(folder.path("models")).unwrap();
+    let running = Running::new(&folder, &[]);
+    let (status, _) = running.stop("-TERM");
+    assert_eq!(status.code(), Some(0));
+    // The files of TLS end the run.
+    let ran = folder.run(&["serve", "--ssl-key-file", "file", "--ssl-cert-file", "file"]);
+    assert!(ran.stderr.starts_with("warning: no models are installed"), "{ran:?}");
+}
+
+#[test]
+fn clients_that_send_slowly_or_too_much_are_refused() {
+    let folder = Folder::new("serve-limits");
+    let running = Running::new(&folder, &["-m", &model(), "--body-idle-timeout", "1"]);
+    let mut stream = TcpStream::connect(&running.address).unwrap();
+    write!(stream, "POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{{").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    folder
+        .run(&["serve", "-m", &model(), "--max-audio-memory", "0"])
+        .misused("--max-audio-memory: expected at least 1, got 0");
+}

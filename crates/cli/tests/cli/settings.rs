@@ -61,6 +61,30 @@ fn wrong_settings_are_refused() {
 }
 
 #[test]
+fn wrong_and_unknown_variables_are_named() {
+    let folder = Folder::new("settings-variables");
+    let wrong = generate(&folder, &[], &[("STONECHAT_THREADS", "abc")]);
+    assert_eq!(wrong.code, Some(2));
+    assert!(wrong.stderr.starts_with("the variable STONECHAT_THREADS is `abc`\n"), "{wrong:?}");
+    // That of the command line is no variable's.
+    let flag = generate(&folder, &["--threads", "abc"], &[("STONECHAT_THREADS", "abc")]);
+    assert_eq!(flag.code, Some(2));
+    assert!(!flag.stderr.contains("STONECHAT_THREADS"), "{flag:?}");
+    let serve = |name: &str| {
+        let mut command = folder.command(&["serve", "-m", "none"]);
+        finish(command.env(name, "x").spawn().unwrap())
+    };
+    serve("LLAMA_ARG_PORT").misused("the variable LLAMA_ARG_PORT is `x`");
+    serve("STONECHAT_BODY_TIMEOUT").misused("the variable STONECHAT_BODY_TIMEOUT is `x`");
+    let two = [("STONECHAT_N_PREDICT", "2"), ("STONECHAT_THREDS", "1"), ("STONECHAT_TEST_X", "1")];
+    let unknown = generate(&folder, &[], &two);
+    unknown.succeeds();
+    let expected = "warning: STONECHAT_THREDS: there is no flag of this variable";
+    assert_eq!(unknown.stderr.lines().filter(|line| line.contains("warning")).count(), 1);
+    assert!(unknown.stderr.contains(expected), "{unknown:?}");
+}
+
+#[test]
 fn a_model_on_the_command_line_wins() {
     let folder = Folder::new("settings-model");
     let model = [("STONECHAT_MODEL", "none"), ("STONECHAT_N_PREDICT", "2")];
