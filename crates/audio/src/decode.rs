@@ -351,7 +351,7 @@ fn decode_source<'s>(
     container::decode(source, open, &head, state, sink)
 }
 
-/// `source` behind the ID3v2 tags that it begins with, and its first bytes.
+/// `source` behind the `ID3v2` tags that it begins with, and its first bytes.
 fn skip_tags<'s>(
     mut source: Box<dyn MediaSource + 's>,
     state: &Arc<SourceState>,

@@ -31,9 +31,12 @@ pub(crate) struct EngineOptions {
     pub(crate) on_panic: OnPanic,
 }
 
+/// Called with the message of a panic.
+type PanicCallback = Box<dyn FnMut(&str) + Send>;
+
 /// Callback of [`LlmBuilder::on_panic`](crate::LlmBuilder::on_panic).
 #[derive(Default)]
-pub(crate) struct OnPanic(pub(crate) Option<Box<dyn FnMut(&str) + Send>>);
+pub(crate) struct OnPanic(pub(crate) Option<PanicCallback>);
 
 impl OnPanic {
     /// Reports a panic in the loop of an engine; returns its message.

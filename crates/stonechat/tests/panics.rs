@@ -1,5 +1,5 @@
 //! A panic on the thread of a model: its requests fail, the model gets a fresh state, and later requests work.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -17,14 +17,14 @@ fn decode(bytes: Vec<u8>) -> Audio {
     audio
 }
 
-/// An ID3v2 tag with this body.
+/// An `ID3v2` tag with this body.
 fn id3(body: &[u8]) -> Vec<u8> {
     let n = body.len() as u32;
     let size = [n >> 21, n >> 14 & 127, n >> 7 & 127, n & 127].map(|part| part as u8);
     [b"ID3\x04\0\0", &size[..], body].concat()
 }
 
-/// An ID3v1 tag.
+/// An `ID3v1` tag.
 fn id3v1() -> Vec<u8> {
     [&b"TAG"[..], &[b'x'; 125]].concat()
 }

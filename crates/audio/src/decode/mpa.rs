@@ -114,7 +114,7 @@ fn info(frame: &[u8], header: &Header) -> Option<Info> {
     Some(Info { n_frames, delay, padding })
 }
 
-/// Length of the ID3v2 tag that `bytes` (10 or more) begin with.
+/// Length of the `ID3v2` tag that `bytes` (10 or more) begin with.
 pub(super) fn id3_bytes(bytes: &[u8]) -> Option<u64> {
     let &[b'I', b'D', b'3', major, minor, flags, a, b, c, d, ..] = bytes else { return None };
     let size = [a, b, c, d];

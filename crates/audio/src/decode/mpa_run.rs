@@ -124,7 +124,7 @@ impl Run<'_, '_> {
         self.part.n_bytes += frame.len() as u64;
         self.part.n_frames += 1;
         let format = |h: &Header| (h.layer, h.rate, h.n_channels);
-        if !self.decoder.as_ref().is_some_and(|(made_for, _)| format(made_for) == format(header)) {
+        if self.decoder.as_ref().is_none_or(|(made_for, _)| format(made_for) != format(header)) {
             let mut params = AudioCodecParameters::new();
             params.for_codec(header.codec()).with_sample_rate(header.rate);
             let options = AudioDecoderOptions::default().gapless(false);

@@ -67,13 +67,15 @@ mod tests {
         let path = folder.join("notify");
         let receiver = UnixDatagram::bind(&path).unwrap();
         super::send(path.as_os_str(), "READY=1").unwrap();
-        assert_eq!(&text[..receiver.recv(&mut text).unwrap()], b"READY=1");
+        let n = receiver.recv(&mut text).unwrap();
+        assert_eq!(&text[..n], b"READY=1");
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(super::send(path.as_os_str(), "READY=1").is_err());
         let name = format!("stonechat-notify-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let receiver = UnixDatagram::bind_addr(&address).unwrap();
         super::send(format!("@{name}").as_ref(), "STOPPING=1").unwrap();
-        assert_eq!(&text[..receiver.recv(&mut text).unwrap()], b"STOPPING=1");
+        let n = receiver.recv(&mut text).unwrap();
+        assert_eq!(&text[..n], b"STOPPING=1");
     }
 }
