@@ -117,6 +117,8 @@ pub struct SourceInfo {
     pub tracks: Vec<String>,
     /// Number of the decoded one of several tracks, from 1; else 0.
     pub track: usize,
+    /// Whether an installed `ffmpeg` decoded it.
+    pub is_through_ffmpeg: bool,
 }
 
 /// Progress of decoding.
@@ -286,8 +288,10 @@ impl<'a> Decoder<'a> {
         #[cfg(not(target_arch = "wasm32"))]
         let result = match (result, path) {
             (Err(error), Some(path)) => match ffmpeg::wanted(&error) {
-                Some(what) => ffmpeg::decode(&path, track, &what, &mut sink),
-                None => Err(error),
+                Some(wanted) if track != Some(0) => {
+                    ffmpeg::decode(&path, track, &wanted, &mut sink)
+                }
+                _ => Err(error),
             },
             (result, _) => result,
         };
@@ -311,6 +315,13 @@ fn decode_source<'s>(
         match wav::read_layout(&mut source, &head)? {
             Some(layout) => {
                 state.set_seekable(false);
+                if let Some(part) = layout.mpeg() {
+                    let mut source = Box::new(Spliced::new(source, vec![part], state));
+                    rewind(&mut source)?;
+                    mpa_run::decode(source, None, sink)?;
+                    "wav".clone_into(&mut sink.source.container);
+                    return Ok(());
+                }
                 return wav::decode(&mut source, &layout, sink);
             }
             None => rewind(&mut source)?,

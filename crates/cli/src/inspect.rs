@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use serde_json::{Map, Value, json};
-use stonechat::audio::{self, SourceInfo};
+use stonechat::audio::{self, Error, SourceInfo};
 use stonechat::formats::{DType, ModelFile, Summary};
 use stonechat::whisper::Config;
 
@@ -38,7 +38,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Err(not_model) => match audio::decode_file(&path) {
             Ok(audio) if args.json => format!("{}\n", audio_json(&audio.source)),
             Ok(audio) => audio_text(&audio.source)?,
-            Err(not_audio) => bail!("neither a model ({not_model}) nor audio ({not_audio})"),
+            Err(not_audio @ (Error::NotAudio { .. } | Error::Open { .. } | Error::Read { .. })) => {
+                bail!("neither a model ({not_model}) nor audio ({not_audio})")
+            }
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
         },
     };
     super::print(&text)?;
@@ -116,8 +119,21 @@ fn audio_text(source: &SourceInfo) -> anyhow::Result<String> {
     writeln!(text, "sample rate  {} Hz", source.sample_rate)?;
     writeln!(text, "channels     {}", source.channels)?;
     writeln!(text, "duration     {:.3} s", source.duration_s)?;
+    for (index, track) in source.tracks.iter().enumerate() {
+        let mark = if index + 1 == source.track { " (decoded)" } else { "" };
+        writeln!(text, "track        {track}{mark}")?;
+    }
     if source.n_bad_packets > 0 {
         writeln!(text, "damaged      {} packets", source.n_bad_packets)?;
+    }
+    if source.is_cut {
+        writeln!(text, "cut          the file ends before its headers say")?;
+    }
+    if source.missing_s > 0.0 {
+        writeln!(text, "missing      {:.3} s", source.missing_s)?;
+    }
+    if source.is_through_ffmpeg {
+        writeln!(text, "decoder      the installed ffmpeg")?;
     }
     Ok(text)
 }
@@ -131,5 +147,10 @@ fn audio_json(source: &SourceInfo) -> Value {
         "channels": source.channels,
         "duration_s": source.duration_s,
         "n_bad_packets": source.n_bad_packets,
+        "missing_s": source.missing_s,
+        "is_cut": source.is_cut,
+        "tracks": source.tracks,
+        "track": source.track,
+        "is_through_ffmpeg": source.is_through_ffmpeg,
     })
 }

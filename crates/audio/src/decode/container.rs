@@ -1,5 +1,6 @@
 //! Every container but plain WAV: demuxing and decoding through symphonia, Opus beside it.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use symphonia::core::codecs::CodecParameters;
@@ -11,11 +12,11 @@ use symphonia::core::formats::{FormatOptions, FormatReader, Track, TrackFlags};
 use symphonia::core::io::{MediaSource, MediaSourceStream};
 use symphonia::core::meta::MetadataOptions;
 use symphonia::core::packet::Packet;
-use symphonia::core::units::TimeBase;
+use symphonia::core::units::{Duration, TimeBase};
 
 use super::codec_names::{codec_name, sample_entry_name};
 use super::mend;
-use super::mp4_edit::{AudioTrack, Edit};
+use super::mp4_edit::{self, AudioTrack, Edit};
 use super::opus::{self, OpusTrack};
 use super::sink::{self, Sink};
 use super::sniff;
@@ -42,32 +43,37 @@ pub(super) struct Open {
 /// Packets in a row that may fail before the rest of the file is given up.
 const MAX_BAD_IN_A_ROW: u32 = 512;
 
-/// The frames of the track to keep: `skip..skip + keep`.
-struct Span {
+/// A part of the track to keep.
+struct Cut {
+    /// Silence before it.
+    pause_s: f64,
+    /// Frames to skip before it, from the end of the last part.
     skip: u64,
     keep: u64,
 }
 
+/// The parts of the track to keep, from the first.
+struct Span(VecDeque<Cut>);
+
 impl Span {
     /// `rate` is that of the decoded frames, which the header may state wrongly.
-    fn new(edit: Option<Edit>, decoder: &TrackDecoder, rate: u32) -> Self {
+    fn new(edit: Option<&Edit>, decoder: &TrackDecoder, rate: u32) -> Self {
         let frames = |seconds: f64| (seconds * f64::from(rate)).round() as u64;
-        let keep = edit.and_then(|edit| edit.duration_s).map_or(u64::MAX, frames);
-        let skip = match (decoder, edit) {
-            (_, Some(edit)) => frames(edit.start_s),
-            (TrackDecoder::Opus(track), None) => track.pre_skip(),
-            (TrackDecoder::Other(_), None) => 0,
+        let Some(edit) = edit else {
+            let skip = match decoder {
+                TrackDecoder::Opus(track) => track.pre_skip(),
+                TrackDecoder::Other(_) => 0,
+            };
+            return Self([Cut { pause_s: 0.0, skip, keep: u64::MAX }].into());
         };
-        Self { skip, keep }
-    }
-
-    fn cut<'a>(&mut self, frames: &'a [f32], n_channels: usize) -> &'a [f32] {
-        let n_frames = (frames.len() / n_channels) as u64;
-        let skip = self.skip.min(n_frames);
-        self.skip -= skip;
-        let keep = self.keep.min(n_frames - skip);
-        self.keep -= keep;
-        &frames[skip as usize * n_channels..(skip + keep) as usize * n_channels]
+        let mut pos = 0;
+        let cut = |part: &mp4_edit::Part| {
+            let skip = frames(part.start_s).saturating_sub(pos);
+            let keep = part.duration_s.map_or(u64::MAX, frames);
+            pos = (pos + skip).saturating_add(keep);
+            Cut { pause_s: part.pause_s, skip, keep }
+        };
+        Self(edit.parts.iter().map(cut).collect())
     }
 }
 
@@ -237,8 +243,9 @@ impl Run<'_, '_> {
                     bad_in_a_row = 0;
                     self.pause(&mut clock, n_channels, rate)?;
                     clock.packet_s = (frames.len() / n_channels) as f64 / f64::from(rate);
-                    let span = span.get_or_insert_with(|| Span::new(self.edit, &decoder, rate));
-                    self.sink.push(span.cut(&frames, n_channels), n_channels, rate)?;
+                    let edit = self.edit.as_ref();
+                    let span = span.get_or_insert_with(|| Span::new(edit, &decoder, rate));
+                    self.present(span, &frames, n_channels, rate)?;
                     clock.end_s = clock.end_s.map(|end_s| end_s + clock.packet_s);
                 }
                 Ok(None) => {}
@@ -267,8 +274,7 @@ impl Run<'_, '_> {
                 let first_s = clock.first_s.unwrap_or(0.0);
                 // A piece of a longer recording begins late as a whole.
                 let zero_s = if first_s > MAX_LEAD_S { first_s } else { 0.0 };
-                let delay_s = self.edit.map_or(0.0, |edit| edit.delay_s);
-                clock.pause_s += (start_s - zero_s).max(0.0) + delay_s;
+                clock.pause_s += (start_s - zero_s).max(0.0);
             }
             clock.end_s = Some(start_s);
             return;
@@ -287,11 +293,44 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Puts silence where the clock pauses; a pause that is longer than such a file can be is none.
+    /// Puts out the frames of the parts to keep.
+    fn present(
+        &mut self,
+        span: &mut Span,
+        mut frames: &[f32],
+        n_channels: usize,
+        rate: u32,
+    ) -> Result<(), Error> {
+        while let Some(cut) = span.0.front_mut() {
+            let n_frames = (frames.len() / n_channels) as u64;
+            let skip = cut.skip.min(n_frames);
+            cut.skip -= skip;
+            if skip == n_frames {
+                return Ok(());
+            }
+            self.silence(std::mem::take(&mut cut.pause_s), n_channels, rate)?;
+            let keep = cut.keep.min(n_frames - skip);
+            cut.keep -= keep;
+            let (kept, rest) =
+                frames[skip as usize * n_channels..].split_at(keep as usize * n_channels);
+            self.sink.push(kept, n_channels, rate)?;
+            if cut.keep > 0 {
+                return Ok(());
+            }
+            frames = rest;
+            span.0.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Puts silence where the clock pauses.
     fn pause(&mut self, clock: &mut Clock, n_channels: usize, rate: u32) -> Result<(), Error> {
-        let (pause_s, damage_s) =
-            (std::mem::take(&mut clock.pause_s), std::mem::take(&mut clock.damage_s));
-        self.sink.source.missing_s += damage_s;
+        self.sink.source.missing_s += std::mem::take(&mut clock.damage_s);
+        self.silence(std::mem::take(&mut clock.pause_s), n_channels, rate)
+    }
+
+    /// Puts out silence; one that is longer than such a file can be is none.
+    fn silence(&mut self, pause_s: f64, n_channels: usize, rate: u32) -> Result<(), Error> {
         let room_s = sink::max_seconds(self.state.n_bytes()) as f64 / 2.0;
         if !(pause_s > 0.0 && pause_s + self.sink.source.duration_s < room_s) {
             return Ok(());
@@ -312,11 +351,18 @@ impl Run<'_, '_> {
         source.missing_s += clock.damage_s;
         source.is_cut |=
             sniff::is_mkv(&self.head) && mend::is_cut_mkv(&self.head, self.state.n_bytes());
+        let rate = f64::from(source.sample_rate.max(1));
+        let total_s = self.total_s.or(self.sink.total_frames.map(|n| n as f64 / rate));
+        // Their readers end at the end of the file without a word.
+        if matches!(&*self.container, "flac" | "wav") {
+            source.is_cut |=
+                total_s.is_some_and(|total_s| total_s > source.duration_s + LEAST_GAP_S);
+        }
         if !source.is_cut {
             return;
         }
-        let rate = f64::from(source.sample_rate.max(1));
-        let total_s = self.total_s.or(self.sink.total_frames.map(|n| n as f64 / rate));
+        let presented_s = self.edit.as_ref().and_then(Edit::total_s);
+        let total_s = presented_s.or(total_s);
         source.missing_s += match self.open.lack {
             Some(lack) => lack * source.duration_s,
             None => total_s.map_or(0.0, |total_s| (total_s - source.duration_s).max(0.0)),
@@ -379,7 +425,7 @@ impl Run<'_, '_> {
             (self.sink.source.track, self.sink.source.tracks) = (before + 1, names);
         }
         let entry = self.open.tracks.iter().find(|one| one.id == track.id);
-        self.edit = entry.and_then(|one| one.edit);
+        self.edit = entry.and_then(|one| one.edit.clone());
         let unsupported = |container: &str| Error::UnsupportedCodec {
             container: container.to_owned(),
             codec: match entry {
@@ -387,15 +433,20 @@ impl Run<'_, '_> {
                 _ => codec_name(params.codec),
             },
         };
-        let of_track = track.duration.zip(track.time_base);
+        // Fragmented files state 0.
+        let stated_s = |duration: Option<Duration>, base: Option<TimeBase>| {
+            let total_s = duration.zip(base).map(|(n, base)| seconds(n.get(), base));
+            total_s.filter(|&total_s| total_s > 0.0)
+        };
         let info = reader.media_info();
-        let stated = of_track.or(info.duration.zip(info.time_base));
-        self.total_s = stated.map(|(duration, base)| seconds(duration.get(), base));
+        self.total_s = stated_s(track.duration, track.time_base)
+            .or_else(|| stated_s(info.duration, info.time_base))
+            .or(entry.and_then(|one| one.fragments_s));
         // The header may state the rate before the encoder for Opus.
         let is_opus = params.codec == CODEC_ID_OPUS;
         let rate = if is_opus { Some(opus::RATE) } else { params.sample_rate }.map(f64::from);
         let by_time = self.total_s.zip(rate).map(|(total_s, rate)| (total_s * rate) as u64);
-        self.sink.total_frames = track.num_frames.filter(|_| !is_opus).or(by_time);
+        self.sink.total_frames = track.num_frames.filter(|&n| n > 0 && !is_opus).or(by_time);
         let decoder = if is_opus {
             let stated = params.extra_data.as_deref().unwrap_or_default();
             let n_channels = params.channels.as_ref().map_or(1, |channels| channels.count());

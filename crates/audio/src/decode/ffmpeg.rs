@@ -16,11 +16,31 @@ use crate::Error;
 
 const MAX_MESSAGE_BYTES: u64 = 64 << 10;
 
+/// What `ffmpeg` is for.
+#[derive(Debug, PartialEq)]
+pub(super) struct Wanted {
+    container: String,
+    codec: Option<String>,
+}
+
+impl Wanted {
+    fn name(&self) -> String {
+        match &self.codec {
+            Some(codec) => format!("{codec} in {}", self.container),
+            None => self.container.clone(),
+        }
+    }
+}
+
 /// What `ffmpeg` is for, from the error that names it.
-pub(super) fn wanted(error: &Error) -> Option<String> {
+pub(super) fn wanted(error: &Error) -> Option<Wanted> {
     match error {
-        Error::UnsupportedContainer { container } => Some((*container).to_owned()),
-        Error::UnsupportedCodec { container, codec } => Some(format!("{codec} in {container}")),
+        Error::UnsupportedContainer { container } => {
+            Some(Wanted { container: (*container).to_owned(), codec: None })
+        }
+        Error::UnsupportedCodec { container, codec } => {
+            Some(Wanted { container: container.clone(), codec: Some(codec.clone()) })
+        }
         _ => None,
     }
 }
@@ -29,16 +49,19 @@ pub(super) fn wanted(error: &Error) -> Option<String> {
 pub(super) fn decode(
     path: &Path,
     track: Option<usize>,
-    what: &str,
+    wanted: &Wanted,
     sink: &mut Sink<'_>,
 ) -> Result<(), Error> {
+    let what = wanted.name();
+    // The track that was chosen, where another reader lists them.
+    let track = track.or(Some(sink.source.track).filter(|&number| number > 0));
     let mut child = match start(path, track) {
         Ok(child) => child,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(Error::NeedsFfmpeg { what: what.to_owned() });
+            return Err(Error::NeedsFfmpeg { what });
         }
         Err(error) => {
-            return Err(Error::Ffmpeg { what: what.to_owned(), reason: error.to_string() });
+            return Err(Error::Ffmpeg { what, reason: error.to_string() });
         }
     };
     let output = child.stdout.take();
@@ -58,15 +81,17 @@ pub(super) fn decode(
         return Err(error);
     }
     if is_empty || result.is_err() {
-        let reason = match (result, status) {
+        let reason = match (result, &status) {
             (_, Ok(status)) if !status.success() && !message.is_empty() => message,
             (Err(error), _) => error.to_string(),
             _ => "expected audio, got none".to_owned(),
         };
-        return Err(Error::Ffmpeg { what: what.to_owned(), reason });
+        return Err(Error::Ffmpeg { what, reason });
     }
-    sink.source.container = what.to_owned();
-    "ffmpeg".clone_into(&mut sink.source.codec);
+    sink.source.container.clone_from(&wanted.container);
+    wanted.codec.as_deref().unwrap_or("unknown codec").clone_into(&mut sink.source.codec);
+    sink.source.is_through_ffmpeg = true;
+    sink.source.is_cut = !status.is_ok_and(|status| status.success());
     Ok(())
 }
 
@@ -121,7 +146,7 @@ mod tests {
         assert_eq!(last_line(&b""[..]), "");
         let codec =
             Error::UnsupportedCodec { container: "mkv".to_owned(), codec: "AC-3".to_owned() };
-        assert_eq!(wanted(&codec).unwrap(), "AC-3 in mkv");
+        assert_eq!(wanted(&codec).unwrap().name(), "AC-3 in mkv");
         assert_eq!(wanted(&Error::NotAudio { got: "text".to_owned() }), None);
     }
 }

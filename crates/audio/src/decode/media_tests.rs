@@ -111,7 +111,8 @@ fn pcm_caf(data_bytes: u64) -> Vec<u8> {
 
 #[test]
 fn cut_files_give_what_is_there() {
-    let names = ["fox.aiff", "pcm.caf", "fox_vorbis.mkv", "fox_mp3.mkv", "fox.webm", "fox.flac"];
+    let mut names = vec!["fox.aiff", "pcm.caf", "fox_vorbis.mkv", "fox_mp3.mkv", "fox.webm"];
+    names.extend(["fox.flac", "fox_mulaw.wav", "fox_s24_48k_stereo.wav", "fox_adpcm.wav"]);
     for name in names {
         let file = if name == "pcm.caf" { pcm_caf(32_004) } else { bytes(name) };
         let want = decode(file.clone()).duration_s();
@@ -121,15 +122,10 @@ fn cut_files_give_what_is_there() {
             let got = audio.duration_s();
             println!("{name} cut at {part}: {got:.2} of {want:.2} s");
             assert!(got > want * (part - 0.3) && got < want, "{name}: {got} of {want} s");
-            if name != "fox.flac" {
-                let SourceInfo { is_cut, missing_s, .. } = audio.source;
-                assert!(is_cut, "{name}");
-                let sum = got + missing_s;
-                assert!(
-                    (sum - want).abs() < 0.15 * want,
-                    "{name}: {got} + {missing_s} of {want} s"
-                );
-            }
+            let SourceInfo { is_cut, missing_s, .. } = audio.source;
+            assert!(is_cut, "{name}");
+            let sum = got + missing_s;
+            assert!((sum - want).abs() < 0.15 * want, "{name}: {got} + {missing_s} of {want} s");
         }
     }
 }
@@ -200,25 +196,93 @@ fn box_at(file: &[u8], kind: &[u8; 4]) -> usize {
     file.windows(4).position(|four| four == kind).unwrap() - 4
 }
 
+fn u32_at(file: &[u8], kind: &[u8; 4], at: usize) -> u32 {
+    let at = box_at(file, kind) + at;
+    u32::from_be_bytes(file[at..at + 4].try_into().unwrap())
+}
+
+/// An MP4 file of one edit with these ones, each with its duration and start.
+fn with_edits(file: &[u8], edits: &[(u32, i32)]) -> Vec<u8> {
+    assert_eq!(u32_at(file, b"elst", 12), 1);
+    // The sound is before the index, and does not move.
+    assert!(box_at(file, b"mdat") < box_at(file, b"moov"));
+    let entry = |&(duration, start): &(u32, i32)| {
+        [duration.to_be_bytes(), start.to_be_bytes(), [0, 1, 0, 0]].concat()
+    };
+    let entries: Vec<u8> = edits.iter().flat_map(entry).collect();
+    let list = box_at(file, b"elst");
+    let mut out = [&file[..list + 16], &entries, &file[list + 28..]].concat();
+    out[list + 15] = edits.len() as u8;
+    for kind in [b"moov", b"trak", b"edts", b"elst"] {
+        let n = u32_at(file, kind, 0) + entries.len() as u32 - 12;
+        let at = box_at(file, kind);
+        out[at..at + 4].copy_from_slice(&n.to_be_bytes());
+    }
+    out
+}
+
+#[test]
+fn the_parts_of_an_mp4_edit_list_are_joined() {
+    let file = bytes("fox.m4a");
+    let want = decode(file.clone()).samples;
+    let (scale, media) = (u32_at(&file, b"mvhd", 20), u32_at(&file, b"mdhd", 20).cast_signed());
+    let first = u32_at(&file, b"elst", 20).cast_signed();
+    // The first second, a pause of a half, and the second from 1.5 s on.
+    let edits = [(scale, first), (scale / 2, -1), (scale, first + media + media / 2)];
+    let audio = decode(with_edits(&file, &edits));
+    let got = &audio.samples;
+    assert!(got.len().abs_diff(40_000) <= 2, "{}", got.len());
+    assert_eq!(audio.source.missing_s, 0.0);
+    let close = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 0.02);
+    assert!(close(&got[..15_900], &want[..15_900]));
+    assert!(got[16_100..23_900].iter().all(|x| x.abs() < 1e-3));
+    assert!(close(&got[24_100..39_900], &want[24_100..39_900]));
+}
+
+/// A WAV file of this format tag.
+fn wav_of(tag: u16, data: &[u8]) -> Vec<u8> {
+    let mut file = b"RIFF".to_vec();
+    file.extend((36 + data.len() as u32).to_le_bytes());
+    file.extend(b"WAVEfmt \x10\0\0\0");
+    file.extend(tag.to_le_bytes());
+    file.extend(b"\x01\0\x80\xBB\0\0\x80\x3E\0\0\x01\0\0\0data");
+    file.extend((data.len() as u32).to_le_bytes());
+    file.extend(data);
+    file
+}
+
+#[test]
+fn compressed_wav_files_are_decoded_or_named() {
+    let mp3 = bytes("fox.mp3");
+    let want = decode(mp3.clone()).samples;
+    let audio = decode(wav_of(0x55, &mp3));
+    assert!(audio.samples == want);
+    assert_eq!((&*audio.source.container, &*audio.source.codec), ("wav", "mp3"));
+    for (tag, name) in [(0x2000, "AC-3"), (0x2001, "DTS"), (0x31, "GSM"), (0xFF, "AAC")] {
+        let message = decode_bytes(wav_of(tag, &[7; 600])).unwrap_err().to_string();
+        assert_eq!(message, format!("wav file: codec {name} is not supported"));
+    }
+}
+
+#[test]
+fn sizes_of_streaming_writers_are_no_cuts() {
+    let file = wav_of(1, &[0; 2000]);
+    // The tag of 1 has samples of one byte here.
+    for stated in [2000, 2020, 0x7FFF_0000, 0x7FFF_FFFF, 0xFFFF_FFDB, u32::MAX] {
+        let mut file = file.clone();
+        file[40..44].copy_from_slice(&stated.to_le_bytes());
+        let audio = decode(file);
+        assert_eq!((audio.samples.len(), audio.source.is_cut), (667, false), "{stated}");
+    }
+}
+
 #[test]
 fn a_pause_before_an_mp4_track_is_silence() {
     let file = bytes("fox.m4a");
     let want = decode(file.clone()).samples;
     // An empty edit of three seconds of the movie's clock before the one that is there.
-    let mvhd = box_at(&file, b"mvhd");
-    let scale = u32::from_be_bytes(file[mvhd + 20..mvhd + 24].try_into().unwrap());
-    let pause = [(3 * scale).to_be_bytes(), [0xFF; 4], [0, 1, 0, 0]].concat();
-    let list = box_at(&file, b"elst");
-    assert_eq!(file[list + 12..list + 16], [0, 0, 0, 1]);
-    let mut late = insert(&file, list + 16, &pause);
-    late[list + 15] = 2;
-    for kind in [b"moov", b"trak", b"edts", b"elst"] {
-        let at = box_at(&file, kind);
-        let n = u32::from_be_bytes(file[at..at + 4].try_into().unwrap()) + 12;
-        late[at..at + 4].copy_from_slice(&n.to_be_bytes());
-    }
-    // The sound is before the index, and does not move.
-    assert!(box_at(&file, b"mdat") < box_at(&file, b"moov"));
+    let whole = (u32_at(&file, b"elst", 16), u32_at(&file, b"elst", 20).cast_signed());
+    let late = with_edits(&file, &[(3 * u32_at(&file, b"mvhd", 20), -1), whole]);
     let audio = decode(late);
     let n_pause = audio.samples.len() - want.len();
     assert!(n_pause.abs_diff(48_000) <= 2, "{n_pause}");

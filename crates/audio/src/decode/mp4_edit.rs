@@ -11,25 +11,41 @@ use std::io::{Read, Seek, SeekFrom};
 const MAX_MOOV_BYTES: u64 = 64 << 20;
 const MAX_BOXES: usize = 4096;
 
-/// The presented part of the track, in seconds of its own time.
+/// A presented part of the track, in seconds of its own time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Edit {
+pub(super) struct Part {
     pub(super) start_s: f64,
+    /// `None`: to the end.
     pub(super) duration_s: Option<f64>,
-    /// Pause before the track.
-    pub(super) delay_s: f64,
+    /// Pause before it.
+    pub(super) pause_s: f64,
+}
+
+/// The presented parts, one after another in the track's time.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Edit {
+    pub(super) parts: Vec<Part>,
+}
+
+impl Edit {
+    /// Seconds in all, if every part states its own.
+    pub(super) fn total_s(&self) -> Option<f64> {
+        self.parts.iter().map(|part| part.duration_s.map(|s| s + part.pause_s)).sum()
+    }
 }
 
 /// An audio track.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct AudioTrack {
     pub(super) id: u32,
     /// Whether it is one to play by default.
     pub(super) is_enabled: bool,
     /// The four characters that name its codec.
     pub(super) codec: [u8; 4],
-    /// `None` if nothing states one, or with a list of several parts.
+    /// `None` if nothing states one, or if its parts do not follow the track's time.
     pub(super) edit: Option<Edit>,
+    /// Length of the fragments that follow, in seconds.
+    pub(super) fragments_s: Option<f64>,
 }
 
 /// The audio tracks.
@@ -68,7 +84,13 @@ fn parse_track<'a>(trak: &'a [u8], moov: &[u8]) -> Option<(AudioTrack, Option<&'
     let movie = find(moov, b"mvhd").and_then(clock);
     let edit = list.and_then(|list| parse_list(list, movie?.scale, media));
     let codec = description.unwrap_or_default();
-    Some((AudioTrack { id, is_enabled, codec, edit }, list, media.scale))
+    let fragments = find(moov, b"mvex").and_then(|mvex| find(mvex, b"mehd")).and_then(|mehd| {
+        let is_long = *mehd.first()? == 1;
+        if is_long { u64_at(mehd, 4) } else { u32_at(mehd, 4).map(u64::from) }
+    });
+    let fragments_s = fragments.zip(movie).map(|(n, movie)| n as f64 / movie.scale);
+    let track = AudioTrack { id, is_enabled, codec, edit, fragments_s };
+    Some((track, list, media.scale))
 }
 
 fn read_moov<S: Read + Seek>(source: &mut S) -> Option<Vec<u8>> {
@@ -131,35 +153,34 @@ fn parse_list(list: &[u8], movie_scale: f64, media: Clock) -> Option<Edit> {
     let is_long = *list.first()? == 1;
     let entry_bytes = if is_long { 20 } else { 12 };
     let n_entries = u32_at(list, 4)? as usize;
-    let (mut delay_s, mut is_before) = (0.0, true);
-    let mut edits = list.get(8..)?.chunks_exact(entry_bytes).take(n_entries).filter_map(|entry| {
+    let mut parts: Vec<Part> = Vec::new();
+    let (mut pause_s, mut end_s) = (0.0, 0.0);
+    for entry in list.get(8..)?.chunks_exact(entry_bytes).take(n_entries) {
         let (duration, start) = if is_long {
             (u64_at(entry, 0)?, u64_at(entry, 8)?.cast_signed())
         } else {
             (u64::from(u32_at(entry, 0)?), i64::from(u32_at(entry, 4)?.cast_signed()))
         };
-        // A start of -1 is a pause before the track, not a part of it.
-        if start < 0 && is_before {
-            delay_s += duration as f64 / movie_scale;
+        let duration_s = duration as f64 / movie_scale;
+        // A start of -1 is a pause, not a part of the track.
+        if start < 0 {
+            pause_s += duration_s;
+            continue;
         }
-        is_before &= start < 0;
-        (start >= 0).then_some((duration, start))
-    });
-    let (duration, start) = edits.next()?;
-    if edits.next().is_some() {
-        return None;
+        let start = start as f64;
+        let start_s = start / media.scale;
+        if start_s + 1.0 / movie_scale < end_s {
+            return None;
+        }
+        // The list counts in units of the movie, often milliseconds; the track knows its end exactly.
+        let exact_s = (media.duration - start) / media.scale;
+        let agree = (exact_s - duration_s).abs() <= 1.0 / movie_scale;
+        let duration_s = (duration > 0).then_some(if agree { exact_s } else { duration_s });
+        parts.push(Part { start_s, duration_s, pause_s: std::mem::take(&mut pause_s) });
+        // Nothing follows a part without an end.
+        end_s = start_s + duration_s.unwrap_or(f64::INFINITY);
     }
-    let start = start as f64;
-    // The list counts in units of the movie, often milliseconds; the track knows its end exactly.
-    let exact_s = (media.duration - start) / media.scale;
-    let duration_s = duration as f64 / movie_scale;
-    drop(edits);
-    let agree = (exact_s - duration_s).abs() <= 1.0 / movie_scale;
-    Some(Edit {
-        start_s: start / media.scale,
-        duration_s: (duration > 0).then_some(if agree { exact_s } else { duration_s }),
-        delay_s,
-    })
+    (!parts.is_empty()).then_some(Edit { parts })
 }
 
 /// The text of the `iTunSMPB` tag.
@@ -176,11 +197,12 @@ fn parse_smpb(text: &str, media_scale: f64) -> Option<Edit> {
     let mut words = text.split_ascii_whitespace().map(|word| u64::from_str_radix(word, 16).ok());
     let (_, priming, _padding, length) =
         (words.next()??, words.next()??, words.next()??, words.next()??);
-    Some(Edit {
+    let part = Part {
         start_s: priming as f64 / media_scale,
         duration_s: (length > 0).then_some(length as f64 / media_scale),
-        delay_s: 0.0,
-    })
+        pause_s: 0.0,
+    };
+    Some(Edit { parts: vec![part] })
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -225,8 +247,10 @@ mod tests {
 
     const TAG: &str = " 00000000 00000840 000000D4 00000000000766EC 00000000 00000000";
 
-    fn edit(list: Option<(u32, i32)>, media: (u32, u32), tag: &str) -> Option<Edit> {
-        parse_moov(&moov(list, media, tag))[0].edit
+    fn edit(list: Option<(u32, i32)>, media: (u32, u32), tag: &str) -> Option<Part> {
+        let edit = parse_moov(&moov(list, media, tag))[0].edit.clone()?;
+        assert_eq!(edit.parts.len(), 1);
+        Some(edit.parts[0])
     }
 
     fn seconds(units: u32, scale: u32) -> f64 {
@@ -239,11 +263,11 @@ mod tests {
         let exact = seconds(128_413 - 1024, 44_100);
         assert_eq!(
             found,
-            Edit { start_s: seconds(1024, 44_100), duration_s: Some(exact), delay_s: 0.0 }
+            Part { start_s: seconds(1024, 44_100), duration_s: Some(exact), pause_s: 0.0 }
         );
         // A list of less than the whole track is exact as it is.
         let found = edit(Some((1500, 0)), (44_100, 128_413), TAG).unwrap();
-        assert_eq!(found, Edit { start_s: 0.0, duration_s: Some(1.5), delay_s: 0.0 });
+        assert_eq!(found, Part { start_s: 0.0, duration_s: Some(1.5), pause_s: 0.0 });
         let found = edit(Some((0, 1024)), (44_100, 0), TAG).unwrap();
         assert_eq!(found.duration_s, None);
     }
@@ -252,9 +276,43 @@ mod tests {
     fn the_tag_is_read_where_there_is_no_list() {
         let found = edit(None, (44_100, 487_424), TAG).unwrap();
         let (start_s, length_s) = (seconds(2112, 44_100), seconds(485_100, 44_100));
-        assert_eq!(found, Edit { start_s, duration_s: Some(length_s), delay_s: 0.0 });
+        assert_eq!(found, Part { start_s, duration_s: Some(length_s), pause_s: 0.0 });
         for broken in ["", " 00000000 xyz", " 0 0 0", " 0 0 0 fffffffffffffffff"] {
             assert_eq!(edit(None, (44_100, 0), broken), None, "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn lists_of_several_parts_follow_the_track() {
+        let list = |entries: &[(u32, i32)]| {
+            let entry = |&(duration, start): &(u32, i32)| {
+                [&duration.to_be_bytes()[..], &start.to_be_bytes(), &[0, 1, 0, 0]].concat()
+            };
+            let n = (entries.len() as u32).to_be_bytes();
+            let list =
+                [&[0; 4], &n[..], &entries.iter().flat_map(entry).collect::<Vec<_>>()].concat();
+            parse_list(&list, 1000.0, Clock { scale: 16_000.0, duration: 160_000.0 })
+        };
+        let part = |start_s, duration_s, pause_s| Part { start_s, duration_s, pause_s };
+        let edit = list(&[(500, -1), (1000, 1600), (250, -1), (2000, 32_000)]).unwrap();
+        assert_eq!(edit.parts, [part(0.1, Some(1.0), 0.5), part(2.0, Some(2.0), 0.25)]);
+        assert_eq!(edit.total_s(), Some(3.75));
+        let edit = list(&[(1000, 0), (0, 16_000)]).unwrap();
+        assert_eq!((edit.parts[1], edit.total_s()), (part(1.0, None, 0.0), None));
+        // Parts that repeat or go back.
+        assert_eq!(list(&[(1000, 16_000), (1000, 0)]), None);
+        assert_eq!(list(&[(0, 0), (1000, 32_000)]), None);
+        assert_eq!(list(&[(500, -1)]), None);
+    }
+
+    #[test]
+    fn fragments_have_a_length() {
+        let mehd = |body: &[u8]| make(b"mvex", &[&make(b"mehd", &[body])]);
+        for body in
+            [&[0, 0, 0, 0, 0, 0, 0x0B, 0xB8][..], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0B, 0xB8]]
+        {
+            let moov = [moov(None, (44_100, 0), ""), mehd(body)].concat();
+            assert_eq!(parse_moov(&moov)[0].fragments_s, Some(3.0));
         }
     }
 }

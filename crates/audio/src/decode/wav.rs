@@ -12,11 +12,16 @@ use std::io::{BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
 use hound::SampleFormat;
 
 use super::sink::Sink;
+use super::splice::Part;
 use crate::Error;
 
 const MAX_CHUNKS: usize = 4096;
 const UNKNOWN_SIZE: u32 = u32::MAX;
 const BLOCK_FRAMES: usize = 8192;
+/// Sizes from here on are also what streaming writers state, who do not know theirs.
+const MAX_STATED_BYTES: u64 = 0x7FFF_0000;
+/// A file that is shorter by less was not cut: some writers count a header.
+const LEAST_CUT_S: f64 = 0.01;
 
 /// Sample formats, little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +34,14 @@ enum Encoding {
     F64,
     ALaw,
     MuLaw,
+    /// MP2 or MP3, which has a reader of its own.
+    Mpeg,
 }
 
 impl Encoding {
     fn bytes(self) -> usize {
         match self {
-            Self::U8 | Self::ALaw | Self::MuLaw => 1,
+            Self::U8 | Self::ALaw | Self::MuLaw | Self::Mpeg => 1,
             Self::S16 => 2,
             Self::S24 => 3,
             Self::S32 | Self::F32 => 4,
@@ -52,6 +59,7 @@ impl Encoding {
             Self::F64 => "pcm_f64le",
             Self::ALaw => "pcm_alaw",
             Self::MuLaw => "pcm_mulaw",
+            Self::Mpeg => "mp3",
         }
     }
 }
@@ -71,6 +79,15 @@ pub(super) struct Layout {
     data_start: u64,
     /// `None`: to the end of the file.
     data_bytes: Option<u64>,
+}
+
+impl Layout {
+    /// The bytes of MPEG audio, if it is that.
+    pub(super) fn mpeg(&self) -> Option<Part> {
+        let n = self.data_bytes.unwrap_or(u64::MAX);
+        (self.format.encoding == Encoding::Mpeg)
+            .then_some(Part::Source { start: self.data_start, n })
+    }
 }
 
 fn malformed(reason: impl Into<String>) -> Error {
@@ -233,14 +250,49 @@ fn parse_format(body: &[u8]) -> Result<Option<Format>, Error> {
         (3, 8) => Encoding::F64,
         (6, 1) => Encoding::ALaw,
         (7, 1) => Encoding::MuLaw,
+        (0x50 | 0x55, _) => Encoding::Mpeg,
         (1 | 3 | 6 | 7, got) => {
             return Err(malformed(format!(
                 "expected samples of 1 to 4 bytes (floats: 4 or 8), got {got} bytes of format {tag}"
             )));
         }
-        _ => return Ok(None),
+        (tag, _) => {
+            return match foreign_codec(tag) {
+                Some(codec) => Err(Error::UnsupportedCodec {
+                    container: "wav".to_owned(),
+                    codec: codec.to_owned(),
+                }),
+                None => Ok(None),
+            };
+        }
     };
     Ok(Some(Format { encoding, n_channels, sample_rate }))
+}
+
+/// The name of a codec that is not decoded in a WAV file; Microsoft's numbers (`mmreg.h`).
+fn foreign_codec(tag: u16) -> Option<&'static str> {
+    Some(match tag {
+        0x0008 | 0x2001 => "DTS",
+        0x0022 => "TrueSpeech",
+        0x0031 | 0x0032 => "GSM",
+        0x0040 | 0x0045 | 0x0064 | 0x0140 => "G.726",
+        0x0042 | 0x0111 => "G.723.1",
+        0x0065 | 0x028F => "G.722",
+        0x0083 => "G.729",
+        0x0057 => "AMR",
+        0x0058 => "AMR-WB",
+        0x0092 => "AC-3 over S/PDIF",
+        0x00FF | 0x1600 | 0x1602 | 0x1610 | 0x706D => "AAC",
+        0x0130 => "Sipro",
+        0x0160..=0x0164 | 0x000A => "Windows Media Audio",
+        0x0270 => "ATRAC",
+        0x2000 => "AC-3",
+        0x2048 => "Sonic",
+        0x566F..=0x6771 => "Vorbis",
+        0xA109 => "Speex",
+        0xF1AC => "FLAC",
+        _ => return None,
+    })
 }
 
 /// Decodes everything from the start of the data to its end or the file's.
@@ -259,6 +311,7 @@ pub(super) fn decode<S: Read + Seek>(
     sink.total_frames = layout.data_bytes.map(|n| n / frame_bytes as u64);
     source.seek(SeekFrom::Start(layout.data_start)).map_err(read_error)?;
     let mut data = source.take(layout.data_bytes.unwrap_or(u64::MAX));
+    let mut n_read = 0;
     let block_bytes = (BLOCK_FRAMES / n_channels).max(1) * frame_bytes;
     let mut block = vec![0; block_bytes];
     let mut frames = Vec::with_capacity(block_bytes / encoding.bytes());
@@ -267,7 +320,14 @@ pub(super) fn decode<S: Read + Seek>(
         frames.clear();
         to_f32(encoding, &block[..n], &mut frames);
         sink.push(&frames, n_channels, sample_rate)?;
+        n_read += n as u64;
         if n < block_bytes {
+            let n_missing =
+                layout.data_bytes.unwrap_or(0).saturating_sub(n_read) / frame_bytes as u64;
+            let missing_s = n_missing as f64 / f64::from(sample_rate);
+            if layout.data_bytes.is_some_and(|n| n < MAX_STATED_BYTES) && missing_s >= LEAST_CUT_S {
+                (sink.source.is_cut, sink.source.missing_s) = (true, missing_s);
+            }
             return Ok(());
         }
     }
@@ -305,6 +365,8 @@ fn to_f32(encoding: Encoding, bytes: &[u8], out: &mut Vec<f32>) {
         Encoding::F64 => extend(out, bytes, |b| f64::from_le_bytes(b) as f32),
         Encoding::ALaw => extend(out, bytes, |[b]| f32::from(a_law(b)) / 32_768.0),
         Encoding::MuLaw => extend(out, bytes, |[b]| f32::from(mu_law(b)) / 32_768.0),
+        // Not read here.
+        Encoding::Mpeg => {}
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use anyhow::Context;
-use stonechat::audio::{Audio, Decoder};
+use stonechat::audio::{Audio, Decoder, SourceInfo};
 use stonechat::formats::ModelFile;
 use stonechat::whisper::{self, CancelToken, Model, Progress, Timings, Transcriber, Transcript};
 
@@ -52,7 +52,7 @@ struct Signal {
     recording: whisper::Recording<'static>,
     /// Length with silence.
     duration_s: f64,
-    n_bad_packets: u64,
+    source: SourceInfo,
 }
 
 impl Recording {
@@ -297,7 +297,7 @@ impl Batch<'_> {
         on_audio: &mut dyn FnMut(),
     ) -> anyhow::Result<Vec<Signal>> {
         let may_block = input.may_block();
-        let decoder = Decoder::new()
+        let mut decoder = Decoder::new()
             .channels(self.plan.channels)
             .cancelled_by(|| self.is_cancelled())
             .on_progress(|_| {
@@ -305,15 +305,19 @@ impl Batch<'_> {
                     on_audio()
                 }
             });
+        if let Some(number) = self.plan.audio_track {
+            decoder = decoder.track(number);
+        }
         let channels = match input {
             Input::StandardInput => decoder.reader_channels(io::stdin()),
             Input::File { path, .. } => decoder.file_channels(path),
         }?;
         let signal = |audio: Audio| -> anyhow::Result<Signal> {
-            let (duration_s, n_bad_packets) = (audio.duration_s(), audio.source.n_bad_packets);
-            let speech = self.plan.options.find_speech(&audio.samples, n_threads)?;
-            let recording = whisper::Recording::from(audio.samples).with_speech(speech);
-            Ok(Signal { recording: recording.cut_silence()?, duration_s, n_bad_packets })
+            let duration_s = audio.duration_s();
+            let Audio { samples, source, .. } = audio;
+            let speech = self.plan.options.find_speech(&samples, n_threads)?;
+            let recording = whisper::Recording::from(samples).with_speech(speech);
+            Ok(Signal { recording: recording.cut_silence()?, duration_s, source })
         };
         channels.into_iter().map(signal).collect()
     }
@@ -393,10 +397,10 @@ impl Batch<'_> {
     ) -> anyhow::Result<(Transcript, Written)> {
         let task = &self.plan.tasks[index];
         let n_signals = signals.len();
-        if let Some(&Signal { n_bad_packets, duration_s, .. }) = signals.first() {
-            let notes = remarks::signals(self.plan, n_signals, n_bad_packets);
+        if let Some(Signal { source, duration_s, .. }) = signals.first() {
+            let notes = remarks::signals(self.plan, n_signals, source);
             notes.iter().for_each(|note| self.note(task, note));
-            let notes = remarks::clips(&self.plan.options.clip_timestamps, duration_s)?;
+            let notes = remarks::clips(&self.plan.options.clip_timestamps, *duration_s)?;
             notes.iter().for_each(|note| self.note(task, note));
         }
         let mut output = Output::begin(self.plan, task)?;

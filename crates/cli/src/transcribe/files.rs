@@ -15,6 +15,11 @@ pub(super) struct FileArgs {
     /// split transcribes each channel by itself, merges the segments by time and labels them.
     #[arg(long, value_name = "WHICH", default_value = "mix", help_heading = INPUT)]
     pub(super) channels: ChannelsArg,
+    /// Number of the audio track, from 1 [default: the one that the file marks, else the first]
+    ///
+    /// stonechat inspect lists the tracks of a file.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = INPUT)]
+    pub(super) audio_track: Option<u16>,
     /// Transcribe only these START,END pairs (seconds)
     ///
     /// M:SS and H:MM:SS are times, too. The last END may be absent.

@@ -26,6 +26,8 @@ pub(super) struct Plan {
     pub(super) recognizer: Recognizer,
     pub(super) layout: SubtitleLayout,
     pub(super) channels: Channels,
+    /// Number of the audio track, if one was given.
+    pub(super) audio_track: Option<usize>,
     pub(super) options: Options,
     pub(super) jobs: usize,
     pub(super) records: Records,
@@ -64,7 +66,9 @@ impl Plan {
         args.compute.check()?;
         let options = options(args).map_err(WrongValue::from_error)?;
         let jobs = args.jobs;
-        let FileArgs { overwrite, ref summary, no_progress, channels, .. } = args.files;
+        let FileArgs { overwrite, ref summary, no_progress, channels, audio_track, .. } =
+            args.files;
+        let track = audio_track.map(|number| format!(" track {number}")).unwrap_or_default();
         let wrong = || WrongValue(format!("jobs: expected 1 to {MAX_THREADS}, got {jobs}"));
         ensure!((1..=MAX_THREADS).contains(&jobs), wrong());
         let mut inputs = Inputs::find(&args.audio)?;
@@ -88,7 +92,7 @@ impl Plan {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             model: FileIdentity::of_model(recognizer.path()),
             options: format!(
-                "{options:?} {:?} {:?} {:?}",
+                "{options:?} {:?} {:?} {:?}{track}",
                 args.speech.layout(),
                 channels.0,
                 recognizer.kv_dtype()
@@ -103,6 +107,7 @@ impl Plan {
             recognizer,
             layout: args.speech.layout(),
             channels: channels.0,
+            audio_track: audio_track.map(usize::from),
             options,
             jobs,
             records,

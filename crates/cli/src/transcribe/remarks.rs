@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::ensure;
-use stonechat::audio::Channels;
+use stonechat::audio::{Channels, SourceInfo};
 use stonechat::whisper::{Language, Segment, Transcript};
 
 use super::plan::Plan;
@@ -43,18 +43,49 @@ pub(super) fn detected(language: Language, probability: f32) -> String {
     format!("detected language: {} ({}, {percent:.0}%)", language.name, language.code)
 }
 
-/// Notes on the signals of a recording: damage, and channels that it does not have.
-pub(super) fn signals(plan: &Plan, n_signals: usize, n_bad_packets: u64) -> Vec<String> {
+/// Notes on the signals of a recording: tracks, damage, and channels that it does not have.
+pub(super) fn signals(plan: &Plan, n_signals: usize, source: &SourceInfo) -> Vec<String> {
     let mut notes = Vec::new();
-    if n_bad_packets > 0 {
-        notes.push(format!("{n_bad_packets} damaged packets were skipped"));
+    if plan.verbose {
+        notes.extend(origin(source));
     }
+    notes.extend(damage(source));
     if plan.channels == Channels::Each && n_signals == 1 {
         notes.push(
             "one channel: --channels split has no effect, no speaker is told apart".to_owned(),
         );
     }
     notes
+}
+
+/// Notes on the track that was decoded and on the program that decoded it.
+fn origin(source: &SourceInfo) -> Vec<String> {
+    let n_tracks = source.tracks.len();
+    let tracks = source.tracks.join("; ");
+    let track = (source.track > 0).then(|| {
+        format!(
+            "audio track {} of {n_tracks} ({tracks}); --audio-track N takes another",
+            source.track
+        )
+    });
+    let ffmpeg = source.is_through_ffmpeg.then(|| {
+        let SourceInfo { container, codec, .. } = source;
+        format!("decoded by the installed ffmpeg ({container}, {codec})")
+    });
+    track.into_iter().chain(ffmpeg).collect()
+}
+
+/// The note on sound that is missing.
+pub(crate) fn damage(source: &SourceInfo) -> Option<String> {
+    let SourceInfo { missing_s, is_cut, n_bad_packets, .. } = *source;
+    let seconds = format!("{missing_s:.1} s");
+    match (is_cut, missing_s >= 0.05) {
+        (true, true) => Some(format!("the file was cut short or damaged, {seconds} are missing")),
+        (true, false) => Some("the file was cut short, its end is missing".to_owned()),
+        (false, true) => Some(format!("damaged: {seconds} are missing, silence in their place")),
+        (false, false) => (n_bad_packets > 0)
+            .then(|| format!("damaged: {n_bad_packets} packets could not be decoded")),
+    }
 }
 
 /// Checks that clips lie within a recording of `duration_s`; returns notes about those that do not.

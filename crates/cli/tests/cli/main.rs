@@ -15,6 +15,7 @@ mod language_models;
 mod listen;
 mod log;
 mod many_files;
+mod media;
 mod mock_hub;
 mod model_files;
 mod run;
