@@ -287,7 +287,7 @@ impl<'a> Decoder<'a> {
         let result = decode_source(source, state, track, &mut sink);
         #[cfg(not(target_arch = "wasm32"))]
         let result = match (result, path) {
-            (Err(error), Some(path)) => match ffmpeg::wanted(&error) {
+            (Err(error), Some(path)) => match ffmpeg::foreign(&error) {
                 Some(wanted) if track != Some(0) => {
                     ffmpeg::decode(&path, track, &wanted, &mut sink)
                 }

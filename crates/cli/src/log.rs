@@ -1,6 +1,8 @@
 //! `--log`, `--log-file` and `--log-format`: log events of this program and its libraries.
 
 mod json;
+#[cfg(feature = "server")]
+pub(crate) mod reopen;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -74,16 +76,6 @@ impl Write for &Appended {
     fn flush(&mut self) -> io::Result<()> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).flush()
     }
-}
-
-/// Opens the log file again, which may have been moved away; without one there is nothing to do.
-#[cfg(feature = "server")]
-pub(super) fn reopen() -> anyhow::Result<()> {
-    if let Some(log) = FILE.get() {
-        let file = Appended::open(&log.path)?;
-        *log.file.lock().unwrap_or_else(PoisonError::into_inner) = file;
-    }
-    Ok(())
 }
 
 /// Whether log lines go to standard error, where a progress bar would be drawn over them.

@@ -18,12 +18,12 @@ const MAX_MESSAGE_BYTES: u64 = 64 << 10;
 
 /// What `ffmpeg` is for.
 #[derive(Debug, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct ForeignInput {
     container: String,
     codec: Option<String>,
 }
 
-impl Wanted {
+impl ForeignInput {
     fn name(&self) -> String {
         match &self.codec {
             Some(codec) => format!("{codec} in {}", self.container),
@@ -33,13 +33,13 @@ impl Wanted {
 }
 
 /// What `ffmpeg` is for, from the error that names it.
-pub(super) fn wanted(error: &Error) -> Option<Wanted> {
+pub(super) fn foreign(error: &Error) -> Option<ForeignInput> {
     match error {
         Error::UnsupportedContainer { container } => {
-            Some(Wanted { container: (*container).to_owned(), codec: None })
+            Some(ForeignInput { container: (*container).to_owned(), codec: None })
         }
         Error::UnsupportedCodec { container, codec } => {
-            Some(Wanted { container: container.clone(), codec: Some(codec.clone()) })
+            Some(ForeignInput { container: container.clone(), codec: Some(codec.clone()) })
         }
         _ => None,
     }
@@ -49,10 +49,10 @@ pub(super) fn wanted(error: &Error) -> Option<Wanted> {
 pub(super) fn decode(
     path: &Path,
     track: Option<usize>,
-    wanted: &Wanted,
+    foreign: &ForeignInput,
     sink: &mut Sink<'_>,
 ) -> Result<(), Error> {
-    let what = wanted.name();
+    let what = foreign.name();
     // The track that was chosen, where another reader lists them.
     let track = track.or(Some(sink.source.track).filter(|&number| number > 0));
     let mut child = match start(path, track) {
@@ -88,8 +88,8 @@ pub(super) fn decode(
         };
         return Err(Error::Ffmpeg { what, reason });
     }
-    sink.source.container.clone_from(&wanted.container);
-    wanted.codec.as_deref().unwrap_or("unknown codec").clone_into(&mut sink.source.codec);
+    sink.source.container.clone_from(&foreign.container);
+    foreign.codec.as_deref().unwrap_or("unknown codec").clone_into(&mut sink.source.codec);
     sink.source.is_through_ffmpeg = true;
     sink.source.is_cut = !status.is_ok_and(|status| status.success());
     Ok(())
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(last_line(&b""[..]), "");
         let codec =
             Error::UnsupportedCodec { container: "mkv".to_owned(), codec: "AC-3".to_owned() };
-        assert_eq!(wanted(&codec).unwrap().name(), "AC-3 in mkv");
-        assert_eq!(wanted(&Error::NotAudio { got: "text".to_owned() }), None);
+        assert_eq!(foreign(&codec).unwrap().name(), "AC-3 in mkv");
+        assert_eq!(foreign(&Error::NotAudio { got: "text".to_owned() }), None);
     }
 }

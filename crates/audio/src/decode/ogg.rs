@@ -32,7 +32,7 @@ pub(super) fn has_long_comment<S: Read + Seek>(source: &mut S, head: &[u8]) -> R
 }
 
 /// A logical stream whose comment header has not ended.
-struct Waiting {
+struct OpenHeaders {
     serial: [u8; 4],
     /// An empty comment header.
     comment: &'static [u8],
@@ -42,7 +42,7 @@ struct Waiting {
 /// Ogg pages without long comment headers.
 pub(super) struct ShortComments<S> {
     source: S,
-    waiting: Vec<Waiting>,
+    open: Vec<OpenHeaders>,
     /// The bytes of a page that go out, from `at`.
     page: Vec<u8>,
     at: usize,
@@ -52,7 +52,7 @@ pub(super) struct ShortComments<S> {
 
 impl<S: Read> ShortComments<S> {
     pub(super) fn new(source: S) -> Self {
-        Self { source, waiting: Vec::new(), page: Vec::new(), at: 0, is_raw: false }
+        Self { source, open: Vec::new(), page: Vec::new(), at: 0, is_raw: false }
     }
 
     /// Reads the next page that is kept into `page`; what is none is there as it is.
@@ -91,31 +91,31 @@ impl<S: Read> ShortComments<S> {
                 [1, b'v', b'o', b'r', b'b', b'i', b's', ..] => b"\x03vorbis\0\0\0\0\0\0\0\0\x01",
                 _ => return true,
             };
-            self.waiting.retain(|waiting| waiting.serial != serial);
-            self.waiting.push(Waiting { serial, comment, is_dropping: false });
+            self.open.retain(|open| open.serial != serial);
+            self.open.push(OpenHeaders { serial, comment, is_dropping: false });
             return true;
         }
-        let Some(index) = self.waiting.iter().position(|waiting| waiting.serial == serial) else {
+        let Some(index) = self.open.iter().position(|open| open.serial == serial) else {
             return true;
         };
         let end = lacing.iter().position(|&n| n < 255);
-        let waiting = &mut self.waiting[index];
+        let open = &mut self.open[index];
         match end {
-            None if n_lacing == 255 || waiting.is_dropping => {
-                waiting.is_dropping = true;
+            None if n_lacing == 255 || open.is_dropping => {
+                open.is_dropping = true;
                 false
             }
-            Some(end) if waiting.is_dropping => {
+            Some(end) if open.is_dropping => {
                 let n_dropped: usize = lacing[..=end].iter().map(|&n| usize::from(n)).sum();
                 let rest = body.get(n_dropped..).unwrap_or_default();
-                let lacing = [&[waiting.comment.len() as u8], &lacing[end + 1..]].concat();
-                let body = [waiting.comment, rest].concat();
+                let lacing = [&[open.comment.len() as u8], &lacing[end + 1..]].concat();
+                let body = [open.comment, rest].concat();
                 self.page = rewritten(&page[..HEAD_BYTES], &lacing, &body);
-                self.waiting.swap_remove(index);
+                self.open.swap_remove(index);
                 true
             }
             _ => {
-                self.waiting.swap_remove(index);
+                self.open.swap_remove(index);
                 true
             }
         }

@@ -39,7 +39,7 @@ impl Hangups {
             self.next().await;
             notify("RELOADING=1");
             let reloaded = [
-                log::reopen(),
+                log::reopen::reopen(),
                 api_keys(&args.network).and_then(|keys| Ok(state.set_api_keys(&keys)?)),
                 state.reload_tls().map_err(Into::into),
             ];
