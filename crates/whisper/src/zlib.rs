@@ -194,7 +194,7 @@ fn add_block(at: u64, symbols: &[Symbol], is_last: bool) -> u64 {
             }
             Symbol::Match { length, distance } => {
                 let ((length_code, length_extra), (distance_code, distance_extra)) =
-                    (self::length_code(length), self::distance_code(distance));
+                    (length_code(length), distance_code(distance));
                 literals[FIRST_LENGTH + length_code] += 1;
                 distances[distance_code] += 1;
                 extra += length_extra + distance_extra;
