@@ -7,7 +7,7 @@ use stonechat_audio::SpeechMap;
 
 use crate::error::Error;
 use crate::model::Model;
-use crate::options::Options;
+use crate::options::{Options, VadMode};
 use crate::times::{samples, seconds};
 use crate::transcript::Segment;
 use crate::{HOP_LENGTH, chunking};
@@ -124,7 +124,7 @@ impl<'a> AudioSource<'a> {
     }
 }
 
-/// Samples and chunks of a recording: the clips, else the speech, else all of it; cut if there is a batch size.
+/// Samples and chunks of a recording: the speech, of the clips if there are any, else the clips, else all of it; cut if there is a batch size.
 pub(crate) fn select<'a>(
     model: &Model,
     recording: Recording<'a>,
@@ -132,14 +132,22 @@ pub(crate) fn select<'a>(
 ) -> Result<(AudioSource<'a>, Vec<Range<usize>>), Error> {
     let Recording { samples, speech } = recording;
     let (mut audio, mut chunks);
-    if options.clip_timestamps.is_empty() {
+    let speech = match speech {
+        Speech::Detect if options.needs_vad() => {
+            Speech::Found(options.find_speech_with(model.vad()?, &samples)?)
+        }
+        speech => speech,
+    };
+    if options.clip_timestamps.is_empty() || options.vad == VadMode::On {
         audio = match speech {
-            Speech::Found(Some(speech)) => AudioSource::speech(samples, speech)?,
-            Speech::Cut(map) => AudioSource { samples, map: Some(map), is_batched: false },
-            Speech::Detect if options.needs_speech(samples.len()) => {
-                let speech = model.vad()?.detect(&samples, &options.vad_options)?;
+            Speech::Found(Some(mut speech)) => {
+                if !options.clip_timestamps.is_empty() {
+                    check_ranges(&speech, samples.len())?;
+                    speech = chunking::within(&speech, &options.clips(samples.len()));
+                }
                 AudioSource::speech(samples, speech)?
             }
+            Speech::Cut(map) => AudioSource { samples, map: Some(map), is_batched: false },
             Speech::Found(None) | Speech::Detect => AudioSource::whole(samples),
         };
         let n_samples = audio.samples.len();

@@ -20,9 +20,12 @@ const MAX_WINDOWS: usize = 4;
 /// Samples whose energy is compared to find a quiet place: a pause between sentences, not words.
 const QUIET_SAMPLES: usize = SAMPLE_RATE / 2;
 
+/// Share of the threshold of speech that no step of a short recording reaches in which nobody speaks.
+const FAINT: f32 = 0.4;
+
 impl Options {
-    /// Detects the sample ranges of 16 kHz mono `samples` that hold speech; `None` if voice activity
-    /// detection is off or clips are given. Uses `n_threads` threads, 0 for one per physical core.
+    /// Detects the sample ranges of 16 kHz mono `samples` that hold speech, within the clips if there are any; `None` if all
+    /// is to be transcribed. Uses `n_threads` threads, 0 for one per physical core.
     ///
     /// # Errors
     /// If an option is out of its range or threads cannot be started.
@@ -31,20 +34,37 @@ impl Options {
         samples: &[f32],
         n_threads: usize,
     ) -> Result<Option<Vec<Range<usize>>>, Error> {
-        if !self.needs_speech(samples.len()) {
+        if !self.needs_vad() {
             return Ok(None);
         }
-        Ok(Some(Vad::with_threads(n_threads)?.detect(samples, &self.vad_options)?))
+        self.find_speech_with(&Vad::with_threads(n_threads)?, samples)
     }
 
-    /// Whether only the speech of a recording of `n_samples` is transcribed.
-    pub(crate) fn needs_speech(&self, n_samples: usize) -> bool {
-        let is_on = match self.vad {
+    /// Whether [`find_speech_with`](Self::find_speech_with) detects anything.
+    pub(crate) fn needs_vad(&self) -> bool {
+        match self.vad {
             VadMode::Off => false,
             VadMode::On => true,
-            VadMode::Auto => n_samples > WINDOW_SAMPLES,
-        };
-        is_on && self.clip_timestamps.is_empty()
+            VadMode::Auto => self.clip_timestamps.is_empty(),
+        }
+    }
+
+    /// As [`find_speech`](Self::find_speech), with the network `vad`.
+    pub(crate) fn find_speech_with(
+        &self,
+        vad: &Vad,
+        samples: &[f32],
+    ) -> Result<Option<Vec<Range<usize>>>, Error> {
+        self.vad_options.validate()?;
+        if self.vad == VadMode::Auto && samples.len() <= WINDOW_SAMPLES {
+            let is_faint = |&p: &f32| p < self.vad_options.threshold * FAINT;
+            return Ok(vad.probabilities(samples).iter().all(is_faint).then(Vec::new));
+        }
+        let speech = vad.detect(samples, &self.vad_options)?;
+        if self.clip_timestamps.is_empty() {
+            return Ok(Some(speech));
+        }
+        Ok(Some(within(&speech, &self.clips(samples.len()))))
     }
 
     /// Sample ranges of the clips, within a recording of `n_samples`.
@@ -54,6 +74,15 @@ impl Options {
         let clips = self.clip_timestamps.chunks(2).map(clip);
         clips.filter(|clip| !clip.is_empty()).collect()
     }
+}
+
+/// Parts of the ranges `speech` in `clips`; both are ascending and disjoint.
+pub(crate) fn within(speech: &[Range<usize>], clips: &[Range<usize>]) -> Vec<Range<usize>> {
+    let part = |clip: &Range<usize>, range: &Range<usize>| {
+        range.start.max(clip.start)..range.end.min(clip.end)
+    };
+    let parts = clips.iter().flat_map(|clip| speech.iter().map(move |range| part(clip, range)));
+    parts.filter(|part| !part.is_empty()).collect()
 }
 
 /// Cuts the sample range `range` into chunks of about equal length, to decode `n_windows` at a time.
@@ -81,7 +110,7 @@ pub(crate) fn cut(samples: &[f32], range: Range<usize>, n_windows: usize) -> Vec
 }
 
 /// Middle of the [`QUIET_SAMPLES`] samples in `range` with the least energy.
-fn quietest(samples: &[f32], range: Range<usize>) -> usize {
+pub(crate) fn quietest(samples: &[f32], range: Range<usize>) -> usize {
     let places =
         range.clone().step_by(QUIET_SAMPLES / 2).take_while(|at| at + QUIET_SAMPLES <= range.end);
     let places: Vec<usize> = places.collect();
@@ -113,9 +142,54 @@ fn energies(samples: &[f32], places: &[usize]) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{QUIET_SAMPLES, cut, energies};
+    use stonechat_audio::decode_file;
+
+    use super::{QUIET_SAMPLES, cut, energies, within};
     use crate::SAMPLE_RATE;
-    use crate::options::Options;
+    use crate::options::{Options, VadMode};
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one range is a case")]
+    fn speech_is_that_of_the_clips() {
+        let speech = [10..20, 30..40, 50..60];
+        assert_eq!(within(&speech, &[15..35, 40..55]), [15..20, 30..35, 50..55]);
+        assert_eq!(within(&speech, &[0..100]), speech);
+        assert_eq!(within(&speech, &[20..30, 60..70]), [0..0; 0]);
+        assert_eq!(within(&[0..100], &[5..6]), [5..6]);
+    }
+
+    /// A clip of speech, a clip of none, and the modes of detection.
+    #[test]
+    fn detection_honours_clips_and_tells_short_silence() {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/audio/quick_brown_fox.wav");
+        let spoken = decode_file(path).unwrap().samples;
+        let speech = |vad, clips: &[f64], samples: &[f32]| {
+            let options = Options { vad, clip_timestamps: clips.to_vec(), ..Options::default() };
+            options.find_speech(samples, 1).unwrap()
+        };
+        let part = speech(VadMode::On, &[1.0, 2.0], &spoken).unwrap();
+        assert!(!part.is_empty(), "speech of a clip");
+        assert!(part.iter().all(|r| SAMPLE_RATE <= r.start && r.end <= 2 * SAMPLE_RATE));
+        assert_eq!(speech(VadMode::Auto, &[1.0, 2.0], &spoken), None);
+        assert_eq!(speech(VadMode::Auto, &[], &spoken), None, "short speech is not cut");
+        assert_eq!(speech(VadMode::Off, &[], &vec![0.0; 400]), None);
+        let mut seed = 1u32;
+        let mut noise = |level: f32| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            level * ((seed >> 8) as f32 / (1 << 23) as f32 - 1.0)
+        };
+        let n = 20 * SAMPLE_RATE;
+        for (name, samples) in [
+            ("zeros", vec![0.0; 400]),
+            ("noise", (0..n).map(|_| noise(0.002)).collect()),
+            ("hum", (0..n).map(|i| 0.1 * (i as f32 * 0.0196).sin()).collect()),
+            ("offset", vec![0.2; n]),
+            ("clicks", (0..n).map(|i| if i % 16_000 == 0 { 0.5 } else { 0.0 }).collect()),
+        ] {
+            assert_eq!(speech(VadMode::Auto, &[], &samples), Some(Vec::new()), "{name}");
+        }
+    }
 
     #[test]
     fn cuts_are_made_in_pauses() {

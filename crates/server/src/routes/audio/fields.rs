@@ -245,8 +245,10 @@ impl Fields {
                 return Err(ApiError::field("chunking_strategy[type]", "`server_vad`", got));
             }
         };
-        if self.vad_filter.unwrap_or(is_on) {
-            options.vad = VadMode::On;
+        match self.vad_filter {
+            Some(false) => options.vad = VadMode::Off,
+            None if !is_on => {}
+            Some(true) | None => options.vad = VadMode::On,
         }
         let vad_options = &mut options.vad_options;
         vad_options.threshold = vad.threshold.unwrap_or(vad_options.threshold);
