@@ -208,13 +208,10 @@ fn add_block(at: u64, symbols: &[Symbol], is_last: bool) -> u64 {
     let total = |counts: &[u32], lengths: &[u8]| -> u64 {
         counts.iter().zip(lengths).map(|(&n, &bits)| u64::from(n) * u64::from(bits)).sum()
     };
-    let dynamic_bits = header
-        + extra
-        + total(&literals, &literal_lengths)
-        + total(&distances, &distance_lengths);
-    let fixed_bits = extra
-        + total(&literals, &fixed_literal_lengths())
-        + total(&distances, &[5; N_DISTANCES]);
+    let dynamic_bits =
+        header + extra + total(&literals, &literal_lengths) + total(&distances, &distance_lengths);
+    let fixed_bits =
+        extra + total(&literals, &fixed_literal_lengths()) + total(&distances, &[5; N_DISTANCES]);
     // Whole bytes are compared, with the three bits of the block's header.
     let dynamic_bytes = (dynamic_bits + 3).div_ceil(8);
     let fixed_bytes = (fixed_bits + 3).div_ceil(8);
@@ -452,8 +449,7 @@ mod tests {
     /// Counts that grow as Fibonacci's numbers give the deepest tree, past the longest code.
     #[test]
     fn codes_are_limited_in_length_as_by_zlib() {
-        let counts =
-            [1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597, 2584];
+        let counts = [1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597, 2584];
         let letters = counts.iter().zip(b'a'..);
         let mut bytes: Vec<u8> =
             letters.flat_map(|(&n, letter)| std::iter::repeat_n(letter, n)).collect();
