@@ -11,11 +11,14 @@
 //!
 //! Source: openai/whisper `transcribe.py`.
 
+mod unheard;
+
 use std::ops::Range;
 
 use stonechat_audio::vad::STEP;
 use stonechat_audio::{Mel, Vad, VadOptions};
 use stonechat_text::Tokenizer;
+use unicode_general_category::{GeneralCategory, get_general_category};
 
 use crate::prompt::History;
 use crate::search::FinishReason;
@@ -32,6 +35,9 @@ const TAIL_SAMPLES: usize = 10 * SAMPLE_RATE;
 /// Frames by which the last timestamp may precede the end of speech: timestamps tend to be early.
 const MAX_EARLY_FRAMES: usize = 100;
 
+/// Most tokens of a character: one per byte.
+const MAX_CHAR_TOKENS: usize = 4;
+
 /// One chunk of a recording.
 #[derive(Debug)]
 pub(crate) struct Chunk {
@@ -47,6 +53,10 @@ pub(crate) struct Chunk {
     is_batched: bool,
     /// End of the last speech of a batched chunk, in frames.
     speech_end: Option<usize>,
+    /// Whether the samples are nothing but speech.
+    is_speech: bool,
+    /// Frames at which windows were cut whose text left speech out; the last is the end of the current window.
+    cuts: Vec<usize>,
     /// End of the last segment or word, in seconds of the audio source.
     pub(crate) last_speech: f64,
     /// Earlier text for the prompt of the current window.
@@ -66,6 +76,8 @@ impl Chunk {
             n_frames,
             is_batched,
             speech_end: None,
+            is_speech: false,
+            cuts: Vec::new(),
             seek: 0,
             last_speech,
             history: History::default(),
@@ -80,9 +92,16 @@ impl Chunk {
         self
     }
 
+    /// Sets whether the samples are nothing but speech; see [`hear_all`](Self::hear_all).
+    #[must_use]
+    pub(crate) fn with_speech_only(mut self, is_speech: bool) -> Self {
+        self.is_speech = is_speech;
+        self
+    }
+
     /// Earliest timestamp token that may end the text of the current window; `None` if any may.
     pub(crate) fn min_end_timestamp(&self, special: &SpecialTokens) -> Option<u32> {
-        let end = self.speech_end.filter(|_| self.remaining_frames() <= WINDOW_FRAMES)?;
+        let end = self.speech_end.filter(|_| self.remaining_frames() == self.window_frames())?;
         let steps = end.saturating_sub(self.seek + MAX_EARLY_FRAMES) / FRAMES_PER_POSITION;
         Some(special.timestamp_begin + steps as u32)
     }
@@ -123,7 +142,8 @@ impl Chunk {
 
     /// Frames of the current window without padding.
     pub(crate) fn window_frames(&self) -> usize {
-        WINDOW_FRAMES.min(self.n_frames - self.seek)
+        let end = self.cuts.last().map_or(self.n_frames, |&cut| cut.min(self.n_frames));
+        WINDOW_FRAMES.min(end - self.seek)
     }
 
     /// Frames from the start of the current window to the end of the chunk.
@@ -139,13 +159,23 @@ impl Chunk {
         let mut window = self.mel.window(self.seek, WINDOW_FRAMES);
         if !self.is_batched {
             window[n_values..].fill(0.0);
+        } else if !self.cuts.is_empty() {
+            let silence = &self.mel.data[self.mel.data.len() - self.mel.n_mels..];
+            window[n_values..]
+                .chunks_mut(silence.len())
+                .for_each(|frame| frame.copy_from_slice(silence));
         }
         window
     }
 
     /// Skips the current window, which holds no speech.
     pub(crate) fn skip_window(&mut self) {
-        self.seek += self.window_frames();
+        self.advance(self.window_frames());
+    }
+
+    fn advance(&mut self, n_frames: usize) {
+        self.seek += n_frames;
+        self.cuts.retain(|&cut| cut > self.seek);
     }
 
     /// Splits the tokens of the current window into segments at pairs of timestamps.
@@ -217,7 +247,6 @@ impl Chunk {
         tokenizer: &Tokenizer,
     ) -> Segment {
         let tokens = &result.tokens[range.clone()];
-        let token_text = |&token: &u32| tokenizer.decode_with_special(&[token]);
         let probability = |&logprob: &f32| f64::from(logprob).exp();
         Segment {
             id: 0,
@@ -226,7 +255,7 @@ impl Chunk {
             end: self.window_start_seconds() + end,
             text: tokenizer.decode(tokens),
             tokens: tokens.to_vec(),
-            token_texts: tokens.iter().map(token_text).collect(),
+            token_texts: token_texts(tokens, tokenizer),
             token_probabilities: result.logprobs[range].iter().map(probability).collect(),
             token_times: Vec::new(),
             temperature: result.temperature,
@@ -243,7 +272,7 @@ impl Chunk {
         // Timestamps in the padding of a window lie past the end of the chunk.
         let limit = seconds(self.range.end);
         for mut segment in new.segments {
-            if segment.start >= segment.end || segment.text.trim().is_empty() {
+            if segment.start >= segment.end || has_no_word(&segment.text) {
                 continue;
             }
             segment.id = self.segments.len();
@@ -251,7 +280,7 @@ impl Chunk {
             segment.end = hundredths(segment.end.min(limit));
             self.segments.push(segment);
         }
-        self.seek += new.advance;
+        self.advance(new.advance);
     }
 }
 
@@ -262,6 +291,42 @@ pub(crate) fn find_speech_end(samples: &[f32], vad: &Vad, options: &VadOptions) 
     let probabilities = vad.probabilities(&samples[tail..]);
     let last = probabilities.iter().rposition(|&p| p >= options.threshold);
     last.map(|step| (tail + (step + 1) * STEP).min(samples.len()) / HOP_LENGTH)
+}
+
+/// Whether a text is nothing but dots and other marks of punctuation, as the model gives of noise.
+fn has_no_word(text: &str) -> bool {
+    use GeneralCategory::{
+        ClosePunctuation, ConnectorPunctuation, DashPunctuation, FinalPunctuation,
+        InitialPunctuation, OpenPunctuation, OtherPunctuation,
+    };
+    text.chars().all(|c| {
+        let is_mark = matches!(
+            get_general_category(c),
+            ClosePunctuation
+                | ConnectorPunctuation
+                | DashPunctuation
+                | FinalPunctuation
+                | InitialPunctuation
+                | OpenPunctuation
+                | OtherPunctuation
+        );
+        is_mark || c.is_whitespace()
+    })
+}
+
+/// Texts of tokens: one that ends amid a character has none, and the one that completes the character has all of it.
+fn token_texts(tokens: &[u32], tokenizer: &Tokenizer) -> Vec<String> {
+    let mut first = 0;
+    let mut texts = Vec::with_capacity(tokens.len());
+    for end in 1..=tokens.len() {
+        let text = tokenizer.decode_with_special(&tokens[first..end]);
+        let is_split = text.ends_with(char::REPLACEMENT_CHARACTER)
+            && end < tokens.len()
+            && end - first < MAX_CHAR_TOKENS;
+        texts.push(if is_split { String::new() } else { text });
+        first = if is_split { first } else { end };
+    }
+    texts
 }
 
 /// Segments of one window.

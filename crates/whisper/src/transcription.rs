@@ -425,7 +425,9 @@ impl<'a> Transcription<'a> {
             Some(mel) => (mel, speech_end()),
             None => self.model.mel_beside(samples, WINDOW_SAMPLES, speech_end),
         };
-        let chunk = Chunk::new(range, mel, self.audio.is_batched).with_speech_end(speech_end);
+        let chunk = Chunk::new(range, mel, self.audio.is_batched)
+            .with_speech_end(speech_end)
+            .with_speech_only(self.audio.map.is_some());
         timings.mel += started.elapsed();
         Ok(chunk)
     }
@@ -488,6 +490,7 @@ impl<'a> Transcription<'a> {
                 } else {
                     let (special, tokenizer) = (self.model.special(), self.model.tokenizer());
                     let new = chunk.split_segments(&decoded.result, special, tokenizer);
+                    let Some(new) = chunk.hear_all(new, &self.audio.samples) else { return Ok(()) };
                     let DecodedWindow { temperature, has_failed, .. } = decoded;
                     let tokens = new.segments.iter().flat_map(|segment| &segment.tokens);
                     let text = tokens.copied().filter(|&token| token < special.eot).collect();

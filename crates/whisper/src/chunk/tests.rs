@@ -292,3 +292,102 @@ fn only_the_samples_of_the_window_decide_on_silence() {
     // A window that begins at or after the end.
     assert!(is_silent(6, 3) && is_silent(9, 3));
 }
+
+/// A chunk of 60 s of speech with a pause at 16 to 17 s, and its samples.
+fn spoken_chunk() -> (Chunk, Vec<f32>) {
+    let mut samples = vec![0.0; START];
+    samples.extend(tone(6000));
+    samples[START + 16 * SAMPLE_RATE..START + 17 * SAMPLE_RATE].fill(0.0);
+    (chunk(6000, false).with_speech_only(true), samples)
+}
+
+/// Segments of a window that starts at `offset` seconds, as their ends and bytes of text.
+fn heard(offset: f64, spans: &[(f64, usize)], advance: usize) -> WindowSegments {
+    let mut start = offset;
+    let segment = |&(end, n_bytes): &(f64, usize)| {
+        let text = "a".repeat(n_bytes);
+        let segment = Segment { start, end: offset + end, text, ..Segment::default() };
+        start = offset + end;
+        segment
+    };
+    WindowSegments { segments: spans.iter().map(segment).collect(), advance, is_open: false }
+}
+
+#[test]
+fn a_window_starts_again_where_its_text_leaves_speech_out() {
+    for (spans, advance, n_kept, expected) in [
+        // Enough text, a slow speaker, pauses.
+        (&[(10.0, 140), (30.0, 280)][..], 3000, 2, 3000),
+        (&[(10.0, 50), (30.0, 90)], 3000, 2, 3000),
+        (&[(10.0, 140), (27.5, 280)], 3000, 2, 3000),
+        (&[(10.0, 140), (12.9, 2), (30.0, 200)], 3000, 3, 3000),
+        // An open window: what follows is that of the next.
+        (&[(10.0, 140)], 1000, 1, 1000),
+        // The model ended after a sentence.
+        (&[(10.0, 140)], 3000, 1, 1000),
+        // A few words all of the time, then a segment that was made up or not.
+        (&[(10.0, 140), (30.0, 20)], 3000, 1, 1000),
+        (&[(10.0, 140), (25.0, 20), (30.0, 60)], 3000, 1, 1000),
+    ] {
+        let (mut chunk, samples) = spoken_chunk();
+        let new = chunk.hear_all(heard(1.0, spans, advance), &samples).unwrap();
+        assert_eq!((new.segments.len(), new.advance), (n_kept, expected), "{spans:?}");
+        let mut whole = self::chunk(6000, false);
+        let new = whole.hear_all(heard(1.0, spans, advance), &samples).unwrap();
+        assert_eq!((new.segments.len(), new.advance), (spans.len(), advance), "not only speech");
+    }
+}
+
+#[test]
+fn a_window_of_too_little_text_is_cut_in_a_pause() {
+    let (mut chunk, samples) = spoken_chunk();
+    assert!(chunk.hear_all(heard(1.0, &[(30.0, 20)], 3000), &samples).is_none());
+    let cut = chunk.window_frames();
+    assert!((1600..1700).contains(&cut), "{cut}");
+    assert!(chunk.window_mel()[2 * cut..].iter().all(|&value| value == 0.0));
+    assert_eq!(chunk.min_end_timestamp(&special()), None);
+    // The first part is heard; the second starts there and is as long as a window may be.
+    let new = chunk.hear_all(heard(1.0, &[(16.0, 200)], cut), &samples).unwrap();
+    chunk.push_segments(new);
+    assert_eq!((chunk.seek, chunk.window_frames()), (cut, 3000));
+    // Parts are cut again until they are short, and then end.
+    let mut n_cuts = 0;
+    while chunk.hear_all(heard(0.0, &[], chunk.window_frames()), &samples).is_none() {
+        n_cuts += 1;
+    }
+    assert!((2..5).contains(&n_cuts) && chunk.window_frames() < 800, "{n_cuts}");
+}
+
+#[test]
+fn punctuation_alone_is_no_text() {
+    for (text, expected) in [
+        (" . . . . . . . . .", true),
+        (" ...", true),
+        ("。、", true),
+        (" -", true),
+        ("", true),
+        (" No.", false),
+        (" ♪", false),
+        (" 5", false),
+        ("はい。", false),
+    ] {
+        assert_eq!(has_no_word(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn split_characters_belong_to_the_token_that_completes_them() {
+    let bytes: Vec<[u8; 1]> = (0..=255).map(|byte| [byte]).collect();
+    let tokenizer = Tokenizer::from_ranked(&bytes).unwrap();
+    let texts = |bytes: &[u8]| {
+        let tokens: Vec<u32> = bytes.iter().map(|&byte| byte.into()).collect();
+        token_texts(&tokens, &tokenizer)
+    };
+    let text = "aö謝🦜b";
+    let split = texts(text.as_bytes());
+    assert_eq!(split, ["a", "", "ö", "", "", "謝", "", "", "", "🦜", "b"]);
+    assert_eq!(split.concat(), text);
+    // A character that no token completes stays a mark of that.
+    assert_eq!(texts(&"謝".as_bytes()[..2]), ["", "\u{fffd}"]);
+    assert_eq!(texts(&[]), [""; 0]);
+}
