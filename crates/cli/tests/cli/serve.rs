@@ -283,7 +283,7 @@ fn flags_of_llama_server_are_accepted_or_refused_by_name() {
         (&["--tools", "all"][..], "--tools is not supported: this server runs no tools"),
         (&["--lora", "a.gguf"], "--lora is not supported: adapters are not supported yet"),
         (&["--models-preset", "a.ini"], "--models-preset is not supported: name the models"),
-        (&["--no-jinja"], "--no-jinja is not supported: templates are always Jinja"),
+        (&["--override-kv", "a=int:1"], "--override-kv is not supported: the metadata"),
     ] {
         folder.run(&[&["serve"], flags].concat()).misused(expected);
     }
