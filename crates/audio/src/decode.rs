@@ -59,8 +59,9 @@ const MAX_STREAM_BYTES: u64 = 4 << 30;
 /// File extensions of the containers decoded here, in lower case, to find recordings in a folder.
 /// Decoding goes by the content alone.
 pub static EXTENSIONS: &[&str] = &[
-    "3gp", "aac", "aif", "aifc", "aiff", "bwf", "caf", "flac", "m4a", "m4b", "m4v", "mka", "mkv",
-    "mov", "mp3", "mp4", "mpga", "oga", "ogg", "opus", "rf64", "wav", "wave", "weba", "webm",
+    "3g2", "3gp", "aac", "adts", "aif", "aifc", "aiff", "bwf", "caf", "f4a", "f4v", "flac", "m4a",
+    "m4b", "m4r", "m4v", "mka", "mkv", "mov", "mp1", "mp2", "mp2a", "mp3", "mp4", "mpga", "oga",
+    "ogg", "opus", "rf64", "wav", "wave", "weba", "webm",
 ];
 
 /// Channels to decode.

@@ -377,11 +377,18 @@ impl Run<'_, '_> {
             .filter(|track| matches!(track.codec_params, Some(CodecParameters::Audio(_))))
             .collect();
         let names = audio.iter().enumerate().map(|(index, track)| {
-            let codec = match &track.codec_params {
-                Some(CodecParameters::Audio(params)) => codec_name(params.codec),
+            let entry = self.open.tracks.iter().find(|one| one.id == track.id);
+            let codec = match (&track.codec_params, entry) {
+                (Some(CodecParameters::Audio(params)), Some(entry))
+                    if params.codec == CODEC_ID_NULL_AUDIO =>
+                {
+                    sample_entry_name(entry.codec)
+                }
+                (Some(CodecParameters::Audio(params)), _) => codec_name(params.codec),
                 _ => String::new(),
             };
-            let language = track.language.as_deref().filter(|&language| language != "und");
+            let stated = track.language.as_deref().filter(|&language| language != "und");
+            let language = stated.or(entry.and_then(|entry| entry.language.as_deref()));
             let language = language.map(|language| format!(", {language}")).unwrap_or_default();
             format!("{}: {codec}{language}", index + 1)
         });

@@ -42,6 +42,8 @@ pub(super) struct AudioTrack {
     pub(super) is_enabled: bool,
     /// The four characters that name its codec.
     pub(super) codec: [u8; 4],
+    /// Three letters of ISO 639-2, if stated.
+    pub(super) language: Option<String>,
     /// `None` if nothing states one, or if its parts do not follow the track's time.
     pub(super) edit: Option<Edit>,
     /// Length of the fragments that follow, in seconds.
@@ -72,7 +74,8 @@ fn parse_track<'a>(trak: &'a [u8], moov: &[u8]) -> Option<(AudioTrack, Option<&'
     if find(mdia, b"hdlr")?.get(8..12)? != b"soun" {
         return None;
     }
-    let media = clock(find(mdia, b"mdhd")?)?;
+    let media_header = find(mdia, b"mdhd")?;
+    let media = clock(media_header)?;
     let header = find(trak, b"tkhd").unwrap_or_default();
     let is_long = header.first() == Some(&1);
     let id = u32_at(header, if is_long { 20 } else { 12 }).unwrap_or_default();
@@ -89,7 +92,8 @@ fn parse_track<'a>(trak: &'a [u8], moov: &[u8]) -> Option<(AudioTrack, Option<&'
         if is_long { u64_at(mehd, 4) } else { u32_at(mehd, 4).map(u64::from) }
     });
     let fragments_s = fragments.zip(movie).map(|(n, movie)| n as f64 / movie.scale);
-    let track = AudioTrack { id, is_enabled, codec, edit, fragments_s };
+    let language = language(media_header);
+    let track = AudioTrack { id, is_enabled, codec, language, edit, fragments_s };
     Some((track, list, media.scale))
 }
 
@@ -147,6 +151,15 @@ fn clock(body: &[u8]) -> Option<Clock> {
     let scale = u32_at(body, if is_long { 20 } else { 12 }).filter(|&scale| scale > 0)?;
     let duration = if is_long { u64_at(body, 24)? as f64 } else { f64::from(u32_at(body, 16)?) };
     Some(Clock { scale: f64::from(scale), duration })
+}
+
+/// The language of `mdhd`: three letters of five bits; `None` if it is undetermined.
+fn language(mdhd: &[u8]) -> Option<String> {
+    let at = if *mdhd.first()? == 1 { 32 } else { 20 };
+    let code = u16::from_be_bytes(mdhd.get(at..at + 2)?.try_into().ok()?);
+    let letters = [10, 5, 0].map(|shift| 0x60 + (code >> shift & 31) as u8);
+    let is_known = letters.iter().all(u8::is_ascii_lowercase) && &letters != b"und";
+    is_known.then(|| letters.iter().map(|&letter| char::from(letter)).collect())
 }
 
 fn parse_list(list: &[u8], movie_scale: f64, media: Clock) -> Option<Edit> {
@@ -314,5 +327,16 @@ mod tests {
             let moov = [moov(None, (44_100, 0), ""), mehd(body)].concat();
             assert_eq!(parse_moov(&moov)[0].fragments_s, Some(3.0));
         }
+    }
+
+    #[test]
+    fn languages_are_three_letters() {
+        let mdhd = |code: [u8; 2]| [&[0; 20][..], &code].concat();
+        assert_eq!(language(&mdhd([0x10, 0xB5])).as_deref(), Some("deu"));
+        // `und`, Macintosh codes and none.
+        for code in [[0x55, 0xC4], [0, 3], [0x7F, 0xFF]] {
+            assert_eq!(language(&mdhd(code)), None);
+        }
+        assert_eq!(language(&[0; 20]), None);
     }
 }

@@ -10,12 +10,12 @@ use stonechat::audio::decode::EXTENSIONS;
 
 use crate::sniff;
 
-/// Extensions of recordings that may not be decoded here; one that is not fails as an input.
-const OTHER_MEDIA: [&str; 45] = [
-    "3g2", "aa", "aax", "ac3", "adts", "aifr", "amr", "ape", "asf", "au", "avi", "awb", "divx",
-    "dsf", "dts", "dv", "ec3", "eac3", "f4a", "f4v", "flv", "gsm", "m2ts", "m4p", "mp1", "mp2",
-    "mp2a", "mpc", "mpeg", "mpg", "mts", "mxf", "ogv", "ra", "rm", "rmvb", "snd", "spx", "tta",
-    "vob", "w64", "wma", "wmv", "wtv", "wv",
+/// Extensions of recordings that only an installed ffmpeg may decode; without it they fail as inputs.
+const OTHER_MEDIA: [&str; 46] = [
+    "aa", "aax", "ac3", "aifr", "amr", "ape", "asf", "au", "avi", "awb", "divx", "dsf", "dts",
+    "dv", "eac3", "ec3", "flv", "gsm", "m2t", "m2ts", "m4p", "mlp", "mpc", "mpeg", "mpg", "mts",
+    "mxf", "nut", "ogm", "ogv", "ogx", "ra", "rm", "rmvb", "snd", "sph", "spx", "thd", "tta",
+    "vob", "voc", "w64", "wma", "wmv", "wtv", "wv",
 ];
 
 /// What folders and patterns hold beside the inputs.
