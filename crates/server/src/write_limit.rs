@@ -72,3 +72,34 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteLimit<S> {
         this.limited(context, closed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::WriteLimit;
+
+    #[tokio::test]
+    async fn a_client_that_does_not_read_is_given_up() {
+        let (server, client) = duplex(8);
+        let mut limited = WriteLimit::new(server, Duration::from_millis(10));
+        limited.write_all(b"12345678").await.unwrap();
+        let error = limited.write_all(b"9").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        drop(client);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_reads_gets_all() {
+        let (server, mut client) = duplex(8);
+        let mut limited = WriteLimit::new(server, Duration::from_secs(3600));
+        let written = tokio::spawn(async move { limited.write_all(&[7; 1000]).await });
+        let mut bytes = Vec::new();
+        client.read_to_end(&mut bytes).await.unwrap();
+        assert_eq!(bytes, [7; 1000]);
+        written.await.unwrap().unwrap();
+    }
+}

@@ -43,11 +43,13 @@ impl Hangups {
                 api_keys(&args.network).and_then(|keys| Ok(state.set_api_keys(&keys)?)),
                 state.reload_tls().map_err(Into::into),
             ];
-            for error in reloaded.into_iter().filter_map(Result::err) {
+            let errors: Vec<_> = reloaded.into_iter().filter_map(Result::err).collect();
+            for error in &errors {
                 tracing::warn!("SIGHUP: {error:#}; what was used before stays in use");
             }
             if !args.quiet {
-                print_note("reloaded the log file, API keys and TLS");
+                let is_whole = errors.is_empty();
+                print_note(if is_whole { "reloaded" } else { "reloaded in part: see the log" });
             }
             if state.is_ready() {
                 notify("READY=1");

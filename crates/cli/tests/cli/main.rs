@@ -23,5 +23,7 @@ mod run;
 mod serve;
 #[cfg(unix)]
 mod serve_operation;
+#[cfg(unix)]
+mod serve_service;
 mod settings;
 mod transcripts;

@@ -48,7 +48,8 @@ impl Running {
         running
     }
 
-    fn line(&mut self) -> String {
+    /// The next line of standard error.
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         let n = self.stderr.read_line(&mut line).unwrap();
         assert!(n > 0, "the server has ended: {:?}", self.lines);
@@ -56,7 +57,7 @@ impl Running {
         line.trim_end().to_owned()
     }
 
-    fn get(&self, path: &str, headers: &str) -> String {
+    pub(crate) fn get(&self, path: &str, headers: &str) -> String {
         self.talk(&format!("GET {path}"), headers)
     }
 
@@ -65,7 +66,7 @@ impl Running {
         self.talk(&format!("POST {path}"), &length)
     }
 
-    fn talk(&self, line: &str, rest: &str) -> String {
+    pub(crate) fn talk(&self, line: &str, rest: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let request = format!("{line} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{rest}\r\n");
         stream.write_all(request.as_bytes()).unwrap();
@@ -74,10 +75,14 @@ impl Running {
         text
     }
 
-    /// Sends a signal; returns the status of the process and what it still printed.
-    pub(crate) fn stop(mut self, signal: &str) -> (ExitStatus, String) {
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+
+    /// Sends a signal; returns the status of the process and what it still printed.
+    pub(crate) fn stop(mut self, signal: &str) -> (ExitStatus, String) {
+        self.signal(signal);
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap(), rest)

@@ -230,6 +230,35 @@ async fn files_of_tls_are_checked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_and_tls_are_replaced_while_a_server_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let files = TlsFiles { key: file("key"), certificate: file("certificate") };
+    let write = |from: &TlsFiles| {
+        std::fs::copy(&from.key, &files.key).unwrap();
+        std::fs::copy(&from.certificate, &files.certificate).unwrap();
+    };
+    write(&tls_files());
+    let options = ServerOptions { tls: Some(files.clone()), port: 0, ..options() };
+    let server = Server::bind(options).await.unwrap();
+    let state = server.state();
+    let held = |state: &stonechat_server::AppState| state.reload_tls().map_err(|e| e.to_string());
+    assert_eq!(held(state), Ok(()));
+    std::fs::write(&files.certificate, "").unwrap();
+    assert!(held(state).unwrap_err().ends_with("expected a certificate in PEM, got none"));
+    write(&tls_files());
+    assert_eq!(held(state), Ok(()));
+
+    let app = App::new(ServerOptions { api_keys: vec!["old".to_owned()], ..self::options() }).await;
+    let status = async |key| get_with(&app, "/v1/models", &[("x-api-key", key)]).await.status;
+    assert_eq!((status("old").await, status("new").await), (200, 401));
+    app.state().set_api_keys(&["new".to_owned()]).unwrap();
+    assert_eq!((status("old").await, status("new").await), (401, 200));
+    assert!(matches!(app.state().set_api_keys(&[]), Err(ServerError::NoKeys)));
+    assert_eq!(status("").await, 401);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_sends_no_headers_is_cut_off() {
     let header_timeout = Duration::from_millis(100);
     let running = Running::new(ServerOptions { header_timeout, ..options() }).await;
