@@ -13,6 +13,7 @@
 mod builtin;
 mod capabilities;
 mod hooks;
+mod jinja;
 mod json;
 mod limits;
 mod operators;
@@ -310,6 +311,7 @@ fn environment() -> Environment<'static> {
     env.set_fuel(Some(limits::FUEL));
     env.set_formatter(limits::print_counted);
     python::register(&mut env);
+    jinja::register(&mut env);
     operators::register(&mut env);
     env.add_filter("tojson", json::tojson);
     env.add_function("raise_exception", |message: Value| -> std::result::Result<(), _> {

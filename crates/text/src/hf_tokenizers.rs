@@ -212,3 +212,40 @@ fn strips_first_space(decoder: &Value) -> bool {
         _ => false,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::HfTokenizers;
+
+    const END: u32 = 4;
+
+    fn tokenizer() -> HfTokenizers {
+        let end = json!({"id": END, "content": "<|im_end|>", "special": true, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false});
+        let vocabulary = json!({"a": 0, "b": 1, "im_end": 2, "?": 3});
+        let file = json!({"version": "1.0", "added_tokens": [end], "normalizer": null,
+            "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
+            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "?"}});
+        HfTokenizers::new(file.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn marked_special_tokens_are_text() {
+        let tokenizer = tokenizer();
+        let text = "a <|im_end|> b";
+        let ids = tokenizer.tokenize(text, false, false);
+        assert_eq!(ids, [0, 3, 2, 3, 1]);
+        assert_eq!(tokenizer.tokenize(text, false, true), [0, END, 1]);
+        let marked = "a <77|im_end|> b<|im_end|>\nb";
+        let expected: Vec<u32> = ids.into_iter().chain([END, 1]).collect();
+        assert_eq!(tokenizer.tokenize_marked(marked, "77", false), expected);
+        assert!(tokenizer.tokenize_marked("", "77", true).is_empty());
+        let plain = "a <|im_end|><|im_end|> b";
+        assert_eq!(
+            tokenizer.tokenize_marked(plain, "77", false),
+            tokenizer.tokenize(plain, false, true)
+        );
+    }
+}

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use serde_json::{Map, Value, json};
 
 use super::gbnf;
 use super::grammar_source::{GrammarSource, TokenText};
 use super::sampler::{SampleScratch, Sampler};
 use crate::Error;
+
+mod schema;
 
 /// Longest token that a grammar can match.
 const MAX_TOKEN_BYTES: usize = 512;
@@ -26,10 +27,6 @@ pub struct TokenTable {
     factory: Arc<ParserFactory>,
     special: Arc<[(String, u32)]>,
 }
-
-/// Optional white space between JSON tokens, as in llama.cpp. Unlimited white space lets a model generate blank lines
-/// forever.
-const JSON_SPACE: &str = " |\n{1,2}[ \t]{0,20}";
 
 /// Grammar compiled for a vocabulary. Clones share it.
 #[derive(Clone)]
@@ -133,9 +130,12 @@ impl CompiledGrammar {
             }
             GrammarSource::JsonSchema(text) => {
                 let schema = serde_json::from_str(text).map_err(|error| refused(kind, &error))?;
-                TopLevelGrammar::from_json_schema(with_json_space(schema))
+                TopLevelGrammar::from_json_schema(schema::prepared(schema).map_err(message)?)
             }
-            GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
+            GrammarSource::Regex(text) => {
+                schema::check_regex(text).map_err(message)?;
+                TopLevelGrammar::from_regex(text)
+            }
             GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
         };
         // The compiler may panic on invalid grammars.
@@ -246,22 +246,6 @@ impl GrammarSource {
             }
         }
     }
-}
-
-/// Sets [`JSON_SPACE`] as the white space of a schema that has no setting of its own.
-fn with_json_space(schema: Value) -> Value {
-    let mut schema = match schema {
-        Value::Bool(true) => Map::new(),
-        Value::Object(members) => members,
-        other => return other,
-    };
-    let own = schema.entry("x-guidance").or_insert_with(|| json!({}));
-    if let Value::Object(own) = own
-        && !own.contains_key("whitespace_flexible")
-    {
-        own.entry("whitespace_pattern").or_insert_with(|| JSON_SPACE.into());
-    }
-    Value::Object(schema)
 }
 
 fn refused(kind: &'static str, error: &dyn std::fmt::Display) -> Error {

@@ -7,7 +7,8 @@ pub enum GrammarSource {
     /// llama.cpp's GBNF; the start rule is `root`.
     Gbnf(String),
     /// JSON schema; `{}` is any JSON. White space between JSON tokens is nothing, one space, or one or two line feeds and
-    /// at most 20 blanks, unless `whitespace_flexible` or `whitespace_pattern` in the schema's `x-guidance` is set.
+    /// at most 20 blanks, unless `whitespace_flexible` or `whitespace_pattern` in the schema's `x-guidance` is set. An
+    /// object with `properties` has no others unless `additionalProperties` allows them. An unknown `format` is ignored.
     JsonSchema(String),
     /// Regular expression for the whole text.
     Regex(String),

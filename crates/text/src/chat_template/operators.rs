@@ -5,8 +5,8 @@ use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Rest, Tuple, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-use super::hooks;
 use super::limits::{ITEM_BYTES, MAX_DEPTH, MAX_ITEMS, MAX_VALUE_BYTES, charge};
+use super::{hooks, jinja};
 
 pub(super) fn register(env: &mut Environment<'_>) {
     env.add_filter(hooks::ADD, add);
@@ -82,7 +82,7 @@ pub(super) fn printed(state: &mut State<'_, '_>, value: &Value) -> Result<String
 }
 
 /// Refuses a list of more than [`MAX_ITEMS`], and counts it as work.
-fn check_items(state: &mut State<'_, '_>, items: usize) -> Result<(), Error> {
+pub(super) fn check_items(state: &mut State<'_, '_>, items: usize) -> Result<(), Error> {
     charge(state, items.saturating_mul(ITEM_BYTES))?;
     if items > MAX_ITEMS {
         return Err(invalid(format!("expected a list of at most {MAX_ITEMS} items")));
@@ -145,7 +145,12 @@ pub(super) fn formatted(
     for arg in args {
         check(state, arg)?;
     }
-    let filled = format(style, text, args)?;
+    let filled = if style == FormatStyle::Printf && text.contains('r') {
+        let (text, args) = jinja::with_notation(state, text, args)?;
+        format(style, &text, &args)?
+    } else {
+        format(style, text, args)?
+    };
     joined(state, [&filled, ""]).map(Value::from)
 }
 

@@ -4,6 +4,7 @@ use minijinja::formatting::FormatStyle;
 use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Environment, Error, State};
 
+use super::jinja;
 use super::limits::{MAX_VALUE_BYTES, charge};
 use super::operators::{self, fits, invalid};
 
@@ -20,7 +21,7 @@ pub(super) fn register(env: &mut Environment<'_>) {
     env.add_filter("string", string);
     env.add_filter("indent", indent);
     // Not in jinja2, or without bounds and of no use in a chat template.
-    for name in ["batch", "bool", "chain", "lines", "slice", "split", "zip", "pprint"] {
+    for name in ["bool", "chain", "lines", "split", "zip", "pprint"] {
         env.remove_filter(name);
     }
     env.add_test("sequence", is_sequence);
@@ -128,8 +129,8 @@ fn replace_filter(
 
 /// `value|indent(width=4, first=False, blank=False)`; `width` may be the indentation itself.
 fn indent(state: &mut State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let (width, first, blank, kwargs): (Option<Value>, Option<bool>, Option<bool>, Kwargs) =
-        from_args(&args)?;
+    let (args, kwargs) = jinja::split_named(&args)?;
+    let (width, first, blank): (Option<Value>, Option<bool>, Option<bool>) = from_args(args)?;
     let width = width.or(kwargs.get("width")?);
     let first = first.or(kwargs.get("first")?).unwrap_or(false);
     let blank = blank.or(kwargs.get("blank")?).unwrap_or(false);

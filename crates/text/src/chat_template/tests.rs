@@ -322,3 +322,31 @@ fn unknown_builtin_names_are_refused_with_the_known_ones() {
     let error = ChatTemplate::builtin("nope", "", "").unwrap_err().to_string();
     assert!(error.contains("\"nope\"") && error.contains("chatml"), "{error}");
 }
+
+#[test]
+fn filters_of_jinja_are_known() {
+    check("{{ [1, 2, 3]|batch(2) }}", "[[1, 2], [3]]");
+    check("{{ [1, 2, 3]|batch(2, 'x')|list }}", "[[1, 2], [3, 'x']]");
+    check("{{ [1]|batch(linecount=2, fill_with=0) }}{{ []|batch(2) }}", "[[1, 0]][]");
+    check("{{ [1, 2, 3, 4]|slice(3) }}", "[[1, 2], [3], [4]]");
+    check("{{ [1, 2, 3, 4]|slice(slices=3, fill_with=0) }}", "[[1, 2], [3, 0], [4, 0]]");
+    // The examples of jinja2's documentation.
+    check("{{ 'foo bar baz qux'|truncate(9) }}", "foo...");
+    check("{{ 'foo bar baz qux'|truncate(9, True) }}", "foo ba...");
+    check("{{ 'foo bar baz qux'|truncate(11) }}", "foo bar baz qux");
+    check("{{ 'foo bar baz qux'|truncate(11, False, '...', 0) }}", "foo bar...");
+    check("{{ 'äöü äöü'|truncate(length=4, end='…', leeway=0, killwords=true) }}", "äöü…");
+    check("{{ 'ab, c_d  e'|wordcount }}{{ ''|wordcount }}", "30");
+    check("{{ 'a\\nb'|indent(width=2) }}|{{ 'a\\nb'|indent(first=true) }}", "a\n  b|    a\n    b");
+    check("{{ '%r %s' % ('a', 'b') }} {{ '%r'|format([1, 'x']) }}", "'a' b [1, 'x']");
+    check("{{ '%d%% %5r|' % (5, 'a') }} {{ '%r' % none }}", "5%   'a'| None");
+}
+
+#[test]
+fn filters_of_jinja_are_bounded() {
+    check_fails("{{ [1]|batch(0) }}", 1, "`linecount` of at least 1");
+    check_fails("{{ [1]|slice(300000, 0) }}", 1, "at most");
+    check_fails("{{ [1]|slice(1000000000000) }}", 1, "too many steps");
+    check_fails("{{ [1]|batch(9000000000000000000, 0) }}", 1, "too many steps");
+    check_fails("{{ 'abc'|truncate(1, leeway=0) }}", 1, "expected a length of at least");
+}

@@ -84,6 +84,41 @@ fn a_schema_makes_json_that_matches_it() {
 }
 
 #[test]
+fn members_are_those_of_the_schema() {
+    let matches = |schema: &str, text: &str| {
+        let mut grammar = grammar(GrammarSource::JsonSchema(schema.into()));
+        text.bytes().all(|byte| grammar.accept(byte.into()).is_ok()) && grammar.accept(END).is_ok()
+    };
+    let (own, more) = (r#"{"a":1}"#, r#"{"a":1,"b":2}"#);
+    let members =
+        r#""type": "object", "properties": {"a": {"type": "integer", "format": "int64"}}"#;
+    for (rule, is_open) in [
+        ("", false),
+        (r#", "additionalProperties": false"#, false),
+        (r#", "additionalProperties": true"#, true),
+        (r#", "additionalProperties": {"type": "integer"}"#, true),
+        (r#", "additionalProperties": {"type": "string"}"#, false),
+    ] {
+        let schema = format!("{{{members}{rule}}}");
+        assert!(matches(&schema, own) && matches(&schema, more) == is_open, "{schema}");
+    }
+    let both = r##"{"allOf": [{"$ref": "#/$defs/A"}, {"properties": {"b": {"type": "integer"}}}],
+        "$defs": {"A": {"type": "object", "properties": {"a": {"type": "integer"}}}}}"##;
+    assert!(matches(both, more));
+}
+
+#[test]
+fn a_lone_backslash_is_no_expression() {
+    for source in [
+        GrammarSource::Regex("a\\".into()),
+        GrammarSource::JsonSchema(r#"{"type": "string", "pattern": "a\\"}"#.into()),
+    ] {
+        let error = CompiledGrammar::new(&source, &table()).unwrap_err().to_string();
+        assert!(error.contains("after the last `\\`"), "{error}");
+    }
+}
+
+#[test]
 fn white_space_cannot_fill_a_json_text() {
     let member = r#""type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]"#;
     let matches = |schema: &str, text: &str| {
