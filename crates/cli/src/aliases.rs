@@ -46,7 +46,7 @@ const FUSED: &str = "attention is always fused";
 pub(super) const FORMAT_HINT: &str = "-f is the output format here; inputs are positional";
 
 /// Flags of every verb, which have a value.
-const GLOBAL_FLAGS: [&str; 4] = ["--models-dir", "--config", "--log", "--log-file"];
+const GLOBAL_FLAGS: [&str; 5] = ["--models-dir", "--config", "--log", "--log-file", "--log-format"];
 
 /// Verbs of language models.
 const LLAMA_VERBS: [&str; 6] = ["run", "generate", "chat", "embed", "perplexity", "bench"];

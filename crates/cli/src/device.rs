@@ -30,7 +30,7 @@ pub(super) struct DeviceArgs {
 }
 
 /// A model that is not small, some layers of which any GPU can hold.
-const GPU_OF_ANY_SIZE: DeviceNeeds =
+pub(super) const GPU_OF_ANY_SIZE: DeviceNeeds =
     DeviceNeeds { weight_bytes: Device::AUTO_MIN_BYTES, can_split: true };
 
 /// Open devices. Dropping them prints the profile of `--kernel-times` and saves the compiled kernels of a GPU.

@@ -114,6 +114,13 @@ impl RunArgs {
     /// Makes a session; a device may compile kernels for it.
     fn session(&self, model: &Model, options: SessionOptions) -> anyhow::Result<Session> {
         let (start, before) = (Instant::now(), model.load_stats());
+        let n_train = model.config().n_ctx_train;
+        if let Some(n_ctx) = options.n_ctx.filter(|n_ctx| *n_ctx > n_train) {
+            let note = format!(
+                "--ctx-size {n_ctx}: the model was trained on {n_train} tokens, longer texts may be wrong"
+            );
+            Console::new(self.quiet).note(&note);
+        }
         let session = Session::new(model, options)?;
         if self.verbose {
             let after = model.load_stats();

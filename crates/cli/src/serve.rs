@@ -20,6 +20,7 @@ use stonechat_server::{
 use super::UsageError;
 use super::completions::installed_names;
 use super::console::{Console, print_note};
+use super::device::GPU_OF_ANY_SIZE;
 use super::find_model;
 use super::headings::{CONTEXT, DEVICE, NETWORK, OPTIONS, ROUTES, SAMPLING};
 use super::interrupt::INTERRUPTED;
@@ -39,6 +40,9 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
+    /// The same as --model
+    #[arg(value_name = "MODEL", add = installed_names())]
+    positional: Vec<String>,
     /// Model to load: file, folder, name or user/repo[:TYPE]; repeatable
     ///
     /// A language model or a Whisper model; one that is missing is downloaded. Without one, requests name the models of
@@ -268,7 +272,28 @@ struct DeviceArgs {
     gpu_layers: Option<GpuLayers>,
 }
 
+impl DeviceArgs {
+    /// Device and layers on a GPU: the CPU has all layers where no GPU is named and there is none.
+    fn placement(&self, is_quiet: bool) -> (Device, Option<GpuLayers>) {
+        let needs_gpu = !matches!(self.gpu_layers, None | Some(GpuLayers::Last(0)));
+        if needs_gpu
+            && self.device == Device::Auto
+            && let Err(error) = Device::any_gpu().choose(GPU_OF_ANY_SIZE)
+        {
+            let note = format!("all layers are on the CPU: {error}");
+            Console::with_bar(is_quiet, false).note(&note);
+            return (Device::Cpu, None);
+        }
+        (self.device, self.gpu_layers)
+    }
+}
+
 impl Args {
+    /// Models to load.
+    fn models(&self) -> impl Iterator<Item = &String> {
+        self.positional.iter().chain(&self.model)
+    }
+
     /// Default log level.
     pub(super) fn log_level(&self) -> &'static str {
         // symphonia warns of every tag that is not of its format.
@@ -395,7 +420,7 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
 
 /// Models of the folder, which are served if it is named, or no model is.
 fn installed(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<Option<Models>> {
-    let is_alone = args.model.is_empty();
+    let is_alone = args.models().next().is_none();
     if !is_alone && models_dir.is_none() {
         return Ok(None);
     }
@@ -445,10 +470,11 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
     let audio_windows = args.context.audio_windows;
     ensure!((1..=64).contains(&audio_windows), WINDOWS);
     let defaults = EngineOptions::default();
+    let (device, gpu_layers) = args.device.placement(args.quiet);
     Ok(EngineOptions {
-        device: args.device.device,
+        device,
         n_threads: args.device.threads,
-        gpu_layers: args.device.gpu_layers,
+        gpu_layers,
         n_ctx: *ctx_size,
         kv_dtype: kv_type.dtype(),
         kv_tokens: args.context.kv_tokens,
@@ -480,7 +506,7 @@ fn page_file(flag: &[String]) -> anyhow::Result<Option<PageFile>> {
 /// Paths of the models, under the names that requests use.
 fn models(args: &Args) -> anyhow::Result<Vec<ModelOption>> {
     let option = |text: &String| Ok(ModelOption { name: name(text), path: find(args, text)? });
-    args.model.iter().map(option).collect()
+    args.models().map(option).collect()
 }
 
 /// Path of a model, which is downloaded if need be.

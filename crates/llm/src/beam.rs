@@ -60,7 +60,7 @@ impl Session {
     /// the search ends after `width` such beams, at `n_predict` tokens or at a full context.
     ///
     /// # Errors
-    /// If the session has fewer than `2 * width` sequences, the prompt is empty or longer than the
+    /// If the session has fewer than `2 * width` sequences, `n_predict` is 0, the prompt is empty or longer than the
     /// context, or the device fails.
     pub async fn beam_search(
         &mut self,
@@ -71,8 +71,12 @@ impl Session {
         let wrong = |option, expected: String, got: usize| {
             Err(Error::Option { option, expected, got: got.to_string() })
         };
-        if width == 0 || 2 * width > self.tokens.len() {
+        // Not `2 * width`, which may overflow.
+        if width == 0 || width > self.tokens.len() / 2 {
             return wrong("beams", format!("1 to {}", self.tokens.len() / 2), width);
+        }
+        if n_predict == 0 {
+            return wrong("n-predict", "at least 1".to_owned(), n_predict);
         }
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);

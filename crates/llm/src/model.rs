@@ -9,10 +9,11 @@ use stonechat_nn::{LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, Program};
 use stonechat_text::{MarkedText, Tokenizer};
 use web_time::Instant;
 
+use crate::config::RopeScaling;
 use crate::source::Source;
 use crate::stage::Stage;
 use crate::weights::{StageLayers, Weights};
-use crate::{Config, Devices, Error, Placement, State, StateOptions, vocabulary};
+use crate::{Config, Devices, Error, Placement, State, StateOptions, hugging_face, vocabulary};
 
 /// Immutable language model on its devices. Clones share it. Its properties are those of [`ModelInfo`].
 #[derive(Debug, Clone)]
@@ -234,6 +235,12 @@ impl ModelInfo {
         Ok(tokens)
     }
 
+    /// Hash of all that keys and values depend on beside the tokens: the weights, the configuration (RoPE above all), and what
+    /// of it follows from the context size.
+    pub(crate) fn kv_fingerprint(&self, n_ctx: usize) -> u64 {
+        kv_fingerprint(self.summary.fingerprint, &self.config, n_ctx)
+    }
+
     /// Compiles a grammar for the vocabulary of the model.
     ///
     /// # Errors
@@ -266,6 +273,10 @@ impl ModelSummary {
             // The first bytes of each tensor tell fine-tuned models apart without reading the file.
             fingerprint.add(&tensor.data.slice(0..tensor.data.len().min(64)).load()?);
         }
+        for kind in ["short_factor", "long_factor"] {
+            let factors = hugging_face::freq_factors(file, kind).unwrap_or_default();
+            factors.iter().for_each(|factor| fingerprint.add(&factor.to_le_bytes()));
+        }
         let named = file.metadata().str("general.name").ok().filter(|name| !name.is_empty());
         Ok(Self {
             name: named.unwrap_or(config.architecture.name).to_owned(),
@@ -275,6 +286,19 @@ impl ModelSummary {
             fingerprint: fingerprint.0,
         })
     }
+}
+
+fn kv_fingerprint(weights: u64, config: &Config, n_ctx: usize) -> u64 {
+    let mut hash = Fnv::default();
+    hash.add(&weights.to_le_bytes());
+    hash.add(format!("{config:?}").as_bytes());
+    for rope in [&config.rope, &config.local_rope].into_iter().flatten() {
+        // LongRoPE has other frequencies for long contexts.
+        let is_long =
+            matches!(rope.scaling, RopeScaling::Long { n_ctx_orig, .. } if n_ctx > n_ctx_orig);
+        hash.add(&[u8::from(is_long)]);
+    }
+    hash.0
 }
 
 /// FNV-1a, 64 bits: stable across builds, unlike the standard library's hash.
@@ -291,5 +315,37 @@ impl Fnv {
         for &byte in bytes {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stonechat_formats::ModelFile;
+
+    use super::kv_fingerprint;
+    use crate::Config;
+    use crate::config::RopeScaling;
+
+    #[test]
+    fn pages_of_other_rotary_embeddings_are_told_apart() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
+        let config = Config::from_file(&ModelFile::open(path).unwrap()).unwrap();
+        let hash = |change: &dyn Fn(&mut Config), n_ctx| {
+            let mut config = config.clone();
+            change(&mut config);
+            kv_fingerprint(1, &config, n_ctx)
+        };
+        let rope = |config: &mut Config, scaling| config.rope.as_mut().unwrap().scaling = scaling;
+        let plain = hash(&|_| {}, 4096);
+        assert_eq!(hash(&|_| {}, 16_384), plain);
+        assert_ne!(kv_fingerprint(2, &config, 4096), plain);
+        assert_ne!(hash(&|c| c.rope.as_mut().unwrap().freq_base *= 2.0, 4096), plain);
+        assert_ne!(hash(&|c| rope(c, RopeScaling::Linear { factor: 2.0 }), 4096), plain);
+        assert_ne!(hash(&|c| c.window = Some(7), 4096), plain);
+        let long = RopeScaling::Long { n_ctx_orig: 4096, attn_factor: 1.0 };
+        let short = hash(&|c| rope(c, long), 4096);
+        assert_eq!(hash(&|c| rope(c, long), 100), short);
+        assert_ne!(hash(&|c| rope(c, long), 4097), short);
+        assert_eq!(hash(&|c| rope(c, long), 16_384), hash(&|c| rope(c, long), 4097));
     }
 }

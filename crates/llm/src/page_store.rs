@@ -4,17 +4,17 @@
 //! pool ──► prefix cache ──evict──► stores, in order        lookup: prefix cache, then the first store that has the page
 //! ```
 //!
-//! A page is stored under a hash of all that its keys and values depend on: model, KV type, salt, and every token up to its
-//! end. Only full pages are stored.
+//! A page is stored under a hash of all that its keys and values depend on: model, its configuration, KV type, salt, and
+//! every token up to its end. Only full pages are stored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use stonechat_nn::{KvDType, PAGE_LEN};
+use stonechat_nn::PAGE_LEN;
 
-use crate::ModelInfo;
+use crate::{ModelInfo, StateOptions};
 
 /// Name of a page: SHA-256 of the name of the page before it and of its tokens.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,11 +28,11 @@ impl fmt::Debug for PageName {
 
 impl PageName {
     /// Name of the root: what all pages of a model have in common.
-    pub(crate) fn root(model: &ModelInfo, dtype: KvDType) -> Self {
+    pub(crate) fn root(model: &ModelInfo, options: StateOptions) -> Self {
         let mut hash = Sha256::new();
-        hash.update(b"stonechat KV pages 1");
-        hash.update(model.summary().fingerprint.to_le_bytes());
-        hash.update([dtype as u8]);
+        hash.update(b"stonechat KV pages 2");
+        hash.update(model.kv_fingerprint(options.n_ctx).to_le_bytes());
+        hash.update([options.kv_dtype as u8]);
         hash.update((PAGE_LEN as u64).to_le_bytes());
         Self(hash.finalize().into())
     }

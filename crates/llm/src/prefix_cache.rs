@@ -83,7 +83,7 @@ impl PrefixCache {
         options: StateOptions,
         stores: Vec<Box<dyn PageStore>>,
     ) -> Self {
-        Self { stores, root: PageName::root(model, options.kv_dtype), ..Self::default() }
+        Self { stores, root: PageName::root(model, options), ..Self::default() }
     }
 
     /// The stores, once the state of the pages is gone.

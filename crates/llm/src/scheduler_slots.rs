@@ -4,7 +4,7 @@ use std::path::Path;
 
 use stonechat_nn::{PAGE_LEN, Slot};
 
-use crate::prompt_cache::{self, Restored};
+use crate::prompt_cache::{self, Restored, SaltedText};
 use crate::request::Work;
 use crate::{Error, Scheduler};
 
@@ -68,12 +68,13 @@ impl Scheduler {
         // One more token, since a lookup leaves the last one out.
         let n = self.cache.attach(&mut self.state, slot, &[&tokens[..], &[0]].concat(), salt);
         let n = n.min(tokens.len());
-        let saved = prompt_cache::save(&self.info, &mut self.state, slot, &tokens[..n], path).await;
+        let text = SaltedText { tokens: &tokens[..n], salt };
+        let saved = prompt_cache::save(&self.info, &mut self.state, slot, text, path).await;
         self.state.truncate(slot, 0);
         Ok(SavedText { n_tokens: n, n_bytes: saved? })
     }
 
-    /// Loads a saved text into the prefix cache, as the last text of a slot.
+    /// Loads a saved text into the prefix cache, under the salt that it was saved with, as the last text of a slot.
     ///
     /// # Errors
     /// As [`save_slot`](Self::save_slot); also if the file was saved with another model, or needs more pages than are free.
@@ -84,11 +85,11 @@ impl Scheduler {
         // As many as a text may have; those that are in use stay.
         self.cache.evict(&mut self.state, n_pages).await?;
         let restored = prompt_cache::restore(&self.info, &mut self.state, slot, path);
-        let Restored { tokens, n_bytes } = restored?;
-        self.cache.insert_ended(&mut self.state, slot, &tokens, 0);
+        let Restored { tokens, salt, n_bytes } = restored?;
+        self.cache.insert_ended(&mut self.state, slot, &tokens, salt);
         self.state.truncate(slot, 0);
         let n_tokens = tokens.len();
-        self.last_texts[slot.index()] = (tokens, 0);
+        self.last_texts[slot.index()] = (tokens, salt);
         Ok(SavedText { n_tokens, n_bytes })
     }
 

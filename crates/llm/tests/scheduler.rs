@@ -325,6 +325,28 @@ fn slots_are_shown_saved_restored_and_erased() {
 }
 
 #[test]
+fn a_restored_slot_keeps_its_salt() {
+    let name = format!("stonechat-salted-slot-{}", std::process::id());
+    let path: PathBuf = std::env::temp_dir().join(name);
+    let run = |scheduler: &mut Scheduler, salt| {
+        let mut log = Log::default();
+        let id = scheduler.add(Request { salt, ..text(0, 100, 5) }).unwrap();
+        log.run(scheduler);
+        log.completion(id).cached_tokens
+    };
+    let mut first = scheduler(SIZES);
+    assert_eq!(run(&mut first, 7), 0);
+    block_on(first.save_slot(0, &path)).unwrap();
+    // The owner finds the text, another tenant does not.
+    for (salt, expected) in [(0, 0), (8, 0), (7, 99)] {
+        let mut other = scheduler(SIZES);
+        block_on(other.restore_slot(1, &path)).unwrap();
+        assert_eq!(run(&mut other, salt), expected, "salt {salt}");
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn dropped_pages_come_back_from_a_store() {
     let options = || {
         let stores: Vec<Box<dyn PageStore>> = vec![Box::new(MemoryStore::new(1 << 24))];

@@ -331,11 +331,19 @@ fn one_beam_is_greedy_and_more_find_no_worse_texts() {
             assert!((beam.score - score).abs() < 1e-3, "{} {score}", beam.score);
         }
     }
-    let wide = BeamOptions { width: 6, n_predict: 1, length_penalty: 0.0 };
-    assert!(matches!(
-        block_on(session.beam_search(&PROMPT, &wide)),
-        Err(Error::Option { option: "beams", .. })
-    ));
+    for (width, n_predict, expected) in [
+        (6, 1, "beams"),
+        (0, 1, "beams"),
+        (usize::MAX, 1, "beams"),
+        // Twice this width is 0 in the arithmetic of a release build.
+        (usize::MAX / 2 + 1, 1, "beams"),
+        (2, 0, "n-predict"),
+    ] {
+        let search = BeamOptions { width, n_predict, length_penalty: 0.0 };
+        let result = block_on(session.beam_search(&PROMPT, &search));
+        let Err(Error::Option { option, .. }) = result else { panic!("{search:?}: {result:?}") };
+        assert_eq!(option, expected);
+    }
 }
 
 /// Log-probability of `tokens` after the prompt, token by token in a session of its own.

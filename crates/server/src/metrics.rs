@@ -13,6 +13,7 @@ mod reports;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +49,7 @@ pub struct Metrics {
     audio: AudioMetrics,
     server: ServerMetrics,
     sums: Mutex<Sums>,
+    n_panics: AtomicU64,
 }
 
 impl fmt::Debug for Metrics {
@@ -74,6 +76,7 @@ impl Metrics {
             audio: AudioMetrics::new(&mut registry),
             server: ServerMetrics::new(&mut registry),
             sums: Mutex::default(),
+            n_panics: AtomicU64::new(0),
             registry,
         }
     }
@@ -136,7 +139,7 @@ impl Metrics {
         llama.tokens_predicted.inc_by(report.generated_tokens as u64);
         llama.tokens_predicted_seconds.inc_by(report.decode_seconds);
         let n_tokens = (report.prompt_tokens + report.generated_tokens) as i64;
-        llama.n_tokens_max.inner().fetch_max(n_tokens, std::sync::atomic::Ordering::Relaxed);
+        llama.n_tokens_max.inner().fetch_max(n_tokens, Ordering::Relaxed);
         llama.drafts.inc_by(report.drafts.n_drafts);
         llama.draft_tokens.inc_by(report.drafts.n_tokens);
         llama.accepted_tokens.inc_by(report.drafts.n_accepted);
@@ -202,6 +205,19 @@ impl Metrics {
         let label = ModelLabel { model_name: model.to_owned() };
         self.audio.waiting.get_or_create(&label).set(n_waiting as i64);
         self.audio.waiting_seconds.get_or_create(&label).set(seconds);
+    }
+
+    /// Records a panic on the thread of a model.
+    pub fn engine_panicked(&self, model: &str) {
+        let label = ModelLabel { model_name: model.to_owned() };
+        self.engine.panics.get_or_create(&label).inc();
+        self.n_panics.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Panics on threads of models.
+    #[must_use]
+    pub fn n_panics(&self) -> u64 {
+        self.n_panics.load(Ordering::Relaxed)
     }
 
     /// Records a response. `route` is a pattern of the router, and an unknown method counts as `OTHER`, so that the number

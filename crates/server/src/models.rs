@@ -8,14 +8,15 @@ mod loader;
 mod registry;
 mod table;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use stonechat::formats::ModelFile;
-use stonechat::{Details, DraftSource, ModelKind, Models};
+use stonechat::{Details, DraftSource, Installed, ModelKind, Models};
 use tokio::runtime::Handle;
 
 pub use loader::{LanguageModel, SpeechModel};
@@ -53,6 +54,8 @@ pub struct ModelSpec {
     pub n_params: u64,
     /// Context in training, in tokens.
     pub n_ctx_train: usize,
+    /// Context while it is open, in tokens.
+    pub n_ctx: usize,
     /// Width of the hidden state.
     pub n_embd: usize,
     /// Tokens of the vocabulary.
@@ -101,7 +104,34 @@ pub struct ServerModels {
     options: Arc<ServerOptions>,
     draft: Option<Arc<DraftHeaders>>,
     /// Held while the folder of installed models is read, so that no model is added twice.
-    scan: Arc<Mutex<()>>,
+    scan: Arc<Mutex<Scan>>,
+}
+
+/// What the last reading of the folder of installed models found, by path.
+#[derive(Debug, Default)]
+struct Scan(HashMap<PathBuf, Seen>);
+
+#[derive(Debug)]
+struct Seen {
+    stamp: Stamp,
+    /// `None` if it is no model.
+    model: Option<ModelId>,
+}
+
+/// Tells a model from one that replaced it, without reading it.
+#[derive(Debug, PartialEq, Eq)]
+struct Stamp {
+    name: String,
+    bytes: u64,
+    modified: Vec<Option<SystemTime>>,
+}
+
+impl Stamp {
+    fn of(model: &Installed) -> Self {
+        let modified = |path: &PathBuf| std::fs::metadata(path).and_then(|m| m.modified()).ok();
+        let modified = model.files.iter().map(modified).collect();
+        Self { name: model.name.clone(), bytes: model.bytes, modified }
+    }
 }
 
 /// A language model in use.
@@ -227,6 +257,8 @@ impl ServerModels {
                 window_bytes * self.options.engine.audio_windows as u64
             }
         };
+        let is_language = details.kind == ModelKind::Language;
+        let n_ctx = if is_language { self.options.engine.n_ctx_of(&file) } else { None };
         let draft = self.draft.as_ref().filter(|_| details.kind == ModelKind::Language);
         let draft_bytes = draft.and_then(|draft| draft.bytes_for(&file, &self.options.engine));
         if draft.is_some() && draft_bytes.is_none() {
@@ -244,6 +276,7 @@ impl ServerModels {
             weights: details.weights.to_owned(),
             n_params: details.n_parameters,
             n_ctx_train: details.n_ctx,
+            n_ctx: n_ctx.unwrap_or(details.n_ctx),
             n_embd: details.width,
             n_vocab: details.vocab_size,
             size,
@@ -384,7 +417,7 @@ impl ServerModels {
         })
     }
 
-    /// Adds the installed models that are new, on a thread that may block.
+    /// Adds the installed models that are new, and drops those that are gone or replaced, on a thread that may block.
     async fn rescan(&self) {
         let Some(installed) = self.options.installed.clone() else { return };
         let models = self.clone();
@@ -395,23 +428,41 @@ impl ServerModels {
     }
 
     fn add_installed(&self, installed: &Models) {
-        let _scan = self.scan.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scan = self.scan.lock().unwrap_or_else(PoisonError::into_inner);
         let found = match installed.installed() {
             Ok(found) => found,
             Err(error) => return tracing::warn!("{error}"),
         };
-        let known = self.registry.specs();
+        scan.0.retain(|path, seen| {
+            let stays = found.iter().any(|model| model.path == *path);
+            if let Some(id) = seen.model.filter(|_| !stays) {
+                self.registry.remove(id);
+            }
+            stays
+        });
         for model in found {
-            let is_known = |(_, spec): &(ModelId, Arc<ModelSpec>)| {
-                spec.path == model.path || spec.has_name(&model.name)
-            };
-            if known.iter().any(is_known) {
+            let (stamp, seen) = (Stamp::of(&model), scan.0.get(&model.path));
+            if seen.is_some_and(|seen| seen.stamp == stamp) {
                 continue;
             }
-            match self.read(&model.name, model.path) {
-                Ok(spec) => drop(self.add(spec)),
-                Err(reason) => tracing::debug!(model = model.name, reason, "is no model"),
+            let old = seen.and_then(|seen| seen.model);
+            let is_other = |(id, spec): &(ModelId, Arc<ModelSpec>)| {
+                Some(*id) != old && (spec.path == model.path || spec.has_name(&model.name))
+            };
+            if self.registry.specs().iter().any(is_other) {
+                continue;
             }
+            let id = match self.read(&model.name, model.path.clone()) {
+                Ok(spec) => {
+                    old.into_iter().for_each(|old| self.registry.remove(old));
+                    Some(self.add(spec))
+                }
+                Err(reason) => {
+                    tracing::debug!(model = model.name, reason, "is no model");
+                    old
+                }
+            };
+            scan.0.insert(model.path, Seen { stamp, model: id });
         }
     }
 
@@ -425,6 +476,11 @@ impl ServerModels {
             n_users: self.registry.n_users(id),
         };
         self.registry.specs().into_iter().map(listed).collect()
+    }
+
+    /// Names of the open models whose engine has stopped.
+    pub(crate) fn stopped(&self) -> Vec<String> {
+        self.registry.stopped(|spec| spec.name.clone())
     }
 
     /// Model by its name alone, whatever its kind.
@@ -445,6 +501,7 @@ impl ServerModels {
     /// 404 for an unknown name, 400 if it is loaded already.
     pub async fn load(&self, name: &str) -> Result<(), ApiError> {
         let (id, _) = self.find_any(name).await?;
+        self.registry.check_running(id);
         match self.registry.status(id) {
             ModelStatus::Loaded => {
                 Err(ApiError::bad_request(format!("model `{name}` is already loaded")))

@@ -42,7 +42,7 @@ pub struct EngineOptions {
     pub kv_dtype: KvDType,
     /// Tokens that the KV cache of a model holds for all requests; `None`: the context size.
     pub kv_tokens: Option<usize>,
-    /// Bytes of memory for KV pages that a model's cache drops; 0: none.
+    /// Bytes of memory for KV pages that the caches of all models drop; 0: none.
     pub cache_ram: usize,
     /// File for KV pages, which outlives the server.
     pub page_file: Option<PageFile>,

@@ -110,7 +110,7 @@ const COMMANDS: [(&str, &str, &str); 11] = [
     ("/exit", "", "end (also Ctrl-D)"),
     ("/clear", "", "clear the conversation"),
     ("/regen", "", "regenerate the last answer"),
-    ("/system", "TEXT", "set the system prompt and clear the conversation"),
+    ("/system", "[TEXT]", "show the system prompt, or set it and clear the conversation"),
     ("/model", "NAME", "continue with another model"),
     ("/set", "NAME VALUE", "set temp, top_k, top_p, min_p, repeat_penalty, seed or n_predict"),
     ("/tokens", "", "number of tokens in the context"),
@@ -122,6 +122,10 @@ const COMMANDS: [(&str, &str, &str); 11] = [
 /// Keys of the editor.
 const KEYS: &str = "Ctrl-C stops an answer. Alt-Enter, \\ at the end of a line or \"\"\" around a text \
                     make a message of several lines.";
+
+/// Answer to Ollama's `/show`.
+const SHOW: &str = "`stonechat show MODEL` prints the properties of a model; here /set lists the parameters, and /system \
+                    shows the system prompt";
 
 fn help() -> String {
     let line = |(name, argument, help): &(&str, &str, &str)| {
@@ -137,6 +141,8 @@ struct Talk {
     messages: Vec<Value>,
     /// Arguments of `/set`.
     parameters: Vec<String>,
+    /// Files of `/save`.
+    saved: Vec<String>,
     /// Whether the first message was answered.
     has_begun: bool,
 }
@@ -298,10 +304,19 @@ impl Chat<'_> {
                 let system = self.system_message().map(str::to_owned);
                 self.system(system.as_deref());
             }
-            "/system" => self.system(Some(rest).filter(|text| !text.is_empty())),
+            "/system" if rest.is_empty() => {
+                let none = "no system prompt: /system TEXT sets one";
+                self.console.note(self.system_message().unwrap_or(none));
+            }
+            "/system" => self.system(Some(rest)),
             "/model" => {
                 anyhow::ensure!(!rest.is_empty(), "/model: expected a name or a path");
                 return Ok(Next::Model(find_model::find(rest)?));
+            }
+            "/show" => self.console.note(SHOW),
+            "/set" if rest.starts_with("system ") => {
+                let text = rest.trim_start_matches("system").trim();
+                self.system(Some(text.trim_matches('"')));
             }
             "/set" if rest.is_empty() => self.console.note(&parameters::list(&self.options)),
             "/set" => {
@@ -325,23 +340,44 @@ impl Chat<'_> {
             }
             "/save" => {
                 anyhow::ensure!(!rest.is_empty(), "/save: expected a file name");
-                let text = serde_json::to_string_pretty(&self.talk.messages)?;
-                std::fs::write(rest, text)
-                    .map_err(|e| anyhow::anyhow!("cannot write `{rest}`: {e}"))?;
+                self.save(rest)?;
             }
             "/load" => {
                 anyhow::ensure!(!rest.is_empty(), "/load: expected a file name");
-                let messages: Vec<Value> = serde_json::from_str(&read_text(Path::new(rest))?)
-                    .with_context(|| format!("`{rest}`: expected a JSON array of messages"))?;
-                anyhow::ensure!(
-                    messages.iter().all(|m| m["role"].is_string()),
-                    "`{rest}`: expected messages with a role"
-                );
-                self.talk.messages = messages;
+                self.load(rest)?;
             }
             _ => anyhow::bail!("no command `{command}`: /help lists them"),
         }
         Ok(Next::Line)
+    }
+
+    /// Writes the conversation to a file, which may be one that this conversation was written to, but no other.
+    fn save(&mut self, file: &str) -> anyhow::Result<()> {
+        let is_own = self.talk.saved.iter().any(|saved| saved == file);
+        anyhow::ensure!(
+            is_own || !Path::new(file).exists(),
+            "/save: `{file}` exists: expected another name"
+        );
+        let text = serde_json::to_string_pretty(&self.talk.messages)?;
+        std::fs::write(file, text).map_err(|e| anyhow::anyhow!("cannot write `{file}`: {e}"))?;
+        self.console.note(&format!("wrote {} messages to `{file}`", self.talk.messages.len()));
+        if !is_own {
+            self.talk.saved.push(file.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Continues the conversation in a file.
+    fn load(&mut self, file: &str) -> anyhow::Result<()> {
+        let messages: Vec<Value> = serde_json::from_str(&read_text(Path::new(file))?)
+            .with_context(|| format!("`{file}`: expected a JSON array of messages"))?;
+        anyhow::ensure!(
+            messages.iter().all(|m| m["role"].is_string()),
+            "`{file}`: expected messages with a role"
+        );
+        self.console.note(&format!("read {} messages from `{file}`", messages.len()));
+        self.talk.messages = messages;
+        Ok(())
     }
 
     fn system_message(&self) -> Option<&str> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde::Serialize;
 use stonechat::llm::{
     BeamOptions, Completion, Config, DraftCounts, Event, Finish, GenerateOptions, Guidance, Model,
@@ -21,6 +21,7 @@ use super::{ContextArgs, ModelName, RunArgs, read_text};
 use crate::headings::{CONTEXT, GUIDANCE, INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
 use crate::json::rounded;
+use crate::{UsageError, WrongValue};
 
 /// Maximum of `--beams`.
 const MAX_BEAMS: usize = 64;
@@ -229,7 +230,7 @@ fn prompt(args: &Args) -> anyhow::Result<String> {
         (Some(text), _) if text != "-" => text.clone(),
         (None, Some(path)) => read_text(path)?,
         (None, None) if std::io::stdin().is_terminal() => {
-            bail!("no prompt: expected --prompt, --file or text on standard input")
+            bail!(UsageError("no prompt: expected --prompt, --file or text on standard input"))
         }
         _ => read_text("-".as_ref())?,
     };
@@ -267,9 +268,10 @@ fn search(
     width: usize,
     n_predict: Option<usize>,
 ) -> anyhow::Result<ExitCode> {
-    let n_predict = n_predict.context("--beams: expected --n-predict with the longest text")?;
+    let n_predict =
+        n_predict.ok_or(UsageError("--beams: expected --n-predict with the longest text"))?;
     if !(1..=MAX_BEAMS).contains(&width) {
-        bail!("--beams: expected 1 to {MAX_BEAMS}, got {width}");
+        bail!(WrongValue(format!("--beams: expected 1 to {MAX_BEAMS}, got {width}")));
     }
     let mut session = args.run.session(model, args.session(model.config()))?;
     let options = BeamOptions { width, n_predict, length_penalty: args.length_penalty };

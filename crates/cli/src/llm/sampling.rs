@@ -9,6 +9,7 @@ use stonechat::nn::sample::{CompiledGrammar, GrammarSource, SamplerKind, Samplin
 use stonechat::text::Tokenizer;
 
 use super::read_text;
+use crate::WrongValue;
 use crate::headings::{GRAMMAR, SAMPLING};
 
 /// Flags of the sampling chain.
@@ -157,8 +158,12 @@ pub(super) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// Options of the sampling chain.
+    /// Options of the sampling chain; a wrong value is a usage error.
     pub(super) fn options(&self, tokenizer: &Tokenizer) -> anyhow::Result<SamplingOptions> {
+        self.checked(tokenizer).map_err(WrongValue::from_error)
+    }
+
+    fn checked(&self, tokenizer: &Tokenizer) -> anyhow::Result<SamplingOptions> {
         let defaults = SamplingOptions::default();
         let whole = |n: i64| usize::try_from(n).unwrap_or(if n < 0 { 1 << 20 } else { 0 });
         let options = SamplingOptions {
@@ -209,7 +214,7 @@ impl SamplingArgs {
         Ok(options)
     }
 
-    /// Grammar to constrain generation, compiled for a model.
+    /// Grammar to constrain generation, compiled for a model; a wrong one is a usage error.
     pub(super) fn grammar(&self, model: &Model) -> anyhow::Result<Option<Arc<CompiledGrammar>>> {
         let source = match &self.grammar_file {
             Some(path) => Some(GrammarSource::Gbnf(read_text(path)?)),
@@ -220,7 +225,8 @@ impl SamplingArgs {
                 gbnf.or(schema).or(regex).or(self.lark.clone().map(GrammarSource::Lark))
             }
         };
-        let compiled = source.map(|source| model.compile_grammar(&source)).transpose()?;
+        let compiled = source.map(|source| model.compile_grammar(&source)).transpose();
+        let compiled = compiled.map_err(WrongValue::from_error)?;
         Ok(compiled.map(Arc::new))
     }
 }

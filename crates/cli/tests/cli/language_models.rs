@@ -182,6 +182,55 @@ fn chat_works_over_a_pipe() {
 }
 
 #[test]
+fn commands_of_chat_lose_nothing() {
+    let folder = Folder::new("llm-chat-commands");
+    let arguments =
+        ["chat", &golden("qwen2.gguf"), "--chat-template", "chatml", "-n", "1", "--ignore-eos"];
+    folder.write("old.json", b"[]");
+    let input = b"/system be brief\nab\n/system\n/save old.json\n/save new.json\n/save new.json\n\
+                  /set temp -5\n/set parameter temperature 0.2\n/set\n/load new.json\n/show info\n";
+    let ran = folder.run_with_input(&arguments, input);
+    assert_eq!(folder.read("old.json"), "[]");
+    assert_eq!(json(&folder.read("new.json")).as_array().unwrap().len(), 3);
+    let expected = [
+        "be brief\n",
+        "error: /save: `old.json` exists: expected another name\n",
+        "wrote 3 messages to `new.json`\n",
+        "error: /set temp: expected 0 or more, got -5\n",
+        "temp            0.2\n",
+        "read 3 messages from `new.json`\n",
+        "`stonechat show MODEL`",
+    ];
+    let mut rest = ran.stderr.as_str();
+    for text in expected {
+        let Some((_, after)) = rest.split_once(text) else {
+            panic!("expected `{text}` in {ran:?}")
+        };
+        rest = after;
+    }
+}
+
+#[test]
+fn wrong_values_of_language_models_are_usage_errors() {
+    let folder = Folder::new("llm-usage");
+    let model = golden("llama.gguf");
+    for (flags, expected) in [
+        (&["--top-p", "2"][..], "top_p: expected a number from 0 to 1"),
+        (&["--logit-bias", "x"], "--logit-bias: expected ID+BIAS"),
+        (&["--samplers", "nothing"], "nothing"),
+        (&["--beams", "65", "-n", "1"], "--beams: expected 1 to 64, got 65"),
+        (&["--beams", "2"], "--beams: expected --n-predict"),
+        (&["--grammar", "root ::="], "grammar"),
+    ] {
+        let ran = folder.run(&[&["generate", "-m", &model, "-p", "a"][..], flags].concat());
+        ran.misused(expected);
+    }
+    let ran = folder.run(&["generate", "-m", &model, "-p", "a", "-n", "1", "-c", "100000"]);
+    ran.succeeds();
+    assert!(ran.stderr.contains("--ctx-size 100000: the model was trained on "), "{ran:?}");
+}
+
+#[test]
 fn chat_continues_with_another_model() {
     let folder = Folder::new("llm-chat-model");
     let other = golden("llama.gguf");
@@ -372,7 +421,7 @@ fn errors_have_a_reason() {
     check(&["-m", &model, "-f", "missing.txt"], "cannot read `missing.txt`");
     folder.write("latin.txt", b"caf\xe9");
     check(&["-m", &model, "-f", "latin.txt"], "expected UTF-8 text");
-    folder.run(&["transcribe", "-m", &model, "tone.wav"]).fails("stonechat generate");
+    folder.run(&["transcribe", "-m", &model, "fox.wav"]).fails("stonechat generate");
 
     let bytes = fs::read(&model).unwrap();
     for len in [0, 3, 100, bytes.len() / 2, bytes.len() - 1] {

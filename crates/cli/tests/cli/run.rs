@@ -78,10 +78,10 @@ impl Folder {
         names
     }
 
-    /// Writes `tiny.gguf`, a model of random weights, and `tone.wav`, one second of a tone.
+    /// Writes `tiny.gguf`, a model of random weights, and `fox.wav`, one second of a fox.
     pub(crate) fn with_tiny_model(self, vocab_size: usize) -> Self {
         self.write("tiny.gguf", &TinyWhisper { vocab_size, ..TinyWhisper::default() }.gguf());
-        self.write("tone.wav", &tone(16_000));
+        self.write("fox.wav", &fox(16_000));
         self
     }
 
@@ -132,11 +132,13 @@ pub(crate) fn finish(child: std::process::Child) -> Ran {
     }
 }
 
-/// WAV file: 16 kHz, 16-bit, mono, 440 Hz.
-pub(crate) fn tone(n_samples: u32) -> Vec<u8> {
-    let sample = |i| (f64::from(i) * 440.0 / 16_000.0 * std::f64::consts::TAU).sin() * 8000.0;
-    let samples: Vec<i16> = (0..n_samples).map(|i| sample(i) as i16).collect();
-    wav(1, &samples)
+/// WAV file: 16 kHz, 16-bit, mono, of a spoken sentence that starts over at its end.
+pub(crate) fn fox(n_samples: u32) -> Vec<u8> {
+    let path = workspace().join("test-data/audio/quick_brown_fox.wav");
+    let sentence: Vec<f32> =
+        hound::WavReader::open(path).unwrap().samples().collect::<Result<_, _>>().unwrap();
+    let speech = sentence.iter().cycle().take(n_samples as usize);
+    wav(1, &speech.map(|&sample| (32_767.0 * sample) as i16).collect::<Vec<_>>())
 }
 
 /// WAV file: 16 kHz, 16-bit, interleaved samples.

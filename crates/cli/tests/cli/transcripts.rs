@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use crate::run::{Folder, default_model_and_clip, finish, tone};
+use crate::run::{Folder, default_model_and_clip, finish, fox};
 
 const FOX: &str = "The quick brown fox jumps over the lazy dog.";
 
@@ -128,7 +128,7 @@ fn verbose_prints_every_stage() {
         "f32",
         "-t",
         "1",
-        "tone.wav",
+        "fox.wav",
     ]);
     ran.succeeds();
     for stage in ["device", "load", "audio", "mel", "encode", "decode", "total"] {
@@ -141,10 +141,10 @@ fn verbose_prints_every_stage() {
 fn the_language_is_printed_unless_quiet() {
     let folder = Folder::new("language").with_tiny_model(51865);
     let once = ["--temperature-increment-on-fallback", "none"];
-    let ran = folder.run(&[&["transcribe", "-m", "tiny.gguf"][..], &once, &["tone.wav"]].concat());
+    let ran = folder.run(&[&["transcribe", "-m", "tiny.gguf"][..], &once, &["fox.wav"]].concat());
     ran.succeeds();
     assert!(ran.stderr.starts_with("detected language: "), "{ran:?}");
-    let quiet = ["transcribe", "-q", "-m", "tiny.gguf", once[0], once[1], "tone.wav"];
+    let quiet = ["transcribe", "-q", "-m", "tiny.gguf", once[0], once[1], "fox.wav"];
     let ran = folder.run(&quiet);
     ran.succeeds();
     assert_eq!(ran.stderr, "");
@@ -162,7 +162,7 @@ fn a_closed_pipe_is_no_error() {
     let ran = finish(child);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     let mut child = folder
-        .command(&["transcribe", "-m", "tiny.gguf", "-f", "vtt", "-o", "-", "tone.wav"])
+        .command(&["transcribe", "-m", "tiny.gguf", "-f", "vtt", "-o", "-", "fox.wav"])
         .spawn()
         .unwrap();
     drop(child.stdout.take());
@@ -175,7 +175,7 @@ fn silence_has_no_text() {
     let Some((model, _)) = default_model_and_clip("silence_has_no_text") else { return };
     let folder = Folder::new("silence");
     for seconds in [0, 1, 40] {
-        let mut wav = tone(seconds * 16_000);
+        let mut wav = fox(seconds * 16_000);
         let samples = wav.len() - seconds as usize * 32_000;
         wav[samples..].fill(0);
         folder.write("silence.wav", &wav);

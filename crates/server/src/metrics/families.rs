@@ -50,6 +50,7 @@ pub(super) struct EngineMetrics {
     pub(super) preemptions: ModelCounter,
     pub(super) success: Family<FinishLabels, Counter>,
     pub(super) rejections: Counter,
+    pub(super) panics: ModelCounter,
     pub(super) drafts: ModelCounter,
     pub(super) draft_tokens: ModelCounter,
     pub(super) accepted_tokens: ModelCounter,
@@ -195,6 +196,11 @@ impl EngineMetrics {
             kv_usage: names.add(
                 "kv_cache_usage_perc",
                 "Used part of the KV pages, 0 to 1",
+                Family::default(),
+            ),
+            panics: names.add(
+                "engine_panics",
+                "Number of panics on the thread of a model",
                 Family::default(),
             ),
             kv_pages: names.add("kv_cache_pages", "Number of KV pages", Family::default()),

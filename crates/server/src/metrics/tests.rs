@@ -150,6 +150,18 @@ fn audio_and_http_are_counted() {
 }
 
 #[test]
+fn panics_are_counted_by_model() {
+    let metrics = Metrics::new();
+    ["a", "b", "a"].into_iter().for_each(|model| metrics.engine_panicked(model));
+    assert_eq!(metrics.n_panics(), 3);
+    let text = metrics.text();
+    let of = |model: &str| {
+        value(&text, &format!("stonechat:engine_panics_total{{model_name=\"{model}\"}}"))
+    };
+    assert!((of("a") - 2.0).abs() < 1e-9 && (of("b") - 1.0).abs() < 1e-9);
+}
+
+#[test]
 fn unknown_methods_share_a_label() {
     let metrics = Metrics::new();
     for method in ["A1", "A2", "get", "POST"] {

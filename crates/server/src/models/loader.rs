@@ -1,9 +1,12 @@
 //! Opening engines.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stonechat::formats::ModelFile;
-use stonechat::llm::{ChatFormat, Config, MemoryStore, ModelDrafter, SessionOptions, StateOptions};
+use stonechat::llm::{
+    ChatFormat, Config, MemoryStore, ModelDrafter, PageName, PageStore, SessionOptions,
+    StateOptions,
+};
 use stonechat::nn::{Cpu, PAGE_LEN};
 use stonechat::whisper::Options;
 use stonechat::{Llm, ModelKind, Whisper};
@@ -37,6 +40,34 @@ pub(crate) enum OpenModel {
     Speech(Arc<SpeechModel>),
 }
 
+/// Pages in memory that all models share: their names tell those of different models apart.
+#[derive(Debug, Clone)]
+struct SharedStore(Arc<Mutex<MemoryStore>>);
+
+impl SharedStore {
+    fn new(limit: usize) -> Self {
+        Self(Arc::new(Mutex::new(MemoryStore::new(limit))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, MemoryStore> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PageStore for SharedStore {
+    fn read(&mut self, name: PageName, read: &mut dyn FnMut(&[u8])) -> bool {
+        self.lock().read(name, read)
+    }
+
+    fn contains(&mut self, name: PageName) -> bool {
+        self.lock().contains(name)
+    }
+
+    fn put(&mut self, name: PageName, bytes: &Arc<Vec<u8>>) {
+        self.lock().put(name, bytes);
+    }
+}
+
 /// Opens models with the options of the server.
 #[derive(Debug)]
 pub(crate) struct EngineLoader {
@@ -44,11 +75,14 @@ pub(crate) struct EngineLoader {
     metrics: Arc<Metrics>,
     /// CPU that all models share; opened for the first one.
     cpu: Mutex<Option<Cpu>>,
+    /// Dropped pages of all models: [`EngineOptions::cache_ram`] is their sum.
+    dropped_pages: SharedStore,
 }
 
 impl EngineLoader {
     pub(crate) fn new(options: EngineOptions, metrics: Arc<Metrics>) -> Self {
-        Self { options, metrics, cpu: Mutex::default() }
+        let dropped_pages = SharedStore::new(options.cache_ram);
+        Self { options, metrics, cpu: Mutex::default(), dropped_pages }
     }
 
     fn cpu(&self) -> Result<Cpu, stonechat::Error> {
@@ -62,18 +96,20 @@ impl EngineLoader {
     async fn open_language(&self, spec: &ModelSpec) -> Result<LanguageModel, stonechat::Error> {
         let options = &self.options;
         let (metrics, model) = (Arc::clone(&self.metrics), spec.name.clone());
+        let (panics, panicked) = (Arc::clone(&self.metrics), spec.name.clone());
         let mut builder = Llm::builder()
             .device(options.device)
             .cpu(self.cpu()?)
             .kv_dtype(options.kv_dtype)
             .parallel(options.n_parallel)
             .n_batch(options.n_batch)
+            .on_panic(move |_| panics.engine_panicked(&panicked))
             .on_step(move |report| metrics.step(&StepReport::of_engine(&model, report)));
         if let Some(drafts) = spec.drafts(options) {
             builder = builder.drafts(drafts.clone());
         }
         if options.cache_ram > 0 {
-            builder = builder.page_store(Box::new(MemoryStore::new(options.cache_ram)));
+            builder = builder.page_store(Box::new(self.dropped_pages.clone()));
         }
         if let Some(file) = &options.page_file {
             builder = builder.page_store(Box::new(file.clone()));
@@ -97,6 +133,7 @@ impl EngineLoader {
 
     async fn open_speech(&self, spec: &ModelSpec) -> Result<SpeechModel, stonechat::Error> {
         let (metrics, name) = (Arc::clone(&self.metrics), spec.name.clone());
+        let (panics, panicked) = (Arc::clone(&self.metrics), spec.name.clone());
         // Requests for word times do not wait for a larger state.
         let reserved = Options { word_timestamps: true, ..Options::default() };
         let builder = Whisper::builder()
@@ -106,6 +143,7 @@ impl EngineLoader {
             // Tokens of a chat are read while they come; a transcription is read at its end.
             .background(true)
             .reserve_for(reserved)
+            .on_panic(move |_| panics.engine_panicked(&panicked))
             .on_step(move |step| metrics.audio_queued(&name, step.waiting, step.waiting_seconds));
         Ok(SpeechModel { whisper: builder.open_async(&spec.path).await? })
     }
@@ -125,12 +163,24 @@ impl Loader for EngineLoader {
         };
         opened.map_err(|error| error.to_string())
     }
+
+    fn is_running(&self, model: &OpenModel) -> bool {
+        match model {
+            OpenModel::Language(model) => model.llm.is_running(),
+            OpenModel::Speech(model) => model.whisper.is_running(),
+        }
+    }
 }
 
 impl EngineOptions {
     /// Context size in tokens: 0 is that of training, as at llama-server; `None` the default of the engine.
     fn n_ctx(&self, n_ctx_train: usize) -> Option<usize> {
         self.n_ctx.map(|n| if n == 0 { n_ctx_train } else { n })
+    }
+
+    /// Context size in tokens of the language model in `file` while it is open.
+    pub(crate) fn n_ctx_of(&self, file: &ModelFile) -> Option<usize> {
+        Some(self.state(&Config::from_file(file).ok()?).n_ctx)
     }
 
     /// Bytes of the KV cache of the language model in `file`.
@@ -150,5 +200,28 @@ impl EngineOptions {
         let state = SessionOptions { n_ctx, kv_dtype, ..SessionOptions::default() }.state(config);
         let n_pages = self.kv_tokens.unwrap_or(state.n_ctx).div_ceil(PAGE_LEN);
         StateOptions { n_pages: Some(n_pages), ..state }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stonechat::llm::{PageName, PageStore};
+
+    use super::SharedStore;
+
+    #[test]
+    fn models_share_the_memory_of_dropped_pages() {
+        let (mut first, page) = (SharedStore::new(100), Arc::new(vec![0; 40]));
+        let mut second = first.clone();
+        let names = [1, 2, 3].map(|n| PageName([n; 32]));
+        first.put(names[0], &page);
+        second.put(names[1], &page);
+        assert!(second.contains(names[0]) && first.read(names[1], &mut |_| {}));
+        first.put(names[2], &page);
+        assert_eq!(second.lock().n_bytes(), 80);
+        // The least recently used page of any model is dropped.
+        assert_eq!(names.map(|name| second.contains(name)), [true, false, true]);
     }
 }

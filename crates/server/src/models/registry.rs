@@ -1,5 +1,6 @@
 //! Registry of models: the table behind a lock, loads and closes as tasks, guards for users.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +20,9 @@ pub(crate) trait Loader: Send + Sync + 'static {
 
     /// Opens a model; an error is one line.
     fn load(&self, spec: &Self::Spec) -> impl Future<Output = Result<Self::Model, String>> + Send;
+
+    /// Whether a model serves requests; one that does not is closed, and loaded again.
+    fn is_running(&self, model: &Self::Model) -> bool;
 }
 
 /// Reason why a model cannot be used.
@@ -43,6 +47,8 @@ impl<T> table::Waiter for oneshot::Sender<T> {
 struct Inner<L: Loader> {
     table: Table<L::Model, Waiter<L>>,
     specs: Vec<Arc<L::Spec>>,
+    /// Models that are not listed any more.
+    removed: HashSet<ModelId>,
 }
 
 struct Shared<L: Loader> {
@@ -106,7 +112,11 @@ impl<L: Loader> Drop for Lease<L> {
 impl<L: Loader> Registry<L> {
     /// Registry of a budget in bytes and a maximum of users of one model; tasks run on `runtime`.
     pub(crate) fn new(loader: L, budget: u64, max_users: usize, runtime: Handle) -> Self {
-        let inner = Inner { table: Table::new(budget, max_users), specs: Vec::new() };
+        let inner = Inner {
+            table: Table::new(budget, max_users),
+            specs: Vec::new(),
+            removed: HashSet::new(),
+        };
         Self(Arc::new(Shared { inner: Mutex::new(inner), loader, runtime }))
     }
 
@@ -123,8 +133,36 @@ impl<L: Loader> Registry<L> {
 
     /// Models with their properties, in the order in which they were added.
     pub(crate) fn specs(&self) -> Vec<(ModelId, Arc<L::Spec>)> {
-        let specs = self.lock().specs.clone();
-        specs.into_iter().enumerate().map(|(i, spec)| (ModelId(i), spec)).collect()
+        let inner = self.lock();
+        let specs = inner.specs.iter().enumerate().map(|(i, spec)| (ModelId(i), Arc::clone(spec)));
+        specs.filter(|(id, _)| !inner.removed.contains(id)).collect()
+    }
+
+    /// Takes a model from the list; its memory is free once it has no users.
+    pub(crate) fn remove(&self, id: ModelId) {
+        let mut inner = self.lock();
+        inner.removed.insert(id);
+        inner.table.retire(id);
+        drop(inner);
+        self.run();
+    }
+
+    /// Names the open models whose engine has stopped, by `name`.
+    pub(crate) fn stopped(&self, name: impl Fn(&L::Spec) -> String) -> Vec<String> {
+        let specs = self.specs();
+        let inner = self.lock();
+        let is_stopped = |id: ModelId| {
+            inner.table.peek(id).is_some_and(|model| !self.0.loader.is_running(model))
+        };
+        specs.iter().filter(|(id, _)| is_stopped(*id)).map(|(_, spec)| name(spec)).collect()
+    }
+
+    /// Retires a model whose engine has stopped.
+    pub(crate) fn check_running(&self, id: ModelId) {
+        let mut inner = self.lock();
+        if inner.table.peek(id).is_some_and(|model| !self.0.loader.is_running(model)) {
+            inner.table.retire(id);
+        }
     }
 
     /// Properties of a model.
@@ -132,8 +170,8 @@ impl<L: Loader> Registry<L> {
         Arc::clone(&self.lock().specs[id.0])
     }
 
-    /// Waits until a model is open, at most until `until`. A caller that gives up does not end a load, but takes one that has
-    /// not begun from the queue.
+    /// Waits until a model is open, at most until `until`; one whose engine has stopped is opened again. A caller that gives
+    /// up does not end a load, but takes one that has not begun from the queue.
     ///
     /// # Errors
     /// If the load fails, the time has passed, or too many requests use the model.
@@ -143,6 +181,7 @@ impl<L: Loader> Registry<L> {
         until: Option<Instant>,
     ) -> Result<Lease<L>, OpenError> {
         let (sender, receiver) = oneshot::channel();
+        self.check_running(id);
         let requested = self.lock().table.request(id, sender, Instant::now());
         match requested {
             Requested::Open(model, _) => Ok(self.lease(id, model)),
@@ -168,6 +207,7 @@ impl<L: Loader> Registry<L> {
 
     /// Starts to load a model, unless it is open; the result is in [`status`](Self::status).
     pub(crate) fn start_loading(&self, id: ModelId) {
+        self.check_running(id);
         self.lock().table.load(id);
         self.run();
     }

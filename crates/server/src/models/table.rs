@@ -68,6 +68,8 @@ struct Entry<M, W> {
     /// Whether it is loaded without a waiter.
     is_wanted: bool,
     is_asleep: bool,
+    /// Whether it gets no more users, and is closed once it has none.
+    is_retired: bool,
     failure: Option<String>,
 }
 
@@ -131,6 +133,7 @@ impl<M, W: Waiter> Table<M, W> {
             waiters: Vec::new(),
             is_wanted: false,
             is_asleep: false,
+            is_retired: false,
             failure: None,
         });
         ModelId(self.entries.len() - 1)
@@ -145,7 +148,9 @@ impl<M, W: Waiter> Table<M, W> {
         if entry.n_users + entry.waiters.len() >= self.max_users {
             return Requested::Full(waiter);
         }
-        if let State::Open(model) = &entry.state {
+        if let State::Open(model) = &entry.state
+            && !entry.is_retired
+        {
             entry.n_users += 1;
             entry.last_used = now;
             return Requested::Open(Arc::clone(model), waiter);
@@ -161,6 +166,7 @@ impl<M, W: Waiter> Table<M, W> {
     pub(crate) fn load(&mut self, id: ModelId) {
         let entry = &mut self.entries[id.0];
         match entry.state {
+            State::Open(_) if entry.is_retired => entry.is_wanted = true,
             State::Open(_) | State::Loading => {}
             State::Queued | State::Closing => entry.is_wanted = true,
             State::Unloaded => {
@@ -168,6 +174,18 @@ impl<M, W: Waiter> Table<M, W> {
                 self.enqueue(id);
             }
         }
+    }
+
+    /// Gives a model that is open or being loaded no more users: it is closed once it has none, and loaded again for those
+    /// that wait.
+    pub(crate) fn retire(&mut self, id: ModelId) {
+        let entry = &mut self.entries[id.0];
+        entry.is_retired = matches!(entry.state, State::Open(_) | State::Loading);
+    }
+
+    /// A retired model without users.
+    fn retired(&self) -> Option<ModelId> {
+        self.idle().find(|id| self.entries[id.0].is_retired)
     }
 
     /// Whether the end of a load has a use.
@@ -182,9 +200,12 @@ impl<M, W: Waiter> Table<M, W> {
         self.queue.push_back(id);
     }
 
-    /// Next work: the first load of the queue if it fits, else the model to close for it. Call it until it returns
-    /// `None` after every change.
+    /// Next work: a retired model to close; or the first load of the queue if it fits, else the model to close for it. Call it
+    /// until it returns `None` after every change.
     pub(crate) fn next(&mut self) -> Option<Action<M>> {
+        if let Some(id) = self.retired() {
+            return self.close(id);
+        }
         let id = loop {
             let id = *self.queue.front()?;
             if self.is_requested(id) {
@@ -246,7 +267,7 @@ impl<M, W: Waiter> Table<M, W> {
                 entry.failure = None;
             }
             Err(failure) => {
-                entry.state = State::Unloaded;
+                (entry.state, entry.is_retired) = (State::Unloaded, false);
                 entry.failure = Some(failure);
             }
         }
@@ -256,7 +277,8 @@ impl<M, W: Waiter> Table<M, W> {
 
     /// Ends a close: its memory is free. Requests that came meanwhile queue for a load.
     pub(crate) fn closed(&mut self, id: ModelId) {
-        self.entries[id.0].state = State::Unloaded;
+        let entry = &mut self.entries[id.0];
+        (entry.state, entry.is_retired) = (State::Unloaded, false);
         if self.is_requested(id) {
             self.enqueue(id);
         }
@@ -292,7 +314,8 @@ impl<M, W: Waiter> Table<M, W> {
     pub(crate) fn status(&self, id: ModelId) -> ModelStatus {
         let entry = &self.entries[id.0];
         match entry.state {
-            State::Open(_) => ModelStatus::Loaded,
+            State::Open(_) if !entry.is_retired => ModelStatus::Loaded,
+            State::Open(_) => ModelStatus::Loading,
             State::Queued | State::Loading => ModelStatus::Loading,
             State::Closing if entry.is_wanted || !entry.waiters.is_empty() => ModelStatus::Loading,
             State::Unloaded | State::Closing if entry.is_asleep => ModelStatus::Sleeping,

@@ -18,6 +18,12 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
 struct Health {
     /// `ok`.
     status: &'static str,
+    /// Panics on threads of models since the start, if there were any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    engine_panics: Option<u64>,
+    /// Models whose engine has stopped after a panic; the next request opens them again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stopped_models: Vec<String>,
 }
 
 /// Tells if requests are answered
@@ -32,5 +38,10 @@ async fn health(State(state): State<AppState>) -> ApiResult<Json<Health>> {
     if state.is_stopping() {
         return Err(ApiError::unavailable("The server is stopping"));
     }
-    Ok(Json(Health { status: "ok" }))
+    let n_panics = state.metrics().n_panics();
+    Ok(Json(Health {
+        status: "ok",
+        engine_panics: (n_panics > 0).then_some(n_panics),
+        stopped_models: state.models().stopped(),
+    }))
 }

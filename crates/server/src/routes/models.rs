@@ -28,8 +28,7 @@ pub(crate) fn router() -> OpenApiRouter<AppState> {
 ))]
 async fn list(State(state): State<AppState>) -> Json<Value> {
     let listed = state.models().list().await;
-    let n_ctx = state.options().engine.n_ctx;
-    let data: Vec<Value> = listed.iter().map(|model| openai(model, n_ctx)).collect();
+    let data: Vec<Value> = listed.iter().map(openai).collect();
     let models: Vec<Value> = listed.iter().map(ollama).collect();
     Json(json!({"models": models, "object": "list", "data": data}))
 }
@@ -49,14 +48,13 @@ async fn retrieve(
         |model: &&ListedModel| model.spec.name == name || model.spec.aliases.contains(&name);
     let model = listed.iter().find(is_it);
     let model = model.ok_or_else(|| ApiError::not_found(format!("model `{name}` not found")))?;
-    Ok(Json(openai(model, state.options().engine.n_ctx)))
+    Ok(Json(openai(model)))
 }
 
 /// Entry of `data`.
-fn openai(model: &ListedModel, n_ctx: Option<usize>) -> Value {
+fn openai(model: &ListedModel) -> Value {
     let spec = &model.spec;
     let is_language = spec.kind == ModelKind::Language;
-    let n_ctx = n_ctx.filter(|&n_ctx| n_ctx > 0 && is_language).unwrap_or(spec.n_ctx_train);
     let mut status = json!({"value": model.status.name()});
     if let Some(failure) = &model.failure {
         status["error"] = json!(failure);
@@ -73,7 +71,7 @@ fn openai(model: &ListedModel, n_ctx: Option<usize>) -> Value {
         "meta": {
             "vocab_type": 0,
             "n_vocab": spec.n_vocab,
-            "n_ctx": n_ctx,
+            "n_ctx": spec.n_ctx,
             "n_ctx_train": spec.n_ctx_train,
             "n_embd": spec.n_embd,
             "n_params": spec.n_params,

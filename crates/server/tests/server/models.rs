@@ -212,3 +212,34 @@ async fn a_preset_that_cannot_be_opened_is_an_error() {
     assert!(error.starts_with("cannot open `text`: "), "{error}");
     assert_eq!(error.lines().count(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removed_and_replaced_models_leave_the_list() {
+    let folder = folder(&["a", "b"]);
+    std::fs::write(folder.path().join("bad.gguf"), b"GGUF").unwrap();
+    let installed = Some(Models::at(folder.path()));
+    let app = App::new(ServerOptions { installed, ..ServerOptions::default() }).await;
+    let ids = async || {
+        let listed = app.get("/v1/models").await.json();
+        let ids = listed["data"].as_array().unwrap().iter();
+        let mut ids: Vec<_> = ids.map(|each| each["id"].as_str().unwrap().to_owned()).collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!(ids().await, ["a", "b"]);
+    let body = json!({"model": "a", "content": "ab"});
+    assert_eq!(app.post("/tokenize", &body).await.status, 200);
+    std::fs::remove_file(folder.path().join("a.gguf")).unwrap();
+    assert_eq!(ids().await, ["b"]);
+    // A file that was no model and one of other sizes.
+    std::fs::copy(test_data("golden/llm/llama.gguf"), folder.path().join("bad.gguf")).unwrap();
+    std::fs::copy(test_data("golden/llm/qwen3.gguf"), folder.path().join("b.gguf")).unwrap();
+    assert_eq!(ids().await, ["b", "bad"]);
+    let model = app.get("/v1/models/b").await.json();
+    let bytes = std::fs::metadata(folder.path().join("b.gguf")).unwrap().len();
+    assert!(model["meta"]["size"].as_u64().unwrap() <= bytes, "{model}");
+    for (name, status) in [("b", 200), ("bad", 200), ("a", 404)] {
+        let body = json!({"model": name, "content": "ab"});
+        assert_eq!(app.post("/tokenize", &body).await.status, status, "{name}");
+    }
+}

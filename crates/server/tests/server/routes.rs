@@ -48,6 +48,9 @@ async fn the_list_of_models_has_both_shapes() {
     for field in ["vocab_type", "n_vocab", "n_ctx", "n_ctx_train", "n_embd", "n_params", "size"] {
         assert!(first["meta"][field].is_u64(), "{field}: {first}");
     }
+    // Without a context size, that of training up to 16,384.
+    let (n_ctx, of_training) = (&first["meta"]["n_ctx"], &first["meta"]["n_ctx_train"]);
+    assert_eq!(n_ctx.as_u64(), of_training.as_u64().map(|n| n.min(16_384)));
     assert_eq!(answer["data"][1]["task"], "automatic-speech-recognition");
     assert_eq!(answer["models"][0]["capabilities"], json!(["completion"]));
     assert_eq!(answer["models"][1]["name"], "ears");

@@ -43,6 +43,16 @@ fn set_option<T: std::str::FromStr>(target: &mut Option<T>, value: &str, none: &
     Some(())
 }
 
+/// Parameter of a name, in llama.cpp's form or Ollama's.
+fn find(name: &str) -> Option<Parameter> {
+    let name = match name {
+        "temperature" => "temp",
+        "num_predict" => "n_predict",
+        name => name,
+    };
+    PARAMETERS.into_iter().find(|(known, ..)| *known == name)
+}
+
 /// Lists the parameters and their values.
 pub(super) fn list(options: &GenerateOptions) -> String {
     let mut text = String::new();
@@ -53,17 +63,24 @@ pub(super) fn list(options: &GenerateOptions) -> String {
     text.trim_end().to_owned()
 }
 
-/// Sets a parameter from `NAME VALUE`.
+/// Sets a parameter from `NAME VALUE`, or `parameter NAME VALUE` as Ollama has it; a wrong one changes nothing.
 pub(super) fn apply(options: &mut GenerateOptions, assignment: &str) -> anyhow::Result<()> {
+    let rest = assignment.strip_prefix("parameter").filter(|rest| rest.starts_with(' '));
+    let assignment = rest.map_or(assignment, str::trim);
     let names = || PARAMETERS.map(|(name, ..)| name).join(", ");
     let (name, value) = assignment
         .split_once([' ', '='])
         .with_context(|| format!("/set: expected a name and a value; names: {}", names()))?;
     let (name, value) = (name.trim().replace('-', "_"), value.trim());
-    let parameter = PARAMETERS.iter().find(|(known, ..)| *known == name);
+    ensure!(name != "num_ctx", "/set num_ctx: the context has its size from the start: --ctx-size");
     let (.., set) =
-        parameter.with_context(|| format!("/set: expected one of {}, got `{name}`", names()))?;
-    ensure!(set(options, value).is_some(), "/set {name}: expected a number, got `{value}`");
+        find(&name).with_context(|| format!("/set: expected one of {}, got `{name}`", names()))?;
+    let mut changed = options.clone();
+    ensure!(set(&mut changed, value).is_some(), "/set {name}: expected a number, got `{value}`");
+    let temperature = changed.sampling.temperature;
+    ensure!(temperature >= 0.0, "/set {name}: expected 0 or more, got {temperature}");
+    changed.sampling.validate().with_context(|| format!("/set {name}"))?;
+    *options = changed;
     Ok(())
 }
 
@@ -85,8 +102,26 @@ mod tests {
         apply(&mut options, "seed -1").unwrap();
         apply(&mut options, "n_predict none").unwrap();
         assert_eq!((options.sampling.seed, options.n_predict), (None, None));
-        for wrong in ["temp", "temp x", "tmp 1"] {
-            assert!(apply(&mut options, wrong).unwrap_err().to_string().starts_with("/set"));
+        apply(&mut options, "parameter temperature 0.5").unwrap();
+        apply(&mut options, "num_predict 3").unwrap();
+        assert_eq!((options.sampling.temperature, options.n_predict), (0.5, Some(3)));
+        let before = list(&options);
+        for wrong in [
+            "temp",
+            "temp x",
+            "tmp 1",
+            "temp -5",
+            "top_p 2",
+            "min_p -1",
+            "temp nan",
+            "parameter",
+            "repeat_penalty -1",
+            "parameter temp -5",
+            "num_ctx 8192",
+        ] {
+            let error = apply(&mut options, wrong).unwrap_err().to_string();
+            assert!(error.starts_with("/set"), "{wrong}: {error}");
+            assert_eq!(list(&options), before, "{wrong}");
         }
     }
 }

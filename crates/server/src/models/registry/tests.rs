@@ -1,7 +1,7 @@
 //! Tests with a loader that opens nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -37,11 +37,17 @@ impl Drop for Model {
 struct Fake {
     counts: Arc<Counts>,
     permits: Arc<Semaphore>,
+    /// Whether the engines of all open models have stopped.
+    stopped: Arc<AtomicBool>,
 }
 
 impl Loader for Fake {
     type Spec = &'static str;
     type Model = Model;
+
+    fn is_running(&self, _: &Model) -> bool {
+        !self.stopped.load(Ordering::SeqCst)
+    }
 
     async fn load(&self, name: &&'static str) -> Result<Model, String> {
         self.permits.acquire().await.map_err(|error| error.to_string())?.forget();
@@ -62,16 +68,22 @@ struct Fixture {
     registry: Registry<Fake>,
     counts: Arc<Counts>,
     permits: Arc<Semaphore>,
+    stopped: Arc<AtomicBool>,
 }
 
 impl Fixture {
     /// Registry of models of 10 bytes.
     fn new(budget: u64, names: &[&'static str]) -> Self {
         let (counts, permits) = (Arc::<Counts>::default(), Arc::new(Semaphore::new(0)));
-        let fake = Fake { counts: Arc::clone(&counts), permits: Arc::clone(&permits) };
+        let stopped = Arc::<AtomicBool>::default();
+        let fake = Fake {
+            counts: Arc::clone(&counts),
+            permits: Arc::clone(&permits),
+            stopped: Arc::clone(&stopped),
+        };
         let registry = Registry::new(fake, budget, 100, Handle::current());
         names.iter().for_each(|name| _ = registry.add(*name, 10));
-        Self { registry, counts, permits }
+        Self { registry, counts, permits, stopped }
     }
 
     /// Requests a model in a task, which runs until it waits.
@@ -202,4 +214,33 @@ async fn idle_models_sleep_until_they_are_used() {
     assert_eq!(fixture.registry.peek(ModelId(0), |model| model.name), None);
     drop(fixture.open(0).await);
     assert_eq!((fixture.n_loads(), fixture.registry.status(ModelId(0))), (2, ModelStatus::Loaded));
+}
+
+#[tokio::test]
+async fn a_model_whose_engine_has_stopped_is_opened_again() {
+    let fixture = Fixture::new(100, &["a"]);
+    let first = fixture.open(0).await;
+    fixture.stopped.store(true, Ordering::SeqCst);
+    assert_eq!(fixture.registry.stopped(|name| (*name).to_owned()), ["a"]);
+    let task = fixture.request(0).await;
+    assert_eq!(fixture.n_loads(), 1);
+    fixture.stopped.store(false, Ordering::SeqCst);
+    fixture.permits.add_permits(1);
+    drop(first);
+    let lease = timeout(Duration::from_secs(20), task).await.unwrap().unwrap().unwrap();
+    assert_eq!((fixture.n_loads(), lease.model().unwrap().name), (2, "a"));
+    assert_eq!(fixture.counts.most_open.load(Ordering::SeqCst), 1);
+    assert!(fixture.registry.stopped(|name| (*name).to_owned()).is_empty());
+}
+
+#[tokio::test]
+async fn a_removed_model_is_closed_once_it_has_no_users() {
+    let fixture = Fixture::new(100, &["a", "b"]);
+    let lease = fixture.open(0).await;
+    fixture.registry.remove(ModelId(0));
+    let listed: Vec<_> = fixture.registry.specs().into_iter().map(|(id, _)| id).collect();
+    assert_eq!((listed, fixture.registry.memory().0), (vec![ModelId(1)], 10));
+    drop(lease);
+    fixture.wait_for(0, ModelStatus::Unloaded).await;
+    assert_eq!(fixture.registry.memory().0, 0);
 }

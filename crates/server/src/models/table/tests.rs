@@ -259,3 +259,35 @@ fn users_and_waiters_of_a_model_are_bounded() {
     f.release(0);
     assert_eq!(f.request(0, "g"), "open");
 }
+
+#[test]
+fn a_retired_model_is_closed_after_its_users_and_loaded_for_those_that_wait() {
+    let mut fixture = Fixture::new(100, &[10]);
+    fixture.open(0);
+    assert_eq!(fixture.request(0, "a"), "open");
+    fixture.table.retire(ModelId(0));
+    assert_eq!(fixture.request(0, "b"), "waits");
+    assert_eq!(fixture.table.status(ModelId(0)), ModelStatus::Loading);
+    assert_eq!(fixture.work(), [""; 0]);
+    let now = fixture.now();
+    fixture.table.release(ModelId(0), now);
+    assert_eq!(fixture.work(), ["close 0"]);
+    fixture.table.closed(ModelId(0));
+    assert_eq!(fixture.work(), ["load 0"]);
+    assert_eq!(fixture.loaded(0), ["b"]);
+    assert_eq!(fixture.request(0, "c"), "open");
+    // One that is being loaded serves those that wait already.
+    let mut loading = Fixture::new(100, &[10]);
+    assert_eq!(loading.request(0, "a"), "waits");
+    assert_eq!(loading.work(), ["load 0"]);
+    loading.table.retire(ModelId(0));
+    assert_eq!(loading.loaded(0), ["a"]);
+    let now = loading.now();
+    loading.table.release(ModelId(0), now);
+    assert_eq!(loading.work(), ["close 0"]);
+    // A closed model has nothing to retire.
+    let mut closed = Fixture::new(100, &[10]);
+    closed.table.retire(ModelId(0));
+    closed.open(0);
+    assert_eq!(closed.request(0, "a"), "open");
+}
