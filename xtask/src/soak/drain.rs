@@ -97,7 +97,8 @@ pub(super) fn run(args: &SoakArgs) -> Result<()> {
 
 /// The configuration in the guide.
 fn documented(guide: &str) -> Option<&str> {
-    guide.split_once(FENCE)?.1.split_once("```").map(|(text, _)| text)
+    let blocks = guide.split(FENCE).skip(1).filter_map(|rest| rest.split_once("```"));
+    blocks.map(|(text, _)| text).find(|text| text.contains("upstream"))
 }
 
 /// A whole configuration around the part of the guide, whose addresses become these ports.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::run::{Folder, fox};
+use crate::run::{Folder, voice};
 
 /// Options that make a run with a model of random weights short.
 const SHORT: [&str; 6] =
@@ -17,7 +17,7 @@ fn audio_that_cannot_be_read() {
     let folder = Folder::new("audio_that_cannot_be_read").with_tiny_model(51864);
     folder.write("text.wav", b"This is no sound, whatever its name says.\n");
     folder.write("empty.mp3", b"");
-    folder.write("cut.wav", &fox(16_000)[..30]);
+    folder.write("cut.wav", &voice(16_000)[..30]);
     fs::create_dir(folder.path("folder.wav")).unwrap();
     for (name, expected) in [
         ("missing.wav", "missing.wav"),
@@ -42,11 +42,11 @@ fn models_that_cannot_be_read() {
     folder.write("text.bin", b"not a model\n");
     fs::create_dir(folder.path("nothing-in-it")).unwrap();
     for name in ["cut.gguf", "head.gguf", "empty.gguf", "text.bin", "nothing-in-it"] {
-        folder.run(&["transcribe", "-m", name, "fox.wav"]).fails(name);
+        folder.run(&["transcribe", "-m", name, "voice.wav"]).fails(name);
     }
-    let ran = folder.run(&["transcribe", "-m", "base", "fox.wav"]);
+    let ran = folder.run(&["transcribe", "-m", "base", "voice.wav"]);
     ran.fails("get it with `stonechat pull base`");
-    folder.run(&["transcribe", "-m", "gone.gguf", "fox.wav"]).fails("gone.gguf");
+    folder.run(&["transcribe", "-m", "gone.gguf", "voice.wav"]).fails("gone.gguf");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn flipped_bits_in_the_header_of_a_model() {
     let mut damaged = model;
     damaged[8] ^= 0x40;
     folder.write("flipped.gguf", &damaged);
-    folder.run(&["transcribe", "-m", "flipped.gguf", "fox.wav"]).fails("flipped.gguf");
+    folder.run(&["transcribe", "-m", "flipped.gguf", "voice.wav"]).fails("flipped.gguf");
 }
 
 #[cfg(unix)]
@@ -87,9 +87,9 @@ fn files_without_permission() {
         println!("SKIPPED files_without_permission: this user may read everything");
         return;
     }
-    forbid("fox.wav");
-    folder.run(&["transcribe", "-m", "secret.gguf", "fox.wav"]).fails("ermission denied");
-    folder.run(&transcribe(&["fox.wav"])).fails("ermission denied");
+    forbid("voice.wav");
+    folder.run(&["transcribe", "-m", "secret.gguf", "voice.wav"]).fails("ermission denied");
+    folder.run(&transcribe(&["voice.wav"])).fails("ermission denied");
 }
 
 #[test]
@@ -122,14 +122,14 @@ fn options_out_of_range() {
         ("--vad-max-speech-s", "0.5", "vad max-speech-s: expected twice the padding"),
         ("--hallucination-silence-threshold", "nan", "threshold: expected 0 s or more, got NaN"),
     ] {
-        let arguments = ["transcribe", "-m", "tiny.gguf", option, value, "fox.wav"];
+        let arguments = ["transcribe", "-m", "tiny.gguf", option, value, "voice.wav"];
         folder.run(&arguments).misused(expected);
     }
-    folder.run(&transcribe(&["--clip-timestamps", "0:70", "fox.wav"])).misused("0:70");
+    folder.run(&transcribe(&["--clip-timestamps", "0:70", "voice.wav"])).misused("0:70");
     // Errors that depend on the model or the recording.
     for (option, value, expected) in [
-        ("--channels", "3", "fox.wav: expected a channel from 1 to 1, got 3"),
-        ("--clip-timestamps", "100,200", "fox.wav: clip timestamps: expected a start within"),
+        ("--channels", "3", "voice.wav: expected a channel from 1 to 1, got 3"),
+        ("--clip-timestamps", "100,200", "voice.wav: clip timestamps: expected a start within"),
         ("--offset-t", "5000", "the recording of 1.0 s, got 5 s"),
         (
             "--suppress-tokens",
@@ -138,12 +138,12 @@ fn options_out_of_range() {
         ),
         ("--max-new-tokens", "449", "max-new-tokens: expected no more than the decoder's context"),
     ] {
-        folder.run(&transcribe(&[option, value, "fox.wav"])).fails(expected);
+        folder.run(&transcribe(&[option, value, "voice.wav"])).fails(expected);
     }
-    let german = ["transcribe", "-m", "tiny.gguf", "-l", "de", "fox.wav"];
+    let german = ["transcribe", "-m", "tiny.gguf", "-l", "de", "voice.wav"];
     folder.run(&german).fails("language `german`: expected en, the model is English-only");
     folder.run(&german).fails("(`tiny.gguf`); `stonechat pull base` gets a multilingual one");
-    let translate = ["transcribe", "-m", "tiny.gguf", "--task", "translate", "fox.wav"];
+    let translate = ["transcribe", "-m", "tiny.gguf", "--task", "translate", "voice.wav"];
     folder.run(&translate).fails("task translate: expected transcribe, the model is English-only");
 }
 
@@ -151,23 +151,27 @@ fn options_out_of_range() {
 fn outputs_that_would_be_lost() {
     let folder = Folder::new("outputs_that_would_be_lost").with_tiny_model(51864);
     fs::create_dir(folder.path("a")).unwrap();
-    fs::copy(folder.path("fox.wav"), folder.path("a/fox.wav")).unwrap();
-    folder.run(&transcribe(&["-o", "out", "fox.wav", "a/fox.wav"])).fails("fox.wav.txt");
+    fs::copy(folder.path("voice.wav"), folder.path("a/voice.wav")).unwrap();
+    folder.run(&transcribe(&["-o", "out", "voice.wav", "a/voice.wav"])).fails("voice.wav.txt");
     assert!(!folder.path("out").exists());
     let printed = |rest: &[&'static str]| transcribe(&[&["-o", "-"], rest].concat());
-    folder.run(&printed(&["-f", "srt,vtt", "fox.wav"])).misused("--output-dir");
-    folder.run(&printed(&["-f", "srt", "fox.wav", "a/fox.wav"])).misused("--output-dir");
-    folder.run(&printed(&["--jobs", "2", "fox.wav", "a/fox.wav"])).misused("jobs: expected 1");
-    folder.run(&printed(&["--summary", "-", "fox.wav"])).misused("--summary -");
-    folder.run(&transcribe(&["-", "fox.wav"])).misused("must be the only input");
-    folder.run(&transcribe(&["--output-file", "x", "fox.wav", "a/fox.wav"])).misused("one input");
-    folder.run(&transcribe(&["-o", "fox.wav", "fox.wav"])).fails("cannot create the folder");
-    folder.run(&transcribe(&["-o", "fox.wav/a", "fox.wav"])).fails("`fox.wav/a`");
-    folder.run(&transcribe(&["-o", "o.txt", "fox.wav", "a/fox.wav"])).misused("expected a folder");
-    folder.run(&transcribe(&["-o", "o.txt", "-f", "srt", "fox.wav"])).misused("one format");
+    folder.run(&printed(&["-f", "srt,vtt", "voice.wav"])).misused("--output-dir");
+    folder.run(&printed(&["-f", "srt", "voice.wav", "a/voice.wav"])).misused("--output-dir");
+    folder.run(&printed(&["--jobs", "2", "voice.wav", "a/voice.wav"])).misused("jobs: expected 1");
+    folder.run(&printed(&["--summary", "-", "voice.wav"])).misused("--summary -");
+    folder.run(&transcribe(&["-", "voice.wav"])).misused("must be the only input");
+    folder
+        .run(&transcribe(&["--output-file", "x", "voice.wav", "a/voice.wav"]))
+        .misused("one input");
+    folder.run(&transcribe(&["-o", "voice.wav", "voice.wav"])).fails("cannot create the folder");
+    folder.run(&transcribe(&["-o", "voice.wav/a", "voice.wav"])).fails("`voice.wav/a`");
+    folder
+        .run(&transcribe(&["-o", "o.txt", "voice.wav", "a/voice.wav"]))
+        .misused("expected a folder");
+    folder.run(&transcribe(&["-o", "o.txt", "-f", "srt", "voice.wav"])).misused("one format");
     // Neither a failed input nor a refused one leaves a folder.
     folder.run(&transcribe(&["-o", "zz", "missing.wav"])).fails("missing.wav");
-    assert_eq!(folder.names("."), ["a", "tiny.gguf", "fox.wav"]);
+    assert_eq!(folder.names("."), ["a", "tiny.gguf", "voice.wav"]);
 }
 
 #[test]
@@ -184,7 +188,7 @@ fn addresses_are_no_inputs() {
 fn a_full_output_is_not_the_fault_of_an_input() {
     let folder = Folder::new("full_output").with_tiny_model(51864);
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let mut command = folder.command(&transcribe(&["-f", "vtt", "-o", "-", "fox.wav"]));
+    let mut command = folder.command(&transcribe(&["-f", "vtt", "-o", "-", "voice.wav"]));
     let ran = crate::run::finish(command.stdout(full).spawn().unwrap());
     ran.fails("error: cannot write to standard output: No space left");
 }

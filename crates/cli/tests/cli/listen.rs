@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::run::{Folder, Ran, default_model_and_clip, fox};
+use crate::run::{Folder, Ran, default_model_and_clip, voice};
 
 /// Options that make a run with a model of random weights short.
 const SHORT: [&str; 9] =
@@ -24,8 +24,8 @@ fn events(ran: &Ran) -> Vec<Value> {
 #[test]
 fn events_are_lines_of_json() {
     let folder = Folder::new("events_are_lines_of_json").with_tiny_model(51864);
-    let fox = fox(3 * 16_000);
-    let ran = listen(&folder, &["-f", "json", "--beam-size", "1"], pcm(&fox));
+    let voice = voice(3 * 16_000);
+    let ran = listen(&folder, &["-f", "json", "--beam-size", "1"], pcm(&voice));
     let events = events(&ran);
     let (summary, others) = events.split_last().unwrap();
     assert_eq!(summary["event"], "summary");
@@ -41,7 +41,7 @@ fn events_are_lines_of_json() {
         assert!(number("end") <= 3.0 && number("latency") >= 0.0, "{word}");
     }
     // The same audio in stereo, as floats, and as if at half the rate.
-    let stereo: Vec<u8> = pcm(&fox)
+    let stereo: Vec<u8> = pcm(&voice)
         .chunks(2)
         .flat_map(|sample| {
             let value = f32::from(i16::from_le_bytes([sample[0], sample[1]])) / 32768.0;
@@ -93,7 +93,7 @@ fn invalid_pcm_and_options_are_refused() {
         }
     }
     for (file, expected) in [
-        (fox(16_000), "expected raw PCM, got a WAV file"),
+        (voice(16_000), "expected raw PCM, got a WAV file"),
         (b"ID3\x04\0\0\0\0\0\0".to_vec(), "expected raw PCM, got an MP3 file"),
     ] {
         folder.run_with_input(&start, &file).fails(expected);

@@ -5,10 +5,10 @@ use crate::run::{Folder, workspace};
 #[test]
 fn events_go_to_standard_error_or_a_file() {
     let folder = Folder::new("log");
-    let fox = workspace().join("test-data/audio/quick_brown_fox.wav");
-    let fox = fox.to_str().unwrap();
+    let voice = workspace().join("test-data/audio/quick_brown_fox.wav");
+    let voice = voice.to_str().unwrap();
     let model = workspace().join("test-data/models/tiny.en-q5_1.gguf");
-    let transcribe = ["transcribe", fox, "-m", model.to_str().unwrap(), "--device", "cpu", "-q"];
+    let transcribe = ["transcribe", voice, "-m", model.to_str().unwrap(), "--device", "cpu", "-q"];
     let quiet = folder.run(&transcribe);
     let text = quiet.succeeds().to_owned();
     assert_eq!(quiet.stderr, "");

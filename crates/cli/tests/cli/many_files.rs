@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 use stonechat::audio::decode_file;
 
-use crate::run::{Folder, Ran, default_model_and_clip, fox, wav};
+use crate::run::{Folder, Ran, default_model_and_clip, voice, wav};
 
 /// Options that make a run with a model of random weights short.
 const SHORT: [&str; 9] = [
@@ -31,7 +31,7 @@ fn talks(test: &str) -> Folder {
         fs::create_dir_all(folder.path(below)).unwrap();
     }
     for name in ["a.wav", "b.mp3", "b.WAV", ".hidden.wav", "day 2/c.flac", ".trash/d.wav"] {
-        folder.write(&format!("talks/{name}"), &fox(8000));
+        folder.write(&format!("talks/{name}"), &voice(8000));
     }
     folder.write("talks/notes.txt", b"not a recording");
     folder
@@ -68,8 +68,8 @@ fn a_folder_gets_its_results_beside_the_inputs() {
 #[test]
 fn a_folder_is_mirrored_in_another() {
     let folder = talks("mirrored");
-    run(&folder, &["-q", "-o", "out", "talks", "talks/*.wav", "fox.wav"]).succeeds();
-    assert_eq!(folder.names("out"), ["a.txt", "b.WAV.txt", "b.mp3.txt", "day 2", "fox.txt"]);
+    run(&folder, &["-q", "-o", "out", "talks", "talks/*.wav", "voice.wav"]).succeeds();
+    assert_eq!(folder.names("out"), ["a.txt", "b.WAV.txt", "b.mp3.txt", "day 2", "voice.txt"]);
     assert_eq!(folder.names("out/day 2"), ["c.txt"]);
 }
 
@@ -98,7 +98,7 @@ fn what_is_done_is_skipped_until_the_input_changes() {
     assert_eq!(done(run(&folder, &arguments)), (4, 0));
     assert_eq!(done(run(&folder, &arguments)), (0, 4));
     fs::remove_file(folder.path("talks/a.srt")).unwrap();
-    folder.write("talks/day 2/c.flac", &fox(4000));
+    folder.write("talks/day 2/c.flac", &voice(4000));
     let ran = run(&folder, &arguments);
     assert!(ran.stderr.contains("talks/b.mp3: skipped"), "{ran:?}");
     assert_eq!(done(ran), (2, 2));
@@ -110,7 +110,7 @@ fn every_option_that_changes_a_result_makes_it_anew() {
     let folder = Folder::new("options_count").with_tiny_model(51864);
     folder.write("other.gguf", &fs::read(folder.path("tiny.gguf")).unwrap());
     let skips = |rest: &[&str]| {
-        let ran = run(&folder, &[&["-f", "srt", "-o", "out", "fox.wav"], rest].concat());
+        let ran = run(&folder, &[&["-f", "srt", "-o", "out", "voice.wav"], rest].concat());
         ran.succeeds();
         let (skips, anew) = (ran.stderr.contains(": skipped"), ran.stderr.contains("written anew"));
         assert!(skips != anew || rest.is_empty(), "{ran:?}");
@@ -130,7 +130,7 @@ fn every_option_that_changes_a_result_makes_it_anew() {
         assert!(skips(options), "{options:?}");
     }
     let mut model =
-        ["transcribe", "-l", "en", "-f", "srt", "-o", "out", "fox.wav", "-m", "tiny.gguf"];
+        ["transcribe", "-l", "en", "-f", "srt", "-o", "out", "voice.wav", "-m", "tiny.gguf"];
     folder.run(&model).succeeds();
     model[9] = "other.gguf";
     let ran = folder.run(&model);
@@ -141,8 +141,8 @@ fn every_option_that_changes_a_result_makes_it_anew() {
 #[test]
 fn recordings_of_one_stem_both_get_results() {
     let folder = Folder::new("one_stem").with_tiny_model(51864);
-    folder.write("talk.mp4", &fox(8000));
-    folder.write("talk.mp3", &fox(9000));
+    folder.write("talk.mp4", &voice(8000));
+    folder.write("talk.mp3", &voice(9000));
     for _ in 0..2 {
         for input in ["talk.mp4", "talk.mp3"] {
             run(&folder, &["-f", "srt", input]).succeeds();
@@ -161,31 +161,31 @@ fn recordings_of_one_stem_both_get_results() {
 #[test]
 fn files_of_the_user_are_kept() {
     let folder = Folder::new("kept").with_tiny_model(51864);
-    folder.write("fox.txt", b"my notes");
-    run(&folder, &["-q", "-f", "txt", "fox.wav"]).fails("`fox.txt` is not replaced, it ");
-    assert_eq!(folder.read("fox.txt"), "my notes");
-    run(&folder, &["--overwrite", "-f", "txt", "fox.wav"]).succeeds();
-    assert_ne!(folder.read("fox.txt"), "my notes");
-    folder.write("fox.txt", b"corrected");
-    let ran = run(&folder, &["-f", "txt", "fox.wav"]);
+    folder.write("voice.txt", b"my notes");
+    run(&folder, &["-q", "-f", "txt", "voice.wav"]).fails("`voice.txt` is not replaced, it ");
+    assert_eq!(folder.read("voice.txt"), "my notes");
+    run(&folder, &["--overwrite", "-f", "txt", "voice.wav"]).succeeds();
+    assert_ne!(folder.read("voice.txt"), "my notes");
+    folder.write("voice.txt", b"corrected");
+    let ran = run(&folder, &["-f", "txt", "voice.wav"]);
     ran.succeeds();
-    assert!(ran.stderr.contains("`fox.txt` was edited and is kept"), "{ran:?}");
-    let ran = run(&folder, &["-f", "txt", "--vad", "off", "--summary", "-", "fox.wav"]);
+    assert!(ran.stderr.contains("`voice.txt` was edited and is kept"), "{ran:?}");
+    let ran = run(&folder, &["-f", "txt", "--vad", "off", "--summary", "-", "voice.wav"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("it was edited, and it was made with other options"), "{ran:?}");
     assert!(ran.stdout.contains("\"status\": \"failed\""), "{ran:?}");
-    assert_eq!(folder.read("fox.txt"), "corrected");
+    assert_eq!(folder.read("voice.txt"), "corrected");
     // Other formats beside an edited one are written.
-    run(&folder, &["-f", "txt,json", "fox.wav"]).succeeds();
-    assert_eq!(folder.read("fox.txt"), "corrected");
-    assert!(folder.path("fox.json").exists());
+    run(&folder, &["-f", "txt,json", "voice.wav"]).succeeds();
+    assert_eq!(folder.read("voice.txt"), "corrected");
+    assert!(folder.path("voice.json").exists());
 }
 
 #[test]
 fn what_a_folder_leaves_out_is_reported() {
     let folder = talks("left_out");
     folder.write("talks/w.wma", b"neither sound nor fury");
-    folder.write("talks/noext", &fox(100));
+    folder.write("talks/noext", &voice(100));
     folder.write("talks/code.ts", b"export default 1;");
     let ran = run(&folder, &["talks"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
@@ -203,21 +203,24 @@ fn what_a_folder_leaves_out_is_reported() {
 #[test]
 fn every_run_says_what_was_written() {
     let folder = Folder::new("says").with_tiny_model(51864);
-    let ran = run(&folder, &["-f", "srt,json,", "fox.wav"]);
+    let ran = run(&folder, &["-f", "srt,json,", "voice.wav"]);
     assert_eq!(ran.succeeds(), "");
     assert!(
-        ran.stderr.starts_with("fox.wav: `fox.srt`, `fox.json`, 1.0 s of audio in "),
+        ran.stderr.starts_with("voice.wav: `voice.srt`, `voice.json`, 1.0 s of audio in "),
         "{ran:?}"
     );
-    let ran = run(&folder, &["-o", "out.vtt", "fox.wav"]);
+    let ran = run(&folder, &["-o", "out.vtt", "voice.wav"]);
     ran.succeeds();
     assert!(folder.read("out.vtt").starts_with("WEBVTT"));
-    assert!(ran.stderr.starts_with("fox.wav: `out.vtt`, "), "{ran:?}");
-    let ran = run(&folder, &["-f", "lrc", "--word-timestamps", "-di", "-o", "-", "fox.wav"]);
+    assert!(ran.stderr.starts_with("voice.wav: `out.vtt`, "), "{ran:?}");
+    let ran = run(&folder, &["-f", "lrc", "--word-timestamps", "-di", "-o", "-", "voice.wav"]);
     ran.succeeds();
     assert!(ran.stderr.contains("lrc have no times of words"), "{ran:?}");
-    assert!(ran.stderr.contains("fox.wav: one channel: --channels split has no effect"), "{ran:?}");
-    run(&folder, &["--clip-timestamps", "0:00,0:00.5", "fox.wav"]).succeeds();
+    assert!(
+        ran.stderr.contains("voice.wav: one channel: --channels split has no effect"),
+        "{ran:?}"
+    );
+    run(&folder, &["--clip-timestamps", "0:00,0:00.5", "voice.wav"]).succeeds();
 }
 
 #[test]
@@ -264,9 +267,9 @@ fn jobs_give_what_one_after_the_other_gives() {
 fn ctrl_c_leaves_what_is_finished() {
     let folder = Folder::new("ctrl_c").with_tiny_model(51864);
     fs::create_dir(folder.path("talks")).unwrap();
-    folder.write("talks/a.wav", &fox(8000));
+    folder.write("talks/a.wav", &voice(8000));
     // Long enough for the signal to come first.
-    folder.write("talks/b.wav", &fox(16_000 * 1800));
+    folder.write("talks/b.wav", &voice(16_000 * 1800));
     let child = folder
         .command(&[&SHORT[..], &["--vad", "off", "--summary", "summary.json", "talks"]].concat())
         .spawn()
@@ -359,7 +362,7 @@ fn flags_of_other_programs_work_or_are_refused_with_a_hint() {
         "-m",
         "tiny.gguf",
         "--file",
-        "fox.wav",
+        "voice.wav",
         "-osrt",
         "-of",
         "out/x",
@@ -381,7 +384,7 @@ fn flags_of_other_programs_work_or_are_refused_with_a_hint() {
     assert_eq!(ran.stderr.lines().filter(|line| line.contains(" is ignored: ")).count(), 3);
     // whisper-cli's JSON, beside the input of its `-f`.
     folder
-        .run(&["transcribe", "-m", "tiny.gguf", "-f", "fox.wav", "-ojf", "-of", "out/full"])
+        .run(&["transcribe", "-m", "tiny.gguf", "-f", "voice.wav", "-ojf", "-of", "out/full"])
         .succeeds();
     assert_eq!(folder.names("out"), ["full.json", "x.srt"]);
     let openai = [
@@ -395,19 +398,19 @@ fn flags_of_other_programs_work_or_are_refused_with_a_hint() {
         "False",
         "--verbose",
         "False",
-        "fox.wav",
+        "voice.wav",
     ];
     run(&folder, &openai).succeeds();
     assert_eq!(
         folder.names("all"),
-        ["json", "srt", "tsv", "txt", "vtt"].map(|e| format!("fox.{e}"))
+        ["json", "srt", "tsv", "txt", "vtt"].map(|e| format!("voice.{e}"))
     );
     for (refused, expected) in [
         (["-mc", "64"], "-mc: expected 0"),
         (["--live_transcribe", "True"], "see `stonechat listen`"),
         (["-f", "docx"], "-f is the output format here; inputs are positional"),
     ] {
-        let ran = run(&folder, &[&refused[..], &["fox.wav"]].concat());
+        let ran = run(&folder, &[&refused[..], &["voice.wav"]].concat());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
         assert!(ran.stderr.contains(expected), "{ran:?}");
     }

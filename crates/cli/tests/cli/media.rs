@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::run::{Folder, Ran, finish, fox, workspace};
+use crate::run::{Folder, Ran, finish, voice, workspace};
 
 /// Options that make a run with a model of random weights short.
 const SHORT: [&str; 9] = [
@@ -37,9 +37,9 @@ fn find(file: &[u8], kind: &[u8; 4]) -> (usize, usize) {
     (at, u32::from_be_bytes(file[at..at + 4].try_into().unwrap()) as usize)
 }
 
-/// `fox.m4a` with its track twice, the second one in German.
+/// `voice.m4a` with its track twice, the second one in German.
 fn two_tracks() -> Vec<u8> {
-    let file = clip("fox.m4a");
+    let file = clip("voice.m4a");
     let (trak, n) = find(&file, b"trak");
     let mut second = file[trak..trak + n].to_vec();
     let (tkhd, _) = find(&second, b"tkhd");
@@ -71,8 +71,8 @@ fn a_track_is_chosen_by_its_number() {
     assert!(ran.stderr.contains("two.m4a: audio track 2 of 2 ("), "{ran:?}");
     run(&folder, &["-q", "--audio-track", "3", "two.m4a"])
         .fails("two.m4a: expected an audio track from 1 to 2, got 3");
-    run(&folder, &["-q", "--audio-track", "2", "fox.wav"])
-        .fails("fox.wav: expected an audio track from 1 to 1, got 2");
+    run(&folder, &["-q", "--audio-track", "2", "voice.wav"])
+        .fails("voice.wav: expected an audio track from 1 to 1, got 2");
     run(&folder, &["--audio-track", "0", "two.m4a"]).misused("--audio-track");
     // Results of one track are none of another.
     let skips = |track: &str| {
@@ -86,7 +86,7 @@ fn a_track_is_chosen_by_its_number() {
 #[test]
 fn what_is_missing_is_said() {
     let folder = Folder::new("missing").with_tiny_model(51864);
-    folder.write("cut.wav", &fox(32_000)[..32_044]);
+    folder.write("cut.wav", &voice(32_000)[..32_044]);
     let ran = run(&folder, &["cut.wav"]);
     ran.succeeds();
     let note = "cut.wav: the file was cut short or damaged, 1.0 s are missing";
@@ -95,14 +95,14 @@ fn what_is_missing_is_said() {
     assert_eq!((&found["is_cut"], &found["missing_s"]), (&true.into(), &1.0.into()));
     let ran = folder.run(&["inspect", "cut.wav"]);
     assert!(ran.succeeds().contains("\nmissing      1.000 s\n"), "{ran:?}");
-    let mut damaged = clip("fox.mp3");
+    let mut damaged = clip("voice.mp3");
     let n = damaged.len();
     damaged[n / 3..n / 2].fill(0);
     folder.write("damaged.mp3", &damaged);
     let ran = run(&folder, &["damaged.mp3"]);
     ran.succeeds();
     assert!(ran.stderr.contains(" s are missing, silence in their place"), "{ran:?}");
-    let ran = run(&folder, &["fox.wav"]);
+    let ran = run(&folder, &["voice.wav"]);
     ran.succeeds();
     assert!(!ran.stderr.contains("missing"), "{ran:?}");
 }
@@ -116,7 +116,7 @@ fn an_installed_ffmpeg_decodes_other_formats() {
     folder.write("call.amr", &[&b"#!AMR\n"[..], &[0x3C; 600]].concat());
     fs::create_dir(folder.path("none")).unwrap();
     fs::create_dir(folder.path("bin")).unwrap();
-    let script = format!("#!/bin/sh\n/bin/cat '{}'\n", folder.path("fox.wav").display());
+    let script = format!("#!/bin/sh\n/bin/cat '{}'\n", folder.path("voice.wav").display());
     folder.write("bin/ffmpeg", script.as_bytes());
     let mode = fs::Permissions::from_mode(0o755);
     fs::set_permissions(folder.path("bin/ffmpeg"), mode).unwrap();

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::run::{Folder, fox};
+use crate::run::{Folder, voice};
 
 #[test]
 fn inspect_prints_what_is_in_a_model() {
@@ -25,12 +25,12 @@ fn inspect_prints_what_is_in_a_model() {
 #[test]
 fn inspect_prints_what_is_in_a_recording() {
     let folder = Folder::new("inspect_audio");
-    folder.write("fox.wav", &fox(8_000));
-    let ran = folder.run(&["inspect", "--json", "fox.wav"]);
+    folder.write("voice.wav", &voice(8_000));
+    let ran = folder.run(&["inspect", "--json", "voice.wav"]);
     let json: serde_json::Value = serde_json::from_str(ran.succeeds()).unwrap();
     assert_eq!((&json["kind"], &json["sample_rate"]), (&"audio".into(), &16_000.into()));
     assert_eq!((&json["channels"], &json["duration_s"]), (&1.into(), &0.5.into()));
-    let ran = folder.run(&["inspect", "fox.wav"]);
+    let ran = folder.run(&["inspect", "voice.wav"]);
     assert!(ran.succeeds().contains("sample rate  16000 Hz"), "{ran:?}");
     folder.write("text", b"nothing of the kind\n");
     folder.run(&["inspect", "text"]).fails("neither a model");
@@ -58,7 +58,7 @@ fn models_are_converted_and_quantized() {
     assert_eq!(fs::read(folder.path("again.gguf")).unwrap().len() as u64, size("small.gguf"));
     assert_eq!(
         folder.names("."),
-        ["again.gguf", "small.bin", "small.gguf", "tiny.gguf", "fox.wav"]
+        ["again.gguf", "small.bin", "small.gguf", "tiny.gguf", "voice.wav"]
     );
 }
 
@@ -97,10 +97,10 @@ fn models_are_not_written_over_themselves() {
     folder.run(&["quantize", "tiny.gguf", "tiny.gguf", "q8_0"]).fails("choose another name");
     folder.run(&["quantize", "tiny.gguf", "x.gguf", "q9_9"]).fails("type: expected f32,");
     folder.run(&["convert", "tiny.gguf", "x.onnx"]).fails(".gguf or .bin");
-    folder.run(&["convert", "fox.wav", "x.gguf"]).fails("fox.wav");
+    folder.run(&["convert", "voice.wav", "x.gguf"]).fails("voice.wav");
     folder.run(&["convert", "tiny.gguf", "no/such/folder/x.gguf"]).fails("x.gguf");
     assert_eq!(fs::read(folder.path("tiny.gguf")).unwrap(), before);
-    assert_eq!(folder.names("."), ["tiny.gguf", "fox.wav"]);
+    assert_eq!(folder.names("."), ["tiny.gguf", "voice.wav"]);
 }
 
 #[test]

@@ -78,10 +78,10 @@ impl Folder {
         names
     }
 
-    /// Writes `tiny.gguf`, a model of random weights, and `fox.wav`, one second of a fox.
+    /// Writes `tiny.gguf`, a model of random weights, and `voice.wav`, one second of a voice.
     pub(crate) fn with_tiny_model(self, vocab_size: usize) -> Self {
         self.write("tiny.gguf", &TinyWhisper { vocab_size, ..TinyWhisper::default() }.gguf());
-        self.write("fox.wav", &fox(16_000));
+        self.write("voice.wav", &voice(16_000));
         self
     }
 
@@ -133,7 +133,7 @@ pub(crate) fn finish(child: std::process::Child) -> Ran {
 }
 
 /// WAV file: 16 kHz, 16-bit, mono, of a spoken sentence that starts over at its end.
-pub(crate) fn fox(n_samples: u32) -> Vec<u8> {
+pub(crate) fn voice(n_samples: u32) -> Vec<u8> {
     let path = workspace().join("test-data/audio/quick_brown_fox.wav");
     let sentence: Vec<f32> =
         hound::WavReader::open(path).unwrap().samples().collect::<Result<_, _>>().unwrap();

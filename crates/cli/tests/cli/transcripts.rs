@@ -2,14 +2,14 @@
 
 use std::io::Read;
 
-use crate::run::{Folder, default_model_and_clip, finish, fox};
+use crate::run::{Folder, default_model_and_clip, finish, voice};
 
 const FOX: &str = "The quick brown fox jumps over the lazy dog.";
 
 #[test]
 fn the_fox_is_printed() {
     let Some((model, clip)) = default_model_and_clip("the_fox_is_printed") else { return };
-    let folder = Folder::new("fox");
+    let folder = Folder::new("voice");
     let ran = folder.run(&["transcribe", "-m", &model, &clip]);
     assert_eq!(ran.succeeds(), format!("{FOX}\n"));
     let ran = folder.run(&["transcribe", "-m", &model, "--repack", "off", "-v", &clip]);
@@ -99,12 +99,12 @@ fn a_bad_input_does_not_stop_the_others() {
     };
     let folder = Folder::new("several");
     folder.write("bad.wav", b"RIFF");
-    std::fs::copy(&clip, folder.path("fox.wav")).unwrap();
-    let ran = folder.run(&["transcribe", "-m", &model, "-o", "-", &clip, "bad.wav", "fox.wav"]);
+    std::fs::copy(&clip, folder.path("voice.wav")).unwrap();
+    let ran = folder.run(&["transcribe", "-m", &model, "-o", "-", &clip, "bad.wav", "voice.wav"]);
     assert_eq!((ran.code, ran.stdout), (Some(1), format!("{FOX}\n{FOX}\n")));
     let errors: Vec<&str> = ran.stderr.lines().filter(|l| l.starts_with("error: ")).collect();
     assert!(matches!(errors[..], [error] if error.contains("bad.wav")), "{errors:?}");
-    let arguments = ["transcribe", "-m", &model, "-f", "json", "-o", "-", "fox.wav", &clip];
+    let arguments = ["transcribe", "-m", &model, "-f", "json", "-o", "-", "voice.wav", &clip];
     let ran = folder.run(&arguments);
     let lines: Vec<serde_json::Value> =
         ran.succeeds().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -128,7 +128,7 @@ fn verbose_prints_every_stage() {
         "f32",
         "-t",
         "1",
-        "fox.wav",
+        "voice.wav",
     ]);
     ran.succeeds();
     for stage in ["device", "load", "audio", "mel", "encode", "decode", "total"] {
@@ -141,10 +141,10 @@ fn verbose_prints_every_stage() {
 fn the_language_is_printed_unless_quiet() {
     let folder = Folder::new("language").with_tiny_model(51865);
     let once = ["--temperature-increment-on-fallback", "none"];
-    let ran = folder.run(&[&["transcribe", "-m", "tiny.gguf"][..], &once, &["fox.wav"]].concat());
+    let ran = folder.run(&[&["transcribe", "-m", "tiny.gguf"][..], &once, &["voice.wav"]].concat());
     ran.succeeds();
     assert!(ran.stderr.starts_with("detected language: "), "{ran:?}");
-    let quiet = ["transcribe", "-q", "-m", "tiny.gguf", once[0], once[1], "fox.wav"];
+    let quiet = ["transcribe", "-q", "-m", "tiny.gguf", once[0], once[1], "voice.wav"];
     let ran = folder.run(&quiet);
     ran.succeeds();
     assert_eq!(ran.stderr, "");
@@ -162,7 +162,7 @@ fn a_closed_pipe_is_no_error() {
     let ran = finish(child);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     let mut child = folder
-        .command(&["transcribe", "-m", "tiny.gguf", "-f", "vtt", "-o", "-", "fox.wav"])
+        .command(&["transcribe", "-m", "tiny.gguf", "-f", "vtt", "-o", "-", "voice.wav"])
         .spawn()
         .unwrap();
     drop(child.stdout.take());
@@ -175,7 +175,7 @@ fn silence_has_no_text() {
     let Some((model, _)) = default_model_and_clip("silence_has_no_text") else { return };
     let folder = Folder::new("silence");
     for seconds in [0, 1, 40] {
-        let mut wav = fox(seconds * 16_000);
+        let mut wav = voice(seconds * 16_000);
         let samples = wav.len() - seconds as usize * 32_000;
         wav[samples..].fill(0);
         folder.write("silence.wav", &wav);
@@ -220,7 +220,7 @@ fn any_rate_depth_and_channel_count_gives_the_same_text() {
     let folder = Folder::new("containers");
     let formats = std::path::Path::new(&clip).with_file_name("formats");
     for name in
-        ["fox_stereo.mp4", "fox_mulaw.wav", "fox.mp3", "fox.opus", "fox.m4a", "fox_vorbis.mkv"]
+        ["fox_stereo.mp4", "fox_mulaw.wav", "voice.mp3", "fox.opus", "voice.m4a", "fox_vorbis.mkv"]
     {
         let path = formats.join(name).display().to_string();
         let ran = folder.run(&["transcribe", "-m", &model, &path]);

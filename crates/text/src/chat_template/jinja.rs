@@ -1,6 +1,6 @@
 //! Filters of jinja2 that the engine lacks, or has without bounds.
 
-use minijinja::value::{Kwargs, Value, from_args};
+use minijinja::value::{Kwargs, Rest, Value, from_args};
 use minijinja::{Environment, Error, State};
 
 use super::operators::{self, check_items, invalid};
@@ -12,24 +12,13 @@ pub(super) fn register(env: &mut Environment<'_>) {
     env.add_filter("wordcount", wordcount);
 }
 
-/// Positional arguments, and those with a name; the engine takes these for a positional one where it may be missing.
-pub(super) fn split_named(args: &[Value]) -> Result<(&[Value], Kwargs), Error> {
-    match args.split_last() {
-        Some((last, positional)) if last.is_kwargs() => {
-            Ok((positional, Kwargs::try_from(last.clone())?))
-        }
-        _ => Ok((args, Kwargs::from_iter([] as [(&str, Value); 0]))),
-    }
-}
-
 /// Items of a list, number of the lists to be made, and the item that fills them up.
 fn list_of_lists(
     state: &mut State<'_, '_>,
     value: &Value,
-    args: &[Value],
+    (args, named): (&[Value], &Kwargs),
     name: &str,
 ) -> Result<(Vec<Value>, usize, Option<Value>), Error> {
-    let (args, named) = split_named(args)?;
     let (n, fill): (Option<usize>, Option<Value>) = from_args(args)?;
     let n = n.or(named.get(name)?).filter(|&n| n > 0);
     let n = n.ok_or_else(|| invalid(format!("expected `{name}` of at least 1")))?;
@@ -44,9 +33,10 @@ fn list_of_lists(
 fn batch(
     state: &mut State<'_, '_>,
     value: &Value,
-    args: minijinja::value::Rest<Value>,
+    args: Rest<Value>,
+    named: Kwargs,
 ) -> Result<Value, Error> {
-    let (items, n, fill) = list_of_lists(state, value, &args, "linecount")?;
+    let (items, n, fill) = list_of_lists(state, value, (&args, &named), "linecount")?;
     let line = |items: &[Value]| {
         let mut line = items.to_vec();
         if let Some(fill) = &fill {
@@ -61,9 +51,10 @@ fn batch(
 fn slice(
     state: &mut State<'_, '_>,
     value: &Value,
-    args: minijinja::value::Rest<Value>,
+    args: Rest<Value>,
+    named: Kwargs,
 ) -> Result<Value, Error> {
-    let (items, n, fill) = list_of_lists(state, value, &args, "slices")?;
+    let (items, n, fill) = list_of_lists(state, value, (&args, &named), "slices")?;
     let (each, n_longer) = (items.len() / n, items.len() % n);
     let mut rest = items.as_slice();
     let column = |i: usize| {
@@ -80,15 +71,15 @@ fn slice(
 fn truncate(
     state: &mut State<'_, '_>,
     value: &Value,
-    args: minijinja::value::Rest<Value>,
+    args: Rest<Value>,
+    named: Kwargs,
 ) -> Result<String, Error> {
-    let (args, named) = split_named(&args)?;
     let (length, killwords, end, leeway): (
         Option<usize>,
         Option<bool>,
         Option<String>,
         Option<usize>,
-    ) = from_args(args)?;
+    ) = from_args(&args)?;
     let length = length.or(named.get("length")?).unwrap_or(255);
     let killwords = killwords.or(named.get("killwords")?).unwrap_or(false);
     let end = end.or(named.get("end")?).unwrap_or_else(|| "...".to_owned());

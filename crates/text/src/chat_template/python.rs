@@ -128,9 +128,13 @@ fn replace_filter(
 }
 
 /// `value|indent(width=4, first=False, blank=False)`; `width` may be the indentation itself.
-fn indent(state: &mut State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let (args, kwargs) = jinja::split_named(&args)?;
-    let (width, first, blank): (Option<Value>, Option<bool>, Option<bool>) = from_args(args)?;
+fn indent(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    args: Rest<Value>,
+    kwargs: Kwargs,
+) -> Result<String, Error> {
+    let (width, first, blank): (Option<Value>, Option<bool>, Option<bool>) = from_args(&args)?;
     let width = width.or(kwargs.get("width")?);
     let first = first.or(kwargs.get("first")?).unwrap_or(false);
     let blank = blank.or(kwargs.get("blank")?).unwrap_or(false);
