@@ -157,12 +157,12 @@ fn commands_of_documents_run() {
     let excerpt = text.chars().take(12_000).collect::<String>();
     link_test_data(&data, &folder, &excerpt);
     for (from, to) in [
-        ("formats/voice.mp3", "talk.mp3"),
-        ("formats/voice.m4a", "talk.m4a"),
+        ("formats/fox.mp3", "talk.mp3"),
+        ("formats/fox.m4a", "talk.m4a"),
         ("formats/fox_stereo.mp4", "talk.mp4"),
         ("formats/fox_mp3.mkv", "film.mkv"),
         ("formats/fox_s24_48k_stereo.wav", "interview.wav"),
-        ("formats/voice.mp3", "talks/one.mp3"),
+        ("formats/fox.mp3", "talks/one.mp3"),
         ("hello_world.wav", "talks/two.wav"),
         ("hello_world.wav", "recordings/one.wav"),
     ] {

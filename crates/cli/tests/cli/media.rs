@@ -37,9 +37,9 @@ fn find(file: &[u8], kind: &[u8; 4]) -> (usize, usize) {
     (at, u32::from_be_bytes(file[at..at + 4].try_into().unwrap()) as usize)
 }
 
-/// `voice.m4a` with its track twice, the second one in German.
+/// `fox.m4a` with its track twice, the second one in German.
 fn two_tracks() -> Vec<u8> {
-    let file = clip("voice.m4a");
+    let file = clip("fox.m4a");
     let (trak, n) = find(&file, b"trak");
     let mut second = file[trak..trak + n].to_vec();
     let (tkhd, _) = find(&second, b"tkhd");
@@ -95,7 +95,7 @@ fn what_is_missing_is_said() {
     assert_eq!((&found["is_cut"], &found["missing_s"]), (&true.into(), &1.0.into()));
     let ran = folder.run(&["inspect", "cut.wav"]);
     assert!(ran.succeeds().contains("\nmissing      1.000 s\n"), "{ran:?}");
-    let mut damaged = clip("voice.mp3");
+    let mut damaged = clip("fox.mp3");
     let n = damaged.len();
     damaged[n / 3..n / 2].fill(0);
     folder.write("damaged.mp3", &damaged);

@@ -220,7 +220,7 @@ fn any_rate_depth_and_channel_count_gives_the_same_text() {
     let folder = Folder::new("containers");
     let formats = std::path::Path::new(&clip).with_file_name("formats");
     for name in
-        ["fox_stereo.mp4", "fox_mulaw.wav", "voice.mp3", "fox.opus", "voice.m4a", "fox_vorbis.mkv"]
+        ["fox_stereo.mp4", "fox_mulaw.wav", "fox.mp3", "fox.opus", "fox.m4a", "fox_vorbis.mkv"]
     {
         let path = formats.join(name).display().to_string();
         let ran = folder.run(&["transcribe", "-m", &model, &path]);
