@@ -4,7 +4,6 @@ use minijinja::formatting::FormatStyle;
 use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Environment, Error, State};
 
-use super::jinja;
 use super::limits::{MAX_VALUE_BYTES, charge};
 use super::operators::{self, fits, invalid};
 
