@@ -23,7 +23,14 @@ impl Lock {
     pub(super) fn take(folder: &Path, name: &str) -> Result<Self, Error> {
         let path = folder.join(format!("{name}.lock"));
         loop {
-            fs::create_dir_all(folder).map_err(io_error("create", folder))?;
+            match fs::create_dir_all(folder) {
+                Ok(()) => {}
+                // Another process removed the folder while it was found to exist.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !is_other(folder) => {
+                    continue;
+                }
+                Err(error) => return Err(io_error("create", folder)(error)),
+            }
             let mut options = File::options();
             let file = match options.create(true).append(true).open(&path) {
                 Ok(file) => file,
@@ -60,6 +67,11 @@ impl Drop for Lock {
     }
 }
 
+/// Whether something that is no folder has the name of the folder.
+fn is_other(folder: &Path) -> bool {
+    fs::symlink_metadata(folder).is_ok_and(|metadata| !metadata.is_dir())
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -92,5 +104,14 @@ mod tests {
         drop(first);
         assert!(!folder.exists());
         assert!(fs::metadata(&folder).is_err());
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_the_folder_is_an_error() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("file");
+        fs::write(&folder, "").unwrap();
+        let error = Lock::take(&folder, "u--r").unwrap_err();
+        assert!(error.to_string().contains("cannot create"), "{error}");
     }
 }
