@@ -21,6 +21,8 @@ KERNEL(128) attention_f32(const __grid_constant__ AttentionParams p) {
         x = warp_sum(x) * p.scale;
         if (p.soft_cap != 0.f) x = p.soft_cap * tanhf(x / p.soft_cap);
         if (p.slopes) x = fmaf(p.slopes[head], (float)((int)position - (int)end + 1), x);
+        // No weight, also if all scores so far are -inf, whose difference would be NaN.
+        if (x == -INFINITY) continue;
         float top = fmaxf(largest, x), factor = expf(largest - top), weight = expf(x - top);
         sum = sum * factor + weight;
         largest = top;

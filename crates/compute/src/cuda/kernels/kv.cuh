@@ -34,7 +34,7 @@ DEVICE u16 block_scale(float x, bool &has_nan) {
 
 DEVICE i8 quantize(float x, float scale) {
     if (scale == 0.f) return 0;
-    return (i8)(int)fminf(fmaxf(roundf(x / scale), -127.f), 127.f);
+    return (i8)(int)fminf(fmaxf(rintf(x / scale), -127.f), 127.f);
 }
 
 DEVICE u16 plain_half(float x) {

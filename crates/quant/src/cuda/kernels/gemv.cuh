@@ -232,8 +232,9 @@ struct GemvBlock {
         }
         if (i < n_strips) {
             u32 strip, index = locate(i, strip);
-            // Behind the last one: the first, whose results are not stored twice.
+            // Past the last strip: the first one of the block, or of an expert that ends before the block. No result is stored twice.
             if (index == p.n_factors) index = locate(0, strip);
+            if (index == p.n_factors) index = 0, strip = first_n / 16;
             strips[i] = p.factors[index].weights + (u64)strip * p.n_chunks * CHUNK_BYTES;
         }
         __syncthreads();
