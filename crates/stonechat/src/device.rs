@@ -454,7 +454,7 @@ mod cuda {
     }
 
     fn no_device(index: Option<usize>, all: &[CudaDevice]) -> Error {
-        let found = all.iter().map(|device| format!("{} {}", device.index, device.name));
+        let found = all.iter().map(|device| format!("{} (cuda:{})", device.name, device.index));
         let found = found.collect::<Vec<_>>().join(", ");
         stonechat_nn::Error::from(stonechat_compute::Error::NoAdapter { index, found }).into()
     }
