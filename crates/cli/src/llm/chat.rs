@@ -22,7 +22,7 @@ use super::super::print;
 use super::generate::times;
 use super::sampling::SamplingArgs;
 use super::speculation::SpeculationArgs;
-use super::{ContextArgs, ModelName, RunArgs, read_text};
+use super::{ContextArgs, ModelName, RunArgs, read_text, with_context_advice};
 use crate::find_model;
 use crate::headings::{INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
@@ -424,7 +424,8 @@ impl Chat<'_> {
             if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let completion: Completion =
-            pollster::block_on(self.session.generate(&prompt, &self.options, &mut on_event))?;
+            pollster::block_on(self.session.generate(&prompt, &self.options, &mut on_event))
+                .map_err(|error| with_context_advice(error, self.session.model().config()))?;
         interrupted.store(false, Ordering::Relaxed);
         printed
             .and_then(|()| print(&(wrap.flush() + "\n")))
