@@ -90,10 +90,22 @@ impl Expanded {
                 self.add("--condition-on-previous-text=false");
                 Some(Ok(n_used))
             }
-            ("-mc" | "--max-context", Some("-1"), _) => Some(Ok(n_used)),
-            ("-mc" | "--max-context", ..) => Some(Err(format!(
-                "{spelled}: expected 0 (--condition-on-previous-text false) or -1 (the whole text context)"
-            ))),
+            ("-mc" | "--max-context", Some(value), _) => {
+                let Ok(n) = value.parse::<i64>() else {
+                    return Some(Err(format!(
+                        "{spelled}: expected a number of tokens, got `{value}`"
+                    )));
+                };
+                if n > 0 {
+                    self.notes.push(format!(
+                        "{spelled} {n} is ignored: all text that the model takes is given, or none with 0"
+                    ));
+                }
+                Some(Ok(n_used))
+            }
+            ("-mc" | "--max-context", None, _) => {
+                Some(Err(format!("{spelled}: expected a number of tokens")))
+            }
             // whisper-cli's `-f` is the input, openai-whisper's the output format.
             ("-f", ..) => {
                 let value = given.value.map(OsStr::new).or(given.next)?;

@@ -37,6 +37,13 @@ fn flags_of_whisper_cli_are_expanded() {
          --condition-on-previous-text=false --word-timestamps a.wav -f srt",
     );
     check("stonechat transcribe --file a.wav -mc -1", "stonechat transcribe a.wav");
+    for line in ["-mc 64 a.wav", "--max-context 224 a.wav", "--max-context=224 a.wav"] {
+        let notes = check(&format!("stonechat transcribe {line}"), "stonechat transcribe a.wav");
+        assert!(
+            notes[0].contains("is ignored: all text that the model takes is given"),
+            "{notes:?}"
+        );
+    }
 }
 
 #[test]
@@ -84,7 +91,7 @@ fn other_flags_are_ignored_with_their_value_or_refused() {
     assert_eq!(notes[0], "-vm is ignored: the voice activity detector is built in");
     check("stonechat transcribe --fp16=False a.wav", "stonechat transcribe a.wav");
     for (args, expected) in [
-        ("-mc 64", "expected 0"),
+        ("-mc some", "-mc: expected a number of tokens, got `some`"),
         ("--grammar x", "grammars are for language models"),
         ("--live_transcribe True", "--live_transcribe is not supported: see `stonechat listen`"),
     ] {
