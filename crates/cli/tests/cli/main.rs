@@ -27,3 +27,4 @@ mod serve_operation;
 mod serve_service;
 mod settings;
 mod transcripts;
+mod users;
