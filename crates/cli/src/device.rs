@@ -2,7 +2,8 @@
 
 use anyhow::bail;
 use stonechat::nn::{self, Cpu, DeviceApi, OpTime};
-use stonechat::{ChosenDevice, Device, DeviceNeeds, OpenDevice};
+use stonechat::Device;
+use stonechat::device::{ChosenDevice, DeviceNeeds, OpenDevice};
 
 use super::console::print_note;
 use super::headings::DEVICE;

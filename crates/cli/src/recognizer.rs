@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use clap::ValueEnum;
-use stonechat::DeviceNeeds;
+use stonechat::device::DeviceNeeds;
 use stonechat::formats::ModelFile;
 use stonechat::nn::KvDType;
 use stonechat::whisper::{

@@ -1,5 +1,6 @@
 //! Prints the segments of a recording with their times: `transcribe [RECORDING [MODEL]]`.
-#![expect(clippy::print_stdout, reason = "an example prints")]
+
+use std::io::{Write, stdout};
 
 use stonechat::{Error, Whisper};
 
@@ -9,7 +10,9 @@ fn main() -> Result<(), Error> {
     let whisper = Whisper::open(args.next().unwrap_or("base".into()))?;
     for segment in whisper.transcribe(recording) {
         let segment = segment?;
-        println!("{:7.2} s {}", segment.start, segment.text.trim());
+        if writeln!(stdout(), "{:7.2} s {}", segment.start, segment.text.trim()).is_err() {
+            break;
+        }
     }
     Ok(())
 }

@@ -8,7 +8,8 @@ use stonechat_llm::{
 };
 
 use crate::engine::EngineOptions;
-use crate::{Error, GpuLayers, Models, OpenDevice};
+use crate::device::OpenDevice;
+use crate::{Error, GpuLayers, Models};
 
 /// Source of drafts for speculative decoding.
 #[derive(Debug, Clone, PartialEq, Eq)]

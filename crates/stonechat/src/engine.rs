@@ -13,7 +13,8 @@ use stonechat_nn::Cpu;
 
 use crate::error::panic_reason;
 use crate::job::JobSender;
-use crate::{Device, DeviceNeeds, Error, Job, Models, OpenDevice};
+use crate::device::{DeviceNeeds, OpenDevice};
+use crate::{Device, Error, Job, Models};
 
 /// Options that the builders of all models have.
 #[derive(Default)]

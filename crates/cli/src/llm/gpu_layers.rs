@@ -3,7 +3,8 @@
 use anyhow::Result;
 use stonechat::formats::ModelFile;
 use stonechat::llm::{Config, Model, StateOptions};
-use stonechat::{ChosenDevice, DeviceNeeds, GpuLayers, OpenDevice};
+use stonechat::GpuLayers;
+use stonechat::device::{ChosenDevice, DeviceNeeds, OpenDevice};
 
 use super::super::console::Console;
 use super::super::device::{DeviceArgs, OpenDevices};
