@@ -114,7 +114,7 @@ enum Verb {
     /// Print the completions of a shell
     Completions(completions::Args),
     /// Write man pages
-    #[command(hide = true)]
+    #[command(visible_alias = "man")]
     ManPages(completions::ManArgs),
     /// Print this help of every verb as Markdown
     #[command(hide = true)]

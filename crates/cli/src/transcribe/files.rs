@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use stonechat::audio::Channels;
 
+use crate::completions::output_formats;
 use crate::headings::{INPUT, OUTPUT};
 
 /// Flags about inputs and results.
@@ -35,7 +36,7 @@ pub(super) struct FileArgs {
     ///
     /// Several are separated by commas. all is openai-whisper's five: txt, vtt, srt, tsv and json;
     /// json-full has whisper.cpp's fields.
-    #[arg(short = 'f', long, value_name = "FORMAT", value_delimiter = ',', help_heading = OUTPUT)]
+    #[arg(short = 'f', long, value_name = "FORMAT", value_delimiter = ',', help_heading = OUTPUT, add = output_formats())]
     pub(super) output_format: Vec<String>,
     /// Directory to save the results; - is standard output
     ///
