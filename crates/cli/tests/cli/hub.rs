@@ -18,7 +18,7 @@ fn with_hub(folder: &Folder, hub: &Hub, arguments: &[&str]) -> Ran {
 
 fn whisper_base() -> Repository {
     Repository::new(
-        "openai/whisper-base",
+        "Systran/faster-whisper-base",
         &[
             ("README.md", b"not wanted"),
             ("config.json", b"{}"),
@@ -75,8 +75,8 @@ fn a_folder_is_pulled_whole() {
     assert_eq!(folder.read("models/base/model.safetensors"), "the weights");
     // An installed model needs no hub.
     folder.run(&["pull", "base"]).succeeds();
-    with_hub(&folder, &hub, &["pull", "openai/whisper-base:config.json"]).succeeds();
-    assert_eq!(folder.read("models/openai--whisper-base/config.json"), "{}");
+    with_hub(&folder, &hub, &["pull", "Systran/faster-whisper-base:config.json"]).succeeds();
+    assert_eq!(folder.read("models/Systran--faster-whisper-base/config.json"), "{}");
 }
 
 #[test]

@@ -65,18 +65,18 @@ const fn language(
 /// models by family, the default size of a family first. The last column is the shape of keys and values.
 #[rustfmt::skip]
 pub static CATALOG: &[CatalogEntry] = &[
-    speech("base", "openai/whisper-base", 290, (6, 512)),
-    speech("tiny.en", "openai/whisper-tiny.en", 151, (4, 384)),
-    speech("base.en", "openai/whisper-base.en", 290, (6, 512)),
-    speech("tiny", "openai/whisper-tiny", 151, (4, 384)),
-    speech("small", "openai/whisper-small", 967, (12, 768)),
-    speech("small.en", "openai/whisper-small.en", 967, (12, 768)),
-    speech("medium", "openai/whisper-medium", 3056, (24, 1024)),
-    speech("medium.en", "openai/whisper-medium.en", 3056, (24, 1024)),
+    speech("base", "Systran/faster-whisper-base", 148, (6, 512)),
+    speech("tiny.en", "Systran/faster-whisper-tiny.en", 78, (4, 384)),
+    speech("base.en", "Systran/faster-whisper-base.en", 148, (6, 512)),
+    speech("tiny", "Systran/faster-whisper-tiny", 78, (4, 384)),
+    speech("small", "Systran/faster-whisper-small", 486, (12, 768)),
+    speech("small.en", "Systran/faster-whisper-small.en", 486, (12, 768)),
+    speech("medium", "Systran/faster-whisper-medium", 1531, (24, 1024)),
+    speech("medium.en", "Systran/faster-whisper-medium.en", 1531, (24, 1024)),
     speech("large-v3-turbo", "openai/whisper-large-v3-turbo", 1618, (4, 1280)),
     speech("large-v3", "openai/whisper-large-v3", 3087, (32, 1280)),
-    speech("large-v2", "openai/whisper-large-v2", 6173, (32, 1280)),
-    speech("large-v1", "openai/whisper-large", 6173, (32, 1280)),
+    speech("large-v2", "Systran/faster-whisper-large-v2", 3090, (32, 1280)),
+    speech("large-v1", "Systran/faster-whisper-large-v1", 3090, (32, 1280)),
     speech("distil-large-v3.5", "distil-whisper/distil-large-v3.5", 3026, (2, 1280)),
     speech("distil-large-v3", "distil-whisper/distil-large-v3", 1513, (2, 1280)),
     speech("distil-medium.en", "distil-whisper/distil-medium.en", 789, (2, 1024)),
@@ -202,11 +202,22 @@ mod tests {
     }
 
     #[test]
+    fn speech_models_are_not_larger_than_those_of_whisper_cpp() {
+        // Sizes of the f16 files in MB.
+        for (name, ggml_mb) in
+            [("tiny", 78), ("base", 148), ("small", 488), ("medium", 1533), ("large-v2", 3095)]
+        {
+            let download_mb = CatalogEntry::find(name).unwrap().download_mb;
+            assert!(download_mb <= ggml_mb, "{name}: {download_mb} MB");
+        }
+    }
+
+    #[test]
     fn memory_is_that_of_the_details() {
         // Weights of 105 MB, and 30 layers x 4,096 tokens x 192 x 2 x 2 bytes.
         let smollm2 = CatalogEntry::find("smollm2:135m").unwrap();
         assert_eq!((smollm2.download_mb, smollm2.memory_mb), (105, 105 + 94));
         let base = CatalogEntry::find("base").unwrap();
-        assert_eq!((base.download_mb, base.memory_mb), (290, 290 + 23));
+        assert_eq!((base.download_mb, base.memory_mb), (148, 148 + 23));
     }
 }

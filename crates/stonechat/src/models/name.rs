@@ -301,8 +301,8 @@ mod tests {
         }
         let file = |file: &str| Part::File(file.to_owned());
         let weights = |weights: &str| Part::Type(weights.to_owned());
-        check("base", "openai/whisper-base", Part::Whole, "base");
-        check("large-v1", "openai/whisper-large", Part::Whole, "large-v1");
+        check("base", "Systran/faster-whisper-base", Part::Whole, "base");
+        check("large-v1", "Systran/faster-whisper-large-v1", Part::Whole, "large-v1");
         check("turbo", "openai/whisper-large-v3-turbo", Part::Whole, "large-v3-turbo");
         check("distil-large-v3", "distil-whisper/distil-large-v3", Part::Whole, "distil-large-v3");
         let cpp = "ggerganov/whisper.cpp";
