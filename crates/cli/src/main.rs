@@ -54,7 +54,7 @@ use stonechat::compute::simd::Isa;
 struct Cli {
     /// Folder of installed models
     ///
-    /// Without it: that of STONECHAT_MODELS, else stonechat/models in the platform's cache folder.
+    /// Also STONECHAT_MODELS. Without it: stonechat/models in the platform's cache folder.
     #[arg(long, global = true, value_name = "DIR", help_heading = OPTIONS)]
     models_dir: Option<PathBuf>,
     /// Configuration file: flags as keys, for all verbs or in the table of one

@@ -359,4 +359,16 @@ fn models_of_another_folder_are_found() {
     assert!(shown.succeeds().starts_with("kind            speech"), "{shown:?}");
     folder.run(&["show", "mine", "--models-dir", "elsewhere"]).succeeds();
     folder.run(&["show", "mine"]).fails("no model `mine`");
+    // Both variables are the flag: they win over the configuration file, the flag wins over them.
+    folder.write("config.toml", b"models-dir = \"nowhere\"\n");
+    for variable in ["STONECHAT_MODELS", "STONECHAT_MODELS_DIR"] {
+        let with = |value: &str, more: &[&str]| {
+            let arguments = [&["--config", "config.toml", "show", "mine"], more].concat();
+            let mut command = folder.command(&arguments);
+            finish(command.env(variable, value).spawn().unwrap())
+        };
+        with("elsewhere", &[]).succeeds();
+        with("nowhere", &["--models-dir", "elsewhere"]).succeeds();
+        with("nowhere", &[]).fails("no model `mine`");
+    }
 }
