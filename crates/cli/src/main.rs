@@ -31,6 +31,7 @@ mod serve;
 mod settings;
 mod short_help;
 mod sniff;
+mod terminal;
 mod transcribe;
 mod usage;
 mod vad;

@@ -24,6 +24,16 @@ fn json(text: &str) -> serde_json::Value {
 }
 
 #[test]
+fn leading_blanks_of_an_answer_are_kept() {
+    let folder = Folder::new("chat-blanks");
+    fs::copy(workspace().join("test-data/golden/llm/llama.gguf"), folder.path("llama.gguf")).unwrap();
+    let grammar = ["--grammar", r#"root ::= "  a\n b""#];
+    let arguments = ["chat", "llama.gguf", "-q", "-p", "hi", "--single-turn"];
+    let ran = folder.run(&[&arguments[..], &grammar].concat());
+    assert_eq!(ran.succeeds(), "  a\n b\n");
+}
+
+#[test]
 fn generate_repeats_with_its_seed_and_reports_as_json() {
     let folder = Folder::new("llm-generate");
     let model = golden("llama.gguf");
