@@ -33,10 +33,10 @@ fn flags_of_whisper_cli_are_expanded() {
     check("stonechat", "stonechat");
     check(
         "stonechat transcribe -tr -ml 40 -mc 0 -dtw base --file a.wav -f srt",
-        "stonechat transcribe --task=translate --max-line-count=1 --max-line-width 40 \
+        "stonechat transcribe --print-timestamps --task=translate --max-line-count=1 --max-line-width 40 \
          --condition-on-previous-text=false --word-timestamps a.wav -f srt",
     );
-    check("stonechat transcribe --file a.wav -mc -1", "stonechat transcribe a.wav");
+    check("stonechat transcribe --file a.wav -mc -1 -nt", "stonechat transcribe a.wav --no-timestamps");
     for line in ["-mc 64 a.wav", "--max-context 224 a.wav", "--max-context=224 a.wav"] {
         let notes = check(&format!("stonechat transcribe {line}"), "stonechat transcribe a.wav");
         assert!(
@@ -180,9 +180,19 @@ fn the_input_of_whisper_cli_is_told_from_a_format() {
         ("-f -", "-"),
         ("-f Cargo.toml,src/main.rs", "Cargo.toml src/main.rs"),
         ("-f src", "src"),
-        ("-f srt,json a.wav", "-f srt,json a.wav"),
-        ("-f docx a.wav", "-f docx a.wav"),
         ("-f a.wav -f b.wav -of out", "a.wav b.wav --output-file out"),
+    ] {
+        let expected = format!("stonechat transcribe --print-timestamps {expected}");
+        check(&format!("stonechat transcribe {args}"), &expected);
+    }
+    for args in ["-f srt,json a.wav", "-f docx a.wav"] {
+        check(&format!("stonechat transcribe {args}"), &format!("stonechat transcribe {args}"));
+    }
+    // Where the user says what is printed, it is not changed.
+    for (args, expected) in [
+        ("-f a.wav -nt", "a.wav --no-timestamps"),
+        ("--file a.wav -osrt -o -", "a.wav --output-format=srt -o -"),
+        ("--print-timestamps -f a.wav", "--print-timestamps a.wav"),
     ] {
         check(&format!("stonechat transcribe {args}"), &format!("stonechat transcribe {expected}"));
     }
@@ -224,6 +234,10 @@ fn flags_of_faster_whisper_and_whisperx_are_expanded() {
         let notes = check(&line, &format!("stonechat transcribe {expected}"));
         assert_eq!(notes.len(), n_notes, "{args}: {notes:?}");
     }
+    check(
+        "stonechat transcribe --max_initial_timestamp 0.5 a.wav",
+        "stonechat transcribe --max-initial-timestamp 0.5 a.wav",
+    );
     // Notes spell a flag as its user does.
     let notes = check("stonechat transcribe --compute_type int8 a", "stonechat transcribe a");
     assert!(notes[0].starts_with("--compute_type is ignored"), "{notes:?}");

@@ -58,6 +58,12 @@ pub(super) struct FileArgs {
     /// - is standard output.
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(super) summary: Option<PathBuf>,
+    /// Print each segment with its times, as whisper-cli does
+    ///
+    /// `[00:00:00.000 --> 00:00:02.500]   Text` on standard output, unless another format goes there. Results are written
+    /// to files with --output-format or --output-dir only. --max-line-width and the like are the layout of the lines.
+    #[arg(long, help_heading = OUTPUT)]
+    pub(super) print_timestamps: bool,
     /// Do not show a progress bar
     #[arg(long, help_heading = OUTPUT)]
     pub(super) no_progress: bool,

@@ -49,8 +49,16 @@ const PODCASTER: [Line; 16] = [
 ];
 
 /// Section 2: whisper.cpp, openai-whisper, faster-whisper and whisperx.
-const WHISPER: [Line; 17] = [
-    ("transcribe $M -f voice.wav", 0, ""),
+const WHISPER: [Line; 21] = [
+    ("transcribe $M -f voice.wav", 0, "[00:00:0"),
+    ("transcribe $M -ml 1 -sow -f voice.wav", 0, "[00:00:0"),
+    ("transcribe $M -osrt -of out -f voice.wav", 0, "[00:00:0"),
+    ("transcribe $M --max_initial_timestamp 0.5 voice.wav", 0, ""),
+    (
+        "transcribe $M --max_initial_timestamp 31 voice.wav",
+        2,
+        "max initial timestamp: expected 0 to 30 s, got 31",
+    ),
     ("transcribe $M -et 2.4 voice.wav", 0, "-et is ignored: decoder failures are detected by"),
     ("transcribe $M -dl voice.wav", 0, "-dl is ignored: the language is printed with the text"),
     ("transcribe $M -owts voice.wav", 0, "-owts is ignored: use --output-format vtt"),
