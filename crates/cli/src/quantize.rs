@@ -49,7 +49,9 @@ fn find(name: &str) -> anyhow::Result<DType> {
     }
     if let Some(base) = base_of_mix(name).filter(|base| types.contains(base)) {
         let expected = format!("type: expected {} for `{name}`", base.name());
-        bail!(WrongValue(format!("{expected}, which is a mix of types: here all matrices have one")));
+        bail!(WrongValue(format!(
+            "{expected}, which is a mix of types: here all matrices have one"
+        )));
     }
     let names: Vec<_> = types.iter().map(|dtype| dtype.name()).collect();
     bail!(WrongValue(format!("type: expected {}, got `{name}`", names.join(", "))))
@@ -76,7 +78,10 @@ mod tests {
         assert!(message.ends_with("nvfp4, got `q9_z`"), "{message}");
         for (mix, expected) in [("Q4_K_M", "q4_k"), ("q5_k_s", "q5_k"), ("q3_k_xl", "q3_k")] {
             let message = find(mix).unwrap_err().to_string();
-            assert!(message.starts_with(&format!("type: expected {expected} for `{mix}`")), "{message}");
+            assert!(
+                message.starts_with(&format!("type: expected {expected} for `{mix}`")),
+                "{message}"
+            );
         }
         let message = find("iq2_xs").unwrap_err().to_string();
         assert!(message.contains("iq2_xs: it needs an importance matrix"), "{message}");

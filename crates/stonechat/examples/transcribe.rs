@@ -2,17 +2,13 @@
 
 use std::io::{Write, stdout};
 
-use stonechat::{Error, Whisper};
-
-fn main() -> Result<(), Error> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let recording = args.next().unwrap_or("talk.mp3".into());
-    let whisper = Whisper::open(args.next().unwrap_or("base".into()))?;
+    let whisper = stonechat::Whisper::open(args.next().unwrap_or("base".into()))?;
     for segment in whisper.transcribe(recording) {
         let segment = segment?;
-        if writeln!(stdout(), "{:7.2} s {}", segment.start, segment.text.trim()).is_err() {
-            break;
-        }
+        writeln!(stdout(), "{:7.2} s {}", segment.start, segment.text.trim())?;
     }
     Ok(())
 }

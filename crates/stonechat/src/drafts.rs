@@ -7,8 +7,8 @@ use stonechat_llm::{
     Config, DraftLength, Drafter, Model, ModelDrafter, NGramMod, NGramSimple, StateOptions,
 };
 
-use crate::engine::EngineOptions;
 use crate::device::OpenDevice;
+use crate::engine::EngineOptions;
 use crate::{Error, GpuLayers, Models};
 
 /// Source of drafts for speculative decoding.

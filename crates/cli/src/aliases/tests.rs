@@ -36,7 +36,10 @@ fn flags_of_whisper_cli_are_expanded() {
         "stonechat transcribe --print-timestamps --task=translate --max-line-count=1 --max-line-width 40 \
          --condition-on-previous-text=false --word-timestamps a.wav -f srt",
     );
-    check("stonechat transcribe --file a.wav -mc -1 -nt", "stonechat transcribe a.wav --no-timestamps");
+    check(
+        "stonechat transcribe --file a.wav -mc -1 -nt",
+        "stonechat transcribe a.wav --no-timestamps",
+    );
     for line in ["-mc 64 a.wav", "--max-context 224 a.wav", "--max-context=224 a.wav"] {
         let notes = check(&format!("stonechat transcribe {line}"), "stonechat transcribe a.wav");
         assert!(

@@ -26,7 +26,8 @@ fn json(text: &str) -> serde_json::Value {
 #[test]
 fn leading_blanks_of_an_answer_are_kept() {
     let folder = Folder::new("chat-blanks");
-    fs::copy(workspace().join("test-data/golden/llm/llama.gguf"), folder.path("llama.gguf")).unwrap();
+    fs::copy(workspace().join("test-data/golden/llm/llama.gguf"), folder.path("llama.gguf"))
+        .unwrap();
     let grammar = ["--grammar", r#"root ::= "  a\n b""#];
     let arguments = ["chat", "llama.gguf", "-q", "-p", "hi", "--single-turn"];
     let ran = folder.run(&[&arguments[..], &grammar].concat());

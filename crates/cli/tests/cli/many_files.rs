@@ -314,7 +314,8 @@ fn ctrl_c_keeps_the_text_of_an_unfinished_recording() {
     };
     let ran = interrupted();
     assert_eq!(ran.code, Some(130), "{ran:?}");
-    let expected = "talk.wav: stopped, `talk.partial.txt`, `talk.partial.srt` has the text of the first ";
+    let expected =
+        "talk.wav: stopped, `talk.partial.txt`, `talk.partial.srt` has the text of the first ";
     assert!(ran.stderr.contains(expected), "{ran:?}");
     let names = ["talk.partial.srt", "talk.partial.txt", "talk.wav", "tiny.gguf", "voice.wav"];
     assert_eq!(folder.names("."), names);

@@ -51,8 +51,7 @@ fn what_is_typed_while_an_answer_runs_waits_for_the_prompt() {
         let flags = tcgetattr(&keyboard).unwrap().local_flags;
         flags.contains(LocalFlags::IEXTEN) && !flags.contains(LocalFlags::ECHO)
     };
-    let is_editing =
-        || !tcgetattr(&keyboard).unwrap().local_flags.contains(LocalFlags::IEXTEN);
+    let is_editing = || !tcgetattr(&keyboard).unwrap().local_flags.contains(LocalFlags::IEXTEN);
     let type_in = |text: &str| (&keyboard).write_all(text.as_bytes()).unwrap();
     wait(&|| is_editing() && shown().contains("> "));
     let before = shown().len();

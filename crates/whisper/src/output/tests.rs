@@ -244,7 +244,9 @@ fn lines_of_text_have_the_times_of_whisper_cpp() {
     let marked = SubtitleLayout { highlight_words: true, ..plain };
     assert!(text(&spoken(), marked).starts_with("[00:00:00.000 --> 00:00:02.500]   One two"));
     let two = SubtitleLayout { max_line_width: Some(9), max_line_count: Some(2), ..plain };
-    assert!(text(&spoken(), two).starts_with("[00:00:00.000 --> 00:00:02.500]   One two, three.\n"));
+    assert!(
+        text(&spoken(), two).starts_with("[00:00:00.000 --> 00:00:02.500]   One two, three.\n")
+    );
 }
 
 #[test]
