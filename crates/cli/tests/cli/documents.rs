@@ -158,6 +158,23 @@ fn link_test_data(data: &Path, folder: &Folder, excerpt: &str) {
     }
 }
 
+/// Copies the recordings that the documents speak of.
+#[cfg(unix)]
+fn copy_recordings(data: &Path, folder: &Folder) {
+    for (from, to) in [
+        ("formats/fox.mp3", "talk.mp3"),
+        ("formats/fox.m4a", "talk.m4a"),
+        ("formats/fox_stereo.mp4", "talk.mp4"),
+        ("formats/fox_mp3.mkv", "film.mkv"),
+        ("formats/fox_s24_48k_stereo.wav", "interview.wav"),
+        ("formats/fox.mp3", "talks/one.mp3"),
+        ("hello_world.wav", "talks/two.wav"),
+        ("hello_world.wav", "recordings/one.wav"),
+    ] {
+        fs::copy(data.join("audio").join(from), folder.path(to)).unwrap();
+    }
+}
+
 /// Asserts that `n` is the number of the requests of serve.md, counted without a parser of its commands.
 #[cfg(unix)]
 fn assert_all_requests_ran(n: usize) {
@@ -187,18 +204,7 @@ fn commands_of_documents_run() {
     let text = fs::read_to_string(data.join("text/evaluation.txt")).unwrap();
     let excerpt = text.chars().take(12_000).collect::<String>();
     link_test_data(&data, &folder, &excerpt);
-    for (from, to) in [
-        ("formats/fox.mp3", "talk.mp3"),
-        ("formats/fox.m4a", "talk.m4a"),
-        ("formats/fox_stereo.mp4", "talk.mp4"),
-        ("formats/fox_mp3.mkv", "film.mkv"),
-        ("formats/fox_s24_48k_stereo.wav", "interview.wav"),
-        ("formats/fox.mp3", "talks/one.mp3"),
-        ("hello_world.wav", "talks/two.wav"),
-        ("hello_world.wav", "recordings/one.wav"),
-    ] {
-        fs::copy(data.join("audio").join(from), folder.path(to)).unwrap();
-    }
+    copy_recordings(&data, &folder);
     folder.write("wiki.test.raw", excerpt.as_bytes());
     folder.write("prompt.txt", b"Once upon a time");
     folder.write("sentences.txt", b"A dog barks.\nA cat sleeps.\n");
