@@ -51,7 +51,7 @@ pub enum Device {
     Wgpu(Option<usize>),
 }
 
-/// Text that is no value of a [`Device`] or of [`GpuLayers`](crate::GpuLayers).
+/// Text that is no value of a [`Device`] or of [`GpuLayers`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, got `{got}`")]
 pub struct ParseError {
