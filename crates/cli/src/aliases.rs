@@ -77,8 +77,8 @@ pub(super) struct Expanded {
     pub(super) notes: Vec<String>,
     /// Flags that clap gets with dashes, as the user wrote them.
     pub(super) spelled: Vec<(String, String)>,
-    /// Arguments by their flags, for command lines without that flag.
-    defaults: Vec<(&'static str, String)>,
+    /// Arguments, for command lines that have none of these flags.
+    defaults: Vec<(&'static [&'static str], String)>,
 }
 
 /// A command line that is refused.
@@ -285,10 +285,11 @@ impl Expanded {
 
     /// Inserts the default arguments at `first` whose flags are not given.
     fn insert_defaults(&mut self, first: usize) {
-        for (flag, arg) in std::mem::take(&mut self.defaults) {
+        for (flags, arg) in std::mem::take(&mut self.defaults) {
             let is_flag = |given: &OsString| {
-                let rest = given.to_str().and_then(|given| given.strip_prefix(flag));
-                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+                let given = given.to_str().unwrap_or_default();
+                let mut rests = flags.iter().filter_map(|flag| given.strip_prefix(flag));
+                rests.any(|rest| rest.is_empty() || rest.starts_with('='))
             };
             if !self.args[first..].iter().any(is_flag) {
                 self.args.insert(first, arg.into());

@@ -1,8 +1,9 @@
 //! `--device`, and `stonechat devices`.
 
 use anyhow::bail;
+use stonechat::Device;
+use stonechat::device::{ChosenDevice, DeviceNeeds, OpenDevice};
 use stonechat::nn::{self, Cpu, DeviceApi, OpTime};
-use stonechat::{ChosenDevice, Device, DeviceNeeds, OpenDevice};
 
 use super::console::print_note;
 use super::headings::DEVICE;

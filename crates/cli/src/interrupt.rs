@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 
+use super::terminal::restore;
+
 /// Exit code after Ctrl-C.
 pub(super) const INTERRUPTED: u8 = 130;
 
@@ -15,6 +17,7 @@ pub(super) fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
     on_ctrl_c(move || {
         // A second Ctrl-C, before the flag was cleared, ends the process.
         if shared.swap(true, Ordering::Relaxed) {
+            restore();
             std::process::exit(INTERRUPTED.into());
         }
     })?;

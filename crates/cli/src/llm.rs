@@ -17,7 +17,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use stonechat::formats::ModelFile;
 use stonechat::llm::{Config, Model, Placement, Session, SessionOptions, StateOptions};
 use stonechat::nn::LoadStats;
@@ -181,21 +181,39 @@ fn load(
     Ok(Loaded { model, time: start.elapsed(), _devices: devices })
 }
 
-/// Adds the path, and for speech models a hint, to the error of loading `file`.
+/// Adds the path to the error of loading `file`; a speech model is named as one.
 fn with_path<T, E>(result: Result<T, E>, path: &Path, file: &ModelFile) -> anyhow::Result<T>
 where
     Result<T, E>: Context<T, E>,
 {
-    result.with_context(|| {
-        let advice = if is_whisper(file) { " (speech models: `stonechat transcribe`)" } else { "" };
-        format!("cannot load `{}`{advice}", path.display())
-    })
+    if result.is_err() && is_whisper(file) {
+        bail!(
+            "`{}` is a speech model: expected a language model; `stonechat transcribe -m` runs it on recordings",
+            path.display()
+        )
+    }
+    result.with_context(|| format!("cannot load `{}`", path.display()))
 }
 
 fn is_whisper(file: &ModelFile) -> bool {
     file.whisper_bin().is_some()
         || file.metadata().str("general.architecture").is_ok_and(|name| name == "whisper")
-        || file.tensors().any(|tensor| tensor.name.starts_with("encoder"))
+        || stonechat::whisper::Config::from_file(file).is_ok()
+}
+
+/// The error of a text that is too long says how far `--ctx-size` can be raised.
+fn with_context_advice(error: stonechat::llm::Error, config: &Config) -> anyhow::Error {
+    use stonechat::llm::Error::ContextFull;
+    let n_train = config.n_ctx_train;
+    match error {
+        ContextFull { tokens, n_ctx } if n_ctx < n_train => anyhow!(
+            "{tokens} tokens do not fit the context of {n_ctx}: shorten the prompt, or raise --ctx-size, up to {n_train}"
+        ),
+        ContextFull { tokens, n_ctx } => anyhow!(
+            "{tokens} tokens do not fit the context of {n_ctx}: shorten the prompt; the model was trained on {n_train}"
+        ),
+        error => error.into(),
+    }
 }
 
 /// Reads a text file, or standard input for `-`.

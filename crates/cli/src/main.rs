@@ -31,6 +31,7 @@ mod serve;
 mod settings;
 mod short_help;
 mod sniff;
+mod terminal;
 mod transcribe;
 mod usage;
 mod vad;
@@ -54,7 +55,7 @@ use stonechat::compute::simd::Isa;
 struct Cli {
     /// Folder of installed models
     ///
-    /// Without it: that of STONECHAT_MODELS, else stonechat/models in the platform's cache folder.
+    /// Also STONECHAT_MODELS. Without it: stonechat/models in the platform's cache folder.
     #[arg(long, global = true, value_name = "DIR", help_heading = OPTIONS)]
     models_dir: Option<PathBuf>,
     /// Configuration file: flags as keys, for all verbs or in the table of one
@@ -114,7 +115,7 @@ enum Verb {
     /// Print the completions of a shell
     Completions(completions::Args),
     /// Write man pages
-    #[command(hide = true)]
+    #[command(visible_alias = "man")]
     ManPages(completions::ManArgs),
     /// Print this help of every verb as Markdown
     #[command(hide = true)]

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use stonechat::formats::DType;
 use stonechat::quant;
 
+use super::WrongValue;
 use super::write_model::write_model;
 
 const EXAMPLES: &str = "\
@@ -43,11 +44,24 @@ fn find(name: &str) -> anyhow::Result<DType> {
         bail!(quant::Error::NeedsImportance { dtype });
     }
     let types = quant::quantizable();
-    dtype.filter(|dtype| types.contains(dtype)).ok_or_else(|| {
-        let names: Vec<_> = types.iter().map(|dtype| dtype.name()).collect();
-        let expected = names.join(", ");
-        anyhow!("type: expected {expected}, got `{name}`")
-    })
+    if let Some(dtype) = dtype.filter(|dtype| types.contains(dtype)) {
+        return Ok(dtype);
+    }
+    if let Some(base) = base_of_mix(name).filter(|base| types.contains(base)) {
+        let expected = format!("type: expected {} for `{name}`", base.name());
+        bail!(WrongValue(format!(
+            "{expected}, which is a mix of types: here all matrices have one"
+        )));
+    }
+    let names: Vec<_> = types.iter().map(|dtype| dtype.name()).collect();
+    bail!(WrongValue(format!("type: expected {}, got `{name}`", names.join(", "))))
+}
+
+/// The type of most matrices of a mix of llama.cpp, such as `q4_k_m`.
+fn base_of_mix(name: &str) -> Option<DType> {
+    let name = name.to_ascii_lowercase();
+    let base = ["_s", "_m", "_l", "_xl"].into_iter().find_map(|size| name.strip_suffix(size))?;
+    DType::from_name(base)
 }
 
 #[cfg(test)]
@@ -62,6 +76,13 @@ mod tests {
         let message = find("q9_z").unwrap_err().to_string();
         assert!(message.starts_with("type: expected f32, f16, bf16, q4_0,"), "{message}");
         assert!(message.ends_with("nvfp4, got `q9_z`"), "{message}");
+        for (mix, expected) in [("Q4_K_M", "q4_k"), ("q5_k_s", "q5_k"), ("q3_k_xl", "q3_k")] {
+            let message = find(mix).unwrap_err().to_string();
+            assert!(
+                message.starts_with(&format!("type: expected {expected} for `{mix}`")),
+                "{message}"
+            );
+        }
         let message = find("iq2_xs").unwrap_err().to_string();
         assert!(message.contains("iq2_xs: it needs an importance matrix"), "{message}");
     }

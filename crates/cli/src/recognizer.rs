@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use clap::ValueEnum;
-use stonechat::DeviceNeeds;
+use stonechat::device::DeviceNeeds;
 use stonechat::formats::ModelFile;
 use stonechat::nn::KvDType;
 use stonechat::whisper::{
@@ -12,7 +12,7 @@ use stonechat::whisper::{
 };
 
 use super::WrongValue;
-use super::completions::speech_names;
+use super::completions::{languages, speech_names};
 use super::console::Console;
 use super::device::{DeviceArgs, OpenDevices};
 use super::find_model;
@@ -34,7 +34,7 @@ pub(super) struct RecognizerArgs {
     #[arg(short, long, help_heading = OPTIONS, add = speech_names())]
     model: Option<String>,
     /// Spoken language: code or English name; auto detects it
-    #[arg(short, long, default_value = "auto", help_heading = OPTIONS)]
+    #[arg(short, long, default_value = "auto", help_heading = OPTIONS, add = languages())]
     language: String,
     /// Transcribe, or translate to English
     #[arg(

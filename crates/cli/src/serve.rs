@@ -26,6 +26,7 @@ use super::headings::{CONTEXT, DEVICE, NETWORK, OPTIONS, ROUTES, SAMPLING};
 use super::interrupt::INTERRUPTED;
 use super::kv_type::KvTypeArgs;
 use super::llm::speculation::SpeculationArgs;
+use super::settings::MODELS;
 use reload::Hangups;
 use systemd::notify;
 
@@ -58,6 +59,11 @@ pub(super) struct Args {
     /// Never download a model
     #[arg(long)]
     offline: bool,
+    /// Serve all installed models, too
+    ///
+    /// They are served anyway if no model is named.
+    #[arg(long)]
+    all_models: bool,
     /// Memory for open models; idle ones are unloaded for others [default: 80 %]
     ///
     /// A size such as 8GB; without it 80 % of the machine's memory, less --cache-ram. The need of a model is estimated
@@ -418,19 +424,16 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
     })
 }
 
-/// Models of the folder, which are served if it is named, or no model is.
+/// Models of the folder, which are served if no model is named.
 fn installed(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<Option<Models>> {
     let is_alone = args.models().next().is_none();
-    if !is_alone && models_dir.is_none() {
+    if !is_alone && !args.all_models {
         return Ok(None);
     }
     let models = find_model::models();
-    let variable = std::env::var_os("STONECHAT_MODELS").filter(|value| !value.is_empty());
-    let (folder, source) = match (models_dir, &variable) {
-        (Some(folder), _) => (Some(folder), "--models-dir"),
-        (None, folder) => (folder.as_ref().map(Path::new), "STONECHAT_MODELS"),
-    };
-    if let Some(folder) = folder {
+    if let Some(folder) = models_dir {
+        let is_of_variable = std::env::var_os(MODELS).is_some_and(|value| value == *folder);
+        let source = if is_of_variable { MODELS } else { "--models-dir" };
         let folder_text = folder.display();
         ensure!(folder.is_dir(), "{source}: expected a folder of models, got `{folder_text}`");
     }

@@ -35,14 +35,12 @@ const LLAMA_SERVER: [(&str, &str); 18] = [
     ("gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"),
 ];
 
+/// Variable of `--models-dir`, as `STONECHAT_MODELS_DIR` is.
+pub(super) const MODELS: &str = "STONECHAT_MODELS";
+
 /// Variables that are no flags: of the GPU's kernels, the CPU's, tests and the installer.
-const OTHER_VARIABLES: [&str; 5] = [
-    "STONECHAT_CUDA_ARCH",
-    "STONECHAT_CUDA_CUBINS",
-    "STONECHAT_CUDA_PDL",
-    "STONECHAT_ISA",
-    "STONECHAT_MODELS",
-];
+const OTHER_VARIABLES: [&str; 5] =
+    ["STONECHAT_CUDA_ARCH", "STONECHAT_CUDA_CUBINS", "STONECHAT_CUDA_PDL", "STONECHAT_ISA", MODELS];
 /// Starts of further variables that are no flags.
 const OTHER_PREFIXES: [&str; 2] = ["STONECHAT_TEST_", "STONECHAT_RELEASE"];
 
@@ -132,6 +130,11 @@ impl Settings {
         }
         let mut variable = variable_of(&long);
         let is_set = |name: &str| env::var_os(name).is_some();
+        // The folder has a variable of its own, which the library reads, too.
+        let is_named = env::var_os(MODELS).is_some_and(|folder| !folder.is_empty());
+        if long == "models-dir" && !is_set(&variable) && is_named {
+            variable = MODELS.to_owned();
+        }
         if is_server
             && !is_set(&variable)
             && let Some((_, foreign)) = LLAMA_SERVER.iter().find(|(flag, _)| *flag == long)

@@ -60,7 +60,7 @@ pub enum Error {
     },
     /// The tokens do not fit the context.
     #[error(
-        "{tokens} tokens do not fit the context of {n_ctx}: shorten the prompt, raise the context size, or shift the context"
+        "{tokens} tokens do not fit the context of {n_ctx}: shorten the prompt or raise the context size"
     )]
     ContextFull {
         /// Tokens of the prompt, or of the sequence after the batch.

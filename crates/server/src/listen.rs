@@ -10,10 +10,10 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{self, ServerConfig};
 
 use crate::{ServerError, ServerOptions, TlsFiles};
 
@@ -217,12 +217,21 @@ pub(crate) fn tls(options: &ServerOptions) -> Result<Option<TlsAcceptor>, Server
     let private = PrivateKeyDer::from_pem_file(key);
     let private =
         private.map_err(|reason| error(key, format!("expected a private key in PEM: {reason}")))?;
-    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let provider = ring::default_provider();
+    let load = provider.key_provider.load_private_key(private.clone_key());
+    load.map_err(|reason| error(key, reason.to_string()))?;
+    let wrong = |reason| match reason {
+        rustls::Error::InconsistentKeys(_) => {
+            error(key, format!("expected the key of the certificate `{}`", certificate.display()))
+        }
+        reason => error(certificate, reason.to_string()),
+    };
+    let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .map_err(|reason| error(key, reason.to_string()))?
         .with_no_client_auth()
         .with_single_cert(chain, private)
-        .map_err(|reason| error(certificate, reason.to_string()))?;
+        .map_err(wrong)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Some(TlsAcceptor::from(Arc::new(config))))
 }

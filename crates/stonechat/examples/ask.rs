@@ -1,14 +1,13 @@
 //! Asks a question and prints the answer as it is written: `ask [MODEL]`.
-#![expect(clippy::print_stdout, reason = "an example prints")]
 
-use std::io::Write;
+use std::io::{Write, stdout};
 
-fn main() -> Result<(), stonechat::Error> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let llm = stonechat::Llm::open(std::env::args().nth(1).unwrap_or("qwen3:0.6b".into()))?;
     for piece in llm.chat("Why is the sky blue?") {
-        print!("{}", piece?);
-        let _ = std::io::stdout().flush();
+        write!(stdout(), "{}", piece?)?;
+        stdout().flush()?;
     }
-    println!();
+    writeln!(stdout())?;
     Ok(())
 }

@@ -1,15 +1,14 @@
 //! Prints the segments of a recording with their times: `transcribe [RECORDING [MODEL]]`.
-#![expect(clippy::print_stdout, reason = "an example prints")]
 
-use stonechat::{Error, Whisper};
+use std::io::{Write, stdout};
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let recording = args.next().unwrap_or("talk.mp3".into());
-    let whisper = Whisper::open(args.next().unwrap_or("base".into()))?;
+    let whisper = stonechat::Whisper::open(args.next().unwrap_or("base".into()))?;
     for segment in whisper.transcribe(recording) {
         let segment = segment?;
-        println!("{:7.2} s {}", segment.start, segment.text.trim());
+        writeln!(stdout(), "{:7.2} s {}", segment.start, segment.text.trim())?;
     }
     Ok(())
 }

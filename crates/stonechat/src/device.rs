@@ -1,4 +1,4 @@
-//! Device of a model: by name, or chosen.
+//! Device of a model: by name, or chosen. Programs that load models themselves open it here.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,10 @@ use stonechat_nn::Wgpu;
 #[cfg(feature = "cuda")]
 use stonechat_nn::{Cuda, CudaGroup};
 
-use crate::{Error, GpuLayers, GpuRanks};
+pub use crate::gpu_ranks::GpuRanks;
+#[cfg(feature = "wgpu")]
+pub use crate::kernel_cache::KernelCache;
+use crate::{Error, GpuLayers};
 
 /// Device of a model, by the names of `stonechat --device`: `auto`, `cpu`, `cuda`, `cuda:N`, `cuda:N,N,...`, `wgpu` and
 /// `wgpu:N`.
@@ -48,7 +51,7 @@ pub enum Device {
     Wgpu(Option<usize>),
 }
 
-/// Text that is no value of a [`Device`] or of [`GpuLayers`](crate::GpuLayers).
+/// Text that is no value of a [`Device`] or of [`GpuLayers`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, got `{got}`")]
 pub struct ParseError {
@@ -251,7 +254,7 @@ impl ChosenDevice {
             #[cfg(feature = "wgpu")]
             Self::Gpu(adapter) => match pollster::block_on(Wgpu::open(&adapter, None)) {
                 Ok(backend) => {
-                    let kernels = crate::KernelCache::open(backend.gpu()).map(Arc::new);
+                    let kernels = KernelCache::open(backend.gpu()).map(Arc::new);
                     Ok(OpenDevice { kernels, ..OpenDevice::on_gpu(backend) })
                 }
                 Err(error) if asked == Device::Auto => {
@@ -276,7 +279,7 @@ pub struct OpenDevice {
     pub gpu: Option<stonechat_nn::Device>,
     /// Of a GPU through wgpu.
     #[cfg(feature = "wgpu")]
-    kernels: Option<Arc<crate::KernelCache>>,
+    kernels: Option<Arc<KernelCache>>,
 }
 
 impl OpenDevice {
@@ -414,7 +417,8 @@ mod cuda {
     use stonechat_nn::{Cuda, CudaGroup};
 
     use super::{ChosenDevice, DeviceNeeds, RESERVED_BYTES};
-    use crate::{Error, GpuRanks};
+    use crate::Error;
+    use crate::device::GpuRanks;
 
     const _: () = assert!(GpuRanks::MAX == CudaGroup::MAX_RANKS);
 
@@ -454,7 +458,7 @@ mod cuda {
     }
 
     fn no_device(index: Option<usize>, all: &[CudaDevice]) -> Error {
-        let found = all.iter().map(|device| format!("{} {}", device.index, device.name));
+        let found = all.iter().map(|device| format!("{} (cuda:{})", device.name, device.index));
         let found = found.collect::<Vec<_>>().join(", ");
         stonechat_nn::Error::from(stonechat_compute::Error::NoAdapter { index, found }).into()
     }
@@ -464,7 +468,8 @@ mod cuda {
 #[cfg(not(feature = "cuda"))]
 mod cuda {
     use super::{ChosenDevice, DeviceNeeds};
-    use crate::{Error, GpuRanks};
+    use crate::Error;
+    use crate::device::GpuRanks;
 
     pub(super) fn is_present() -> bool {
         false

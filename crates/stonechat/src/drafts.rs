@@ -7,8 +7,9 @@ use stonechat_llm::{
     Config, DraftLength, Drafter, Model, ModelDrafter, NGramMod, NGramSimple, StateOptions,
 };
 
+use crate::device::OpenDevice;
 use crate::engine::EngineOptions;
-use crate::{Error, GpuLayers, Models, OpenDevice};
+use crate::{Error, GpuLayers, Models};
 
 /// Source of drafts for speculative decoding.
 #[derive(Debug, Clone, PartialEq, Eq)]

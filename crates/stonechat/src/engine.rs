@@ -11,9 +11,10 @@ use futures_channel::oneshot;
 use stonechat_formats::ModelFile;
 use stonechat_nn::Cpu;
 
+use crate::device::{DeviceNeeds, OpenDevice};
 use crate::error::panic_reason;
 use crate::job::JobSender;
-use crate::{Device, DeviceNeeds, Error, Job, Models, OpenDevice};
+use crate::{Device, Error, Job, Models};
 
 /// Options that the builders of all models have.
 #[derive(Default)]

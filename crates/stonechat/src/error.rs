@@ -38,13 +38,36 @@ pub enum Error {
     NoModelsFolder,
     /// Unknown name of a download.
     #[error(
-        "no model to pull is called `{name}`: expected user/repo, user/repo:Q4_K_M, user/repo:file or one of {expected}"
+        "no model to pull is called `{name}`: {}expected user/repo, user/repo:Q4_K_M, user/repo:file or a name of \
+         `stonechat models --available`",
+        suggestion.as_ref().map(|text| format!("{text} ")).unwrap_or_default()
     )]
     UnknownName {
         /// Requested name.
         name: String,
-        /// Known names.
+        /// What it may have meant.
+        suggestion: Option<String>,
+    },
+    /// A name of a family of models whose architecture does not run here.
+    #[error(
+        "`{name}` does not run here yet: expected an architecture of {expected}, got that of {family}"
+    )]
+    UnsupportedFamily {
+        /// Requested name.
+        name: String,
+        /// The family.
+        family: &'static str,
+        /// Architectures that run.
         expected: String,
+    },
+    /// An address that names nothing on the hub.
+    #[error(
+        "`{address}` is an address: expected user/repo or user/repo:file of the Hugging Face hub (of another hub with HF_ENDPOINT; \
+         of its branch main), or the path of a file that is downloaded already"
+    )]
+    Address {
+        /// The address.
+        address: String,
     },
     /// The hub cannot be reached or refuses.
     #[error("cannot download {what} from the Hugging Face hub: {reason}")]

@@ -1,7 +1,9 @@
 //! Speech recognition and language models in Rust, on the CPU or a GPU.
 //!
 //! [`Whisper`] transcribes recordings, [`Llm`] chats and completes texts. Each runs on a thread of its own; a request
-//! is a [`Job`], which blocks, iterates or awaits. [`Models`] finds models by name, `pull` downloads them.
+//! is a [`Job`], which blocks, iterates or awaits. [`Models`] finds models by name, `pull` downloads them. A [`Recording`]
+//! and a [`Chat`] have the options of a request, [`Whisper::builder`] and [`Llm::builder`] those of a model, such as its
+//! [`Device`]. Subtitles are in [`whisper::OutputFormat`], live speech in [`whisper`].
 //!
 //! ```no_run
 //! # fn main() -> Result<(), stonechat::Error> {
@@ -16,7 +18,7 @@
 //! # }
 //! ```
 //!
-//! The crates below are re-exported for programs that hold the model, its state and its loop themselves:
+//! [`device`] opens devices by hand. The crates below are re-exported for programs that hold the model, its state and its loop themselves:
 //!
 //! | module | holds |
 //! |---|---|
@@ -30,7 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod chat;
-mod device;
+pub mod device;
 mod drafts;
 mod engine;
 mod error;
@@ -61,14 +63,11 @@ pub use stonechat_text as text;
 pub use stonechat_whisper as whisper;
 
 pub use chat::Chat;
-pub use device::{ChosenDevice, Device, DeviceNeeds, OpenDevice, ParseError};
+pub use device::Device;
 pub use drafts::DraftSource;
 pub use error::Error;
 pub use gpu_layers::GpuLayers;
-pub use gpu_ranks::GpuRanks;
 pub use job::{IntoItems, Items, Job};
-#[cfg(feature = "wgpu")]
-pub use kernel_cache::KernelCache;
 pub use language_model::{Generation, Llm, LlmBuilder, LlmInfo};
 pub use llm_request::{LlmEvent, LlmRequest};
 pub use models::{CATALOG, CatalogEntry, Details, Installed, ModelKind, Models};

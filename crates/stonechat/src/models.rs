@@ -3,12 +3,13 @@
 mod catalog;
 mod details;
 pub(crate) mod name;
+pub(crate) mod unknown;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use stonechat_formats::{COMPANIONS, SHARD_INDEX, WEIGHTS};
+use stonechat_formats::{COMPANIONS, ModelFile, SHARD_INDEX, WEIGHTS};
 
 use crate::Error;
 
@@ -89,18 +90,44 @@ impl Models {
     /// Face cache.
     ///
     /// # Errors
-    /// [`Error::ModelNotFound`] with the searched folder and a hint how to get the model.
+    /// [`Error::ModelNotFound`] with the searched folder and a hint how to get the model, [`Error::UnsupportedFamily`],
+    /// [`Error::Address`].
     pub fn find(&self, name_or_path: &str) -> Result<PathBuf, Error> {
         let path = Path::new(name_or_path);
         if path.exists() {
             return Ok(path.to_owned());
         }
         let folder = self.folder()?;
-        self.find_installed(name_or_path).ok_or_else(|| Error::ModelNotFound {
-            name: name_or_path.to_owned(),
-            folder: folder.to_owned(),
-            advice: advice(name_or_path),
-        })
+        if let Some(path) = self.find_installed(name_or_path) {
+            return Ok(path);
+        }
+        let is_on_hub = Name::parse(name_or_path).is_some();
+        if let Some(refusal) = unknown::refusal(name_or_path).filter(|_| !is_on_hub) {
+            return Err(refusal);
+        }
+        let (name, folder) = (name_or_path.to_owned(), folder.to_owned());
+        Err(Error::ModelNotFound { advice: self.advice(&name, is_on_hub), name, folder })
+    }
+
+    /// How to get the model `name`, which is not installed.
+    fn advice(&self, name: &str, is_on_hub: bool) -> String {
+        if is_on_hub {
+            return format!(
+                "get it with `stonechat pull {name}`, or `stonechat::pull` in a program"
+            );
+        }
+        let suggestion = self.suggestion(name).map(|text| format!("{text} ")).unwrap_or_default();
+        format!(
+            "{suggestion}`stonechat models` lists the installed ones, `stonechat models --available` \
+             those that can be downloaded by a short name"
+        )
+    }
+
+    /// What a name may have meant.
+    pub(crate) fn suggestion(&self, name: &str) -> Option<String> {
+        let installed = self.installed().unwrap_or_default();
+        let names: Vec<_> = installed.into_iter().map(|model| model.name).collect();
+        unknown::suggestion(name, &names)
     }
 
     /// As [`find`](Self::find), for a path, or a name given as a path.
@@ -186,8 +213,25 @@ impl Models {
         Ok(model)
     }
 
+    /// Total bytes of the files of the model at `path`, which `file` is: the size in the list of installed models.
+    #[must_use]
+    pub fn bytes_at(path: &Path, file: &ModelFile) -> u64 {
+        if path.is_dir() { total_bytes(&own_files(path)) } else { file.file_bytes() }
+    }
+
     /// Path of an installed model.
     pub(crate) fn find_installed(&self, name: &str) -> Option<PathBuf> {
+        // A file or folder may have `-` where the catalog has `:`, which some systems have in no file name.
+        let dashed = || {
+            let full = CatalogEntry::find(name).map_or(name, |entry| entry.name);
+            let own = self.folder.as_deref()?;
+            in_folder(own, &full.replace(':', "-")).filter(|_| full.contains(':'))
+        };
+        self.find_named(name).or_else(dashed)
+    }
+
+    /// Path of an installed model of exactly this name.
+    fn find_named(&self, name: &str) -> Option<PathBuf> {
         let full_name =
             CatalogEntry::find(name).map(|entry| entry.name).filter(|full| *full != name);
         let mut names = [Some(name), full_name].into_iter().flatten();
@@ -221,9 +265,13 @@ impl Models {
 
 impl Installed {
     fn new(name: String, path: PathBuf, files: Vec<PathBuf>) -> Self {
-        let bytes = files.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum();
+        let bytes = total_bytes(&files);
         Self { name, path, bytes, is_in_hub_cache: false, files }
     }
+}
+
+fn total_bytes(files: &[PathBuf]) -> u64 {
+    files.iter().filter_map(|file| Some(fs::metadata(file).ok()?.len())).sum()
 }
 
 /// The model `name` in a models folder, by its file name.
@@ -373,17 +421,6 @@ fn paths_in(folder: &Path) -> Vec<String> {
         }
     }
     names
-}
-
-fn advice(name: &str) -> String {
-    match Name::parse(name) {
-        Some(_) => {
-            format!("get it with `stonechat pull {name}`, or `stonechat::pull` in a program")
-        }
-        None => "`stonechat models` lists the installed ones, `stonechat models --available` \
-                 those that can be downloaded by a short name"
-            .to_owned(),
-    }
 }
 
 /// First GGUF file of a folder by name; the choice does not depend on the file system.

@@ -18,12 +18,15 @@ use sha2::{Digest, Sha256};
 use stonechat_formats::{COMPANIONS, SHARD_INDEX, WEIGHTS};
 
 use crate::models::name::{self, base_name};
+use crate::models::unknown::refusal;
 use crate::models::{GgufFiles, Name, Part, io as io_error};
-use crate::{CATALOG, Error, Models};
+use crate::{Error, Models};
 use lock::Lock;
 
 /// Folder of partial downloads inside the models folder.
 const DOWNLOADS: &str = ".downloads";
+/// Start of the reason if there is no connection.
+const UNREACHABLE: &str = "it cannot be reached; is there a network?";
 /// Retries of a file after a broken connection, each after twice the pause.
 const RETRIES: u32 = 5;
 /// Pause before the first retry.
@@ -51,7 +54,7 @@ enum Files {
 
 /// Downloads the model `name` unless it is installed, and returns its path.
 ///
-/// `name` is one of [`CATALOG`], one with other weights (`qwen3:0.6b-q8_0`), whisper.cpp's `ggml-NAME` or
+/// `name` is one of [`CATALOG`](crate::CATALOG), one with other weights (`qwen3:0.6b-q8_0`), whisper.cpp's `ggml-NAME` or
 /// `NAME-q5_1`, or `user/repo[:TYPE|:file]`. The environment variable `HF_ENDPOINT` is the URL of the hub, `HF_TOKEN`
 /// or the file `token` in `HF_HOME` the token of private and gated repositories. One repository is downloaded by one caller at
 /// a time, in this process or another; the others wait.
@@ -64,7 +67,7 @@ pub fn pull(
     name: &str,
     on_progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<PathBuf, Error> {
-    let resolved = Name::parse(name).ok_or_else(|| unknown(name))?;
+    let resolved = Name::parse(name).ok_or_else(|| unknown(models, name))?;
     if let Some(path) = models.find_installed(name) {
         return Ok(path);
     }
@@ -95,8 +98,10 @@ pub fn pull(
             Some(path) => path,
             None => {
                 check_headers(&api, &remote, &repo_name, file)?;
+                let received = downloads.join(repo.folder_name());
                 download(&remote, file, on_progress)
-                    .map_err(|e| download_error(&format!("{file} of {repo_name}"), folder, e))?
+                    .map_err(|e| download_error(&format!("{file} of {repo_name}"), folder, e))
+                    .map_err(|error| with_kept(error, &received))?
             }
         };
         let blob = fs::canonicalize(&path).map_err(io_error("read", &path))?;
@@ -104,7 +109,7 @@ pub fn pull(
         Ok(blob)
     };
     let files = match &part {
-        Part::File(file) => Files::Single(vec![file.clone()]),
+        Part::File(file) => Files::Single(GgufFiles::parts_of(file)),
         part => choose(&remote, &repo_name, part, &mut fetch)?,
     };
     let (Files::Folder(names) | Files::Single(names)) = &files;
@@ -147,9 +152,18 @@ fn check_headers(api: &Api, remote: &ApiRepo, repo: &str, file: &str) -> Result<
     }
 }
 
-fn unknown(name: &str) -> Error {
-    let names: Vec<_> = CATALOG.iter().map(|entry| entry.name).collect();
-    Error::UnknownName { name: name.to_owned(), expected: names.join(", ") }
+fn unknown(models: &Models, name: &str) -> Error {
+    refusal(name).unwrap_or_else(|| Error::UnknownName {
+        name: name.to_owned(),
+        suggestion: models.suggestion(name),
+    })
+}
+
+/// Tells if a part of a file lies in a folder of the client's cache.
+fn has_arrived(repository: &Path) -> bool {
+    let blobs = fs::read_dir(repository.join("blobs")).into_iter().flatten().flatten();
+    let mut sizes = blobs.filter_map(|entry| Some(entry.metadata().ok()?.len()));
+    sizes.any(|bytes| bytes > 0)
 }
 
 /// Downloads a file; a broken connection is tried again, from the byte where it broke.
@@ -334,6 +348,19 @@ fn download_error(what: &str, folder: &Path, error: ApiError) -> Error {
     }
 }
 
+/// Adds to the error of a hub that is away what to do if a part of a file has arrived.
+fn with_kept(error: Error, repository: &Path) -> Error {
+    match error {
+        Error::Hub { what, reason } => {
+            let kept = reason.strip_prefix(UNREACHABLE).filter(|_| has_arrived(repository));
+            let kept =
+                kept.map(|rest| format!("{UNREACHABLE} What arrived is kept: pull again{rest}"));
+            Error::Hub { what, reason: kept.unwrap_or(reason) }
+        }
+        error => error,
+    }
+}
+
 /// Formats an error of the client on one line, with a hint for the usual causes.
 fn hub_error(what: &str, error: &ApiError) -> Error {
     let text = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -357,7 +384,7 @@ fn hub_error(what: &str, error: &ApiError) -> Error {
         Some(_) => text,
         None => match error {
             ApiError::RequestError(_) | ApiError::IoError(_) => {
-                format!("it cannot be reached; is there a network? What arrived is kept: pull again ({text})")
+                format!("{UNREACHABLE} ({text})")
             }
             ApiError::LockAcquisition(_) => "another process downloads it".to_owned(),
             _ => text,
@@ -399,7 +426,22 @@ impl hf_hub::api::Progress for Report<'_> {
 mod tests {
     use std::fs;
 
-    use super::{check_names, is_large, verify};
+    use super::{Error, UNREACHABLE, check_names, is_large, verify, with_kept};
+
+    #[test]
+    fn only_what_arrived_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let message = || {
+            let reason = format!("{UNREACHABLE} (refused)");
+            with_kept(Error::Hub { what: "x".to_owned(), reason }, folder.path()).to_string()
+        };
+        assert!(message().ends_with("is there a network? (refused)"), "{}", message());
+        fs::create_dir(folder.path().join("blobs")).unwrap();
+        fs::write(folder.path().join("blobs/c0ffee.part"), "").unwrap();
+        assert!(!message().contains("kept"), "{}", message());
+        fs::write(folder.path().join("blobs/c0ffee.part"), "abc").unwrap();
+        assert!(message().contains("What arrived is kept: pull again (refused)"), "{}", message());
+    }
 
     #[test]
     fn names_that_lead_away_are_refused() {

@@ -5,7 +5,7 @@ mod full;
 
 use std::io::{self, Write};
 
-use crate::transcript::{Segment, Transcript};
+use crate::transcript::{Segment, Transcript, Word};
 use cues::{Cue, Cues, Markup};
 
 /// Formats of a transcript file.
@@ -125,6 +125,10 @@ pub struct TranscriptWriter {
     format: OutputFormat,
     cues: Cues,
     n_cues: usize,
+    /// Whether lines of text begin with their times.
+    has_times: bool,
+    /// Whether lyrics have the time of each word.
+    has_word_times: bool,
 }
 
 impl TranscriptWriter {
@@ -132,7 +136,18 @@ impl TranscriptWriter {
     #[must_use]
     pub fn new(format: OutputFormat, layout: SubtitleLayout) -> Self {
         let markup = if format == OutputFormat::Vtt { Markup::Vtt } else { Markup::Srt };
-        Self { format, cues: Cues::new(layout, markup), n_cues: 0 }
+        let has_word_times = layout.highlight_words;
+        // Plain text has no markup.
+        let highlight_words = layout.highlight_words && format != OutputFormat::Txt;
+        let cues = Cues::new(SubtitleLayout { highlight_words, ..layout }, markup);
+        Self { format, cues, n_cues: 0, has_times: false, has_word_times }
+    }
+
+    /// The same with whisper.cpp's `[00:00:00.000 --> 00:00:02.500]` before each line of [`OutputFormat::Txt`], whose
+    /// lines follow the layout of subtitles then. Other formats do not change.
+    #[must_use]
+    pub fn with_times(self) -> Self {
+        Self { has_times: self.format == OutputFormat::Txt, ..self }
     }
 
     /// Writes the header.
@@ -163,15 +178,23 @@ impl TranscriptWriter {
             (None, _) => text,
         };
         match self.format {
+            OutputFormat::Txt if self.has_times => {
+                let cues = self.cues.push(segment);
+                self.write_cues(out, &cues)
+            }
             OutputFormat::Txt => writeln!(out, "{text}"),
             OutputFormat::Tsv => writeln!(out, "{start}\t{end}\t{}", text.replace('\t', " ")),
             OutputFormat::Csv => {
                 writeln!(out, "{start},{end},\"{}\"", text.replace('"', "\"\""))
             }
             OutputFormat::Lrc => {
-                let hundredths = (start + 5) / 10;
-                let (minutes, rest) = (hundredths / 6000, hundredths % 6000);
-                writeln!(out, "[{minutes:02}:{:02}.{:02}]{text}", rest / 100, rest % 100)
+                let words = segment.words.as_deref().filter(|_| self.has_word_times);
+                let text = words.filter(|words| !words.is_empty()).map_or(text, |words| {
+                    let speaker = segment.speaker.as_deref();
+                    let speaker = speaker.map(|name| format!("{}: ", one_line(name)));
+                    speaker.unwrap_or_default() + &timed_words(words)
+                });
+                writeln!(out, "[{}]{text}", lyrics_clock(start))
             }
             OutputFormat::Srt | OutputFormat::Vtt => {
                 let cues = self.cues.push(segment);
@@ -195,11 +218,12 @@ impl TranscriptWriter {
                 serde_json::to_writer(&mut *out, &full::JsonFull::from(transcript))?;
                 writeln!(out)
             }
-            OutputFormat::Srt | OutputFormat::Vtt => {
+            // Without times, lines of text are never cues.
+            OutputFormat::Srt | OutputFormat::Vtt | OutputFormat::Txt => {
                 let cues = self.cues.finish();
                 self.write_cues(out, &cues)
             }
-            OutputFormat::Txt | OutputFormat::Tsv | OutputFormat::Csv | OutputFormat::Lrc => Ok(()),
+            OutputFormat::Tsv | OutputFormat::Csv | OutputFormat::Lrc => Ok(()),
         }
     }
 
@@ -209,6 +233,9 @@ impl TranscriptWriter {
                 self.n_cues += 1;
                 let (start, end) = (clock(*start, true, ','), clock(*end, true, ','));
                 writeln!(out, "{}\n{start} --> {end}\n{text}\n", self.n_cues)?;
+            } else if self.format == OutputFormat::Txt {
+                let (start, end) = (clock(*start, true, '.'), clock(*end, true, '.'));
+                writeln!(out, "[{start} --> {end}]   {}", one_line(text))?;
             } else {
                 let (start, end) = (clock(*start, false, '.'), clock(*end, false, '.'));
                 writeln!(out, "{start} --> {end}\n{text}\n")?;
@@ -221,6 +248,24 @@ impl TranscriptWriter {
 /// Replaces line breaks by spaces: an empty line would end a subtitle.
 fn one_line(text: &str) -> String {
     text.replace(['\r', '\n'], " ")
+}
+
+/// Words with their starts, as enhanced LRC has them: `<00:01.20>quick <00:01.50>brown`.
+fn timed_words(words: &[Word]) -> String {
+    let timed = |word: &Word| {
+        let text = one_line(&word.word);
+        let spoken = text.trim_start();
+        let blanks = &text[..text.len() - spoken.len()];
+        format!("{blanks}<{}>{spoken}", lyrics_clock(milliseconds(word.start)))
+    };
+    words.iter().map(timed).collect::<String>().trim().to_owned()
+}
+
+/// Formats milliseconds as `MM:SS.hh`.
+fn lyrics_clock(ms: u64) -> String {
+    let hundredths = (ms + 5) / 10;
+    let (minutes, rest) = (hundredths / 6000, hundredths % 6000);
+    format!("{minutes:02}:{:02}.{:02}", rest / 100, rest % 100)
 }
 
 fn milliseconds(seconds: f64) -> u64 {

@@ -18,6 +18,7 @@ pub(super) const TOP_K: &str = "a device selects the likeliest tokens where it c
 pub(super) const EXPERTS: &str = "layers are placed as a whole: see --gpu-layers";
 pub(super) const FIT: &str = "--gpu-layers auto stores as many layers as fit";
 pub(super) const KV_PLACE: &str = "the KV cache is on the device of its layer";
+pub(super) const WHOLE_CONTEXT: &str = "all layers keep the keys and values of the whole context";
 pub(super) const METADATA: &str = "the metadata of a model is that of its file";
 pub(super) const ROPE: &str = "the scaling of positions is that of the model file";
 pub(super) const SYSTEM_THREADS: &str = "the system places threads: see numactl and nice";
@@ -96,7 +97,7 @@ pub(super) const LLAMA: &[(&str, Alias)] = &[
     ("--direct-io", Ignored(0, MEMORY_MAP)),
     ("-if", Ignored(0, INTERACTIVE)),
     ("--interactive-first", Ignored(0, INTERACTIVE)),
-    ("--swa-full", Ignored(0, "layers with a window keep what they need")),
+    ("--swa-full", Ignored(0, WHOLE_CONTEXT)),
     ("-fa", IgnoredSwitch(FUSED)),
     ("--flash-attn", IgnoredSwitch(FUSED)),
     ("-ub", Ignored(1, BATCH)),

@@ -4,7 +4,7 @@ use super::Alias::{self, Ignored, IgnoredSwitch, Is, Refused};
 use super::FUSED;
 use super::llama::{
     BATCH, EXPERTS, FIT, KV_PLACE, MEMORY_MAP, METADATA, ONE_TEAM, ROPE, SYSTEM_THREADS, TEMPLATES,
-    TOP_K, WARM_UP,
+    TOP_K, WARM_UP, WHOLE_CONTEXT,
 };
 
 const TIMEOUT: &str = "sockets have no timeout of their own: see --request-timeout";
@@ -51,7 +51,7 @@ pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
     ("-nocb", Refused(BATCHED)),
     ("-kvu", Ignored(0, ONE_CACHE)),
     ("--kv-unified", Ignored(0, ONE_CACHE)),
-    ("--swa-full", Ignored(0, "layers with a window keep all pages of a prompt")),
+    ("--swa-full", Ignored(0, WHOLE_CONTEXT)),
     ("-fa", IgnoredSwitch(FUSED)),
     ("--flash-attn", IgnoredSwitch(FUSED)),
     ("-ub", Ignored(1, BATCH)),
@@ -99,7 +99,7 @@ pub(super) const LLAMA_SERVER: &[(&str, Alias)] = &[
     ("--no-jinja", Ignored(0, TEMPLATES)),
     ("-bs", Ignored(0, TOP_K)),
     ("--backend-sampling", Ignored(0, TOP_K)),
-    ("--reasoning-format", Ignored(1, "the chat template of the model decides")),
+    ("--reasoning-format", Ignored(1, "thinking stays in the text of an answer")),
     ("-ncmoe", Ignored(1, EXPERTS)),
     ("--n-cpu-moe", Ignored(1, EXPERTS)),
     ("-cmoe", Ignored(0, EXPERTS)),

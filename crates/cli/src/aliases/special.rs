@@ -17,6 +17,9 @@ const UNLIMITED: &str = "thinking has no limit";
 const REQUESTS: &str = "requests turn thinking off: `chat_template_kwargs`";
 const NO_TEMPLATE: &str = "a completion has no chat template";
 const FIRST_GPU: &str = "--device cuda:N names another GPU";
+const DEVICE: &[&str] = &["--device"];
+/// Flags that say what whisper-cli's standard output has.
+const PRINTS: &[&str] = &["--print-timestamps", "--no-timestamps", "--output-dir", "-o"];
 
 /// Number of consumed arguments, or the hint of a refused value; `None` for flags that are not special.
 type Consumed = Option<Result<usize, String>>;
@@ -77,7 +80,7 @@ impl Expanded {
             // faster-whisper's batch has eight windows by default.
             ("--batched", _, wanted) => {
                 if wanted != Some(false) {
-                    self.defaults.push(("--batch-size", "--batch-size=8".to_owned()));
+                    self.defaults.push((&["--batch-size"], "--batch-size=8".to_owned()));
                 }
                 Some(Ok(wanted.map_or(0, |_| n_used)))
             }
@@ -90,10 +93,22 @@ impl Expanded {
                 self.add("--condition-on-previous-text=false");
                 Some(Ok(n_used))
             }
-            ("-mc" | "--max-context", Some("-1"), _) => Some(Ok(n_used)),
-            ("-mc" | "--max-context", ..) => Some(Err(format!(
-                "{spelled}: expected 0 (--condition-on-previous-text false) or -1 (the whole text context)"
-            ))),
+            ("-mc" | "--max-context", Some(value), _) => {
+                let Ok(n) = value.parse::<i64>() else {
+                    return Some(Err(format!(
+                        "{spelled}: expected a number of tokens, got `{value}`"
+                    )));
+                };
+                if n > 0 {
+                    self.notes.push(format!(
+                        "{spelled} {n} is ignored: all text that the model takes is given, or none with 0"
+                    ));
+                }
+                Some(Ok(n_used))
+            }
+            ("-mc" | "--max-context", None, _) => {
+                Some(Err(format!("{spelled}: expected a number of tokens")))
+            }
             // whisper-cli's `-f` is the input, openai-whisper's the output format.
             ("-f", ..) => {
                 let value = given.value.map(OsStr::new).or(given.next)?;
@@ -102,12 +117,17 @@ impl Expanded {
                     Ok(n_used)
                 })
             }
+            ("--file", Some(_), _) => {
+                self.add_inputs(given.value.map(OsStr::new).or(given.next)?);
+                Some(Ok(n_used))
+            }
             _ => None,
         }
     }
 
-    /// Adds an input, or several that commas separate.
+    /// Adds an input of whisper-cli, or several that commas separate. Like there, their text is printed with times.
     fn add_inputs(&mut self, value: &OsStr) {
+        self.defaults.push((PRINTS, PRINTS[0].to_owned()));
         let text = value.to_str().unwrap_or_default();
         let is_list = text.contains(',') && text.split(',').all(|part| Path::new(part).exists());
         if is_list && !Path::new(value).exists() {
@@ -208,8 +228,8 @@ impl Expanded {
     fn use_gpu(&mut self, given: Given<'_>, index: usize) {
         if index == 0 {
             self.ignore(given, FIRST_GPU);
-        } else if self.defaults.iter().all(|(flag, _)| *flag != "--device") {
-            self.defaults.push(("--device", format!("--device=cuda:{index}")));
+        } else if self.defaults.iter().all(|(flags, _)| *flags != DEVICE) {
+            self.defaults.push((DEVICE, format!("--device=cuda:{index}")));
         }
     }
 
@@ -223,8 +243,8 @@ impl Expanded {
             self.notes.push(format!("{}: {EVEN}", given.spelled));
         }
         let names: Vec<String> = indexes.iter().map(ToString::to_string).collect();
-        self.defaults.retain(|(flag, _)| *flag != "--device");
-        self.defaults.push(("--device", format!("--device=cuda:{}", names.join(","))));
+        self.defaults.retain(|(flags, _)| *flags != DEVICE);
+        self.defaults.push((DEVICE, format!("--device=cuda:{}", names.join(","))));
     }
 }
 

@@ -43,7 +43,6 @@ pub(super) const WHISPER: &[(&str, Alias)] = &[
     ("-ojf", Is(&["--word-timestamps", "--output-format=json-full"])),
     ("--output-json-full", Is(&["--word-timestamps", "--output-format=json-full"])),
     ("-of", Is(&["--output-file"])),
-    ("--file", Is(&[])),
     ("-tr", Is(&["--task=translate"])),
     ("--translate", Is(&["--task=translate"])),
     ("-di", Noted(&["--channels=split"], SPEAKERS)),
@@ -174,5 +173,4 @@ pub(super) const WHISPER: &[(&str, Alias)] = &[
     ("--suppress-numerals", Ignored(0, "see --suppress-tokens")),
     ("--log-level", Ignored(1, "see --log")),
     ("--device-index", Ignored(1, "--device cuda:N names a GPU")),
-    ("--max-initial-timestamp", Ignored(1, "the first timestamp is at most 1 s")),
 ];

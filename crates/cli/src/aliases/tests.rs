@@ -33,10 +33,20 @@ fn flags_of_whisper_cli_are_expanded() {
     check("stonechat", "stonechat");
     check(
         "stonechat transcribe -tr -ml 40 -mc 0 -dtw base --file a.wav -f srt",
-        "stonechat transcribe --task=translate --max-line-count=1 --max-line-width 40 \
+        "stonechat transcribe --print-timestamps --task=translate --max-line-count=1 --max-line-width 40 \
          --condition-on-previous-text=false --word-timestamps a.wav -f srt",
     );
-    check("stonechat transcribe --file a.wav -mc -1", "stonechat transcribe a.wav");
+    check(
+        "stonechat transcribe --file a.wav -mc -1 -nt",
+        "stonechat transcribe a.wav --no-timestamps",
+    );
+    for line in ["-mc 64 a.wav", "--max-context 224 a.wav", "--max-context=224 a.wav"] {
+        let notes = check(&format!("stonechat transcribe {line}"), "stonechat transcribe a.wav");
+        assert!(
+            notes[0].contains("is ignored: all text that the model takes is given"),
+            "{notes:?}"
+        );
+    }
 }
 
 #[test]
@@ -84,7 +94,7 @@ fn other_flags_are_ignored_with_their_value_or_refused() {
     assert_eq!(notes[0], "-vm is ignored: the voice activity detector is built in");
     check("stonechat transcribe --fp16=False a.wav", "stonechat transcribe a.wav");
     for (args, expected) in [
-        ("-mc 64", "expected 0"),
+        ("-mc some", "-mc: expected a number of tokens, got `some`"),
         ("--grammar x", "grammars are for language models"),
         ("--live_transcribe True", "--live_transcribe is not supported: see `stonechat listen`"),
     ] {
@@ -173,9 +183,19 @@ fn the_input_of_whisper_cli_is_told_from_a_format() {
         ("-f -", "-"),
         ("-f Cargo.toml,src/main.rs", "Cargo.toml src/main.rs"),
         ("-f src", "src"),
-        ("-f srt,json a.wav", "-f srt,json a.wav"),
-        ("-f docx a.wav", "-f docx a.wav"),
         ("-f a.wav -f b.wav -of out", "a.wav b.wav --output-file out"),
+    ] {
+        let expected = format!("stonechat transcribe --print-timestamps {expected}");
+        check(&format!("stonechat transcribe {args}"), &expected);
+    }
+    for args in ["-f srt,json a.wav", "-f docx a.wav"] {
+        check(&format!("stonechat transcribe {args}"), &format!("stonechat transcribe {args}"));
+    }
+    // Where the user says what is printed, it is not changed.
+    for (args, expected) in [
+        ("-f a.wav -nt", "a.wav --no-timestamps"),
+        ("--file a.wav -osrt -o -", "a.wav --output-format=srt -o -"),
+        ("--print-timestamps -f a.wav", "--print-timestamps a.wav"),
     ] {
         check(&format!("stonechat transcribe {args}"), &format!("stonechat transcribe {expected}"));
     }
@@ -217,6 +237,10 @@ fn flags_of_faster_whisper_and_whisperx_are_expanded() {
         let notes = check(&line, &format!("stonechat transcribe {expected}"));
         assert_eq!(notes.len(), n_notes, "{args}: {notes:?}");
     }
+    check(
+        "stonechat transcribe --max_initial_timestamp 0.5 a.wav",
+        "stonechat transcribe --max-initial-timestamp 0.5 a.wav",
+    );
     // Notes spell a flag as its user does.
     let notes = check("stonechat transcribe --compute_type int8 a", "stonechat transcribe a");
     assert!(notes[0].starts_with("--compute_type is ignored"), "{notes:?}");

@@ -125,7 +125,7 @@ struct Measured {
 /// Runs the tests and prints their results.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.repetitions == 0 {
-        anyhow::bail!("--repetitions: expected at least 1, got 0");
+        anyhow::bail!(UsageError("--repetitions: expected at least 1, got 0"));
     }
     let console = Console::new(false);
     let mut all = Vec::new();

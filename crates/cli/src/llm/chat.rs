@@ -22,10 +22,11 @@ use super::super::print;
 use super::generate::times;
 use super::sampling::SamplingArgs;
 use super::speculation::SpeculationArgs;
-use super::{ContextArgs, ModelName, RunArgs, read_text};
+use super::{ContextArgs, ModelName, RunArgs, read_text, with_context_advice};
 use crate::find_model;
 use crate::headings::{INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
+use crate::terminal::NoEcho;
 use prompt::{Line, Prompt};
 use word_wrap::WordWrap;
 
@@ -410,28 +411,25 @@ impl Chat<'_> {
         let prompt = self.format.tokenize(self.session.model(), &self.talk.messages, variables)?;
         interrupted.store(false, Ordering::Relaxed);
         let mut printed = Ok(());
-        let mut has_begun = false;
+        let _no_echo = NoEcho::begin();
         let terminal = Term::stdout();
         let width = terminal.is_term().then(|| usize::from(terminal.size().1));
         let mut wrap = WordWrap::new(width);
         let mut on_event = |event: Event<'_>| {
             if let Event::Text(text) = event {
-                let text = if has_begun { text } else { text.trim_start() };
-                has_begun |= !text.is_empty();
                 printed = print(&wrap.push(text));
             }
             let stop = printed.is_err() || interrupted.load(Ordering::Relaxed);
             if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let completion: Completion =
-            pollster::block_on(self.session.generate(&prompt, &self.options, &mut on_event))?;
+            pollster::block_on(self.session.generate(&prompt, &self.options, &mut on_event))
+                .map_err(|error| with_context_advice(error, self.session.model().config()))?;
         interrupted.store(false, Ordering::Relaxed);
         printed
             .and_then(|()| print(&(wrap.flush() + "\n")))
             .inspect_err(|_| self.is_output_closed = true)?;
-        self.talk
-            .messages
-            .push(json!({"role": "assistant", "content": completion.text.trim_start()}));
+        self.talk.messages.push(json!({"role": "assistant", "content": completion.text}));
         if completion.finish == Finish::ContextFull {
             let n_ctx = self.session.n_ctx();
             self.console.note(&format!(

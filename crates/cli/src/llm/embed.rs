@@ -10,6 +10,7 @@ use super::{RunArgs, read_text};
 use crate::completions::language_names;
 use crate::find_model;
 use crate::headings::{INPUT, OUTPUT};
+use crate::{UsageError, WrongValue};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,10 +59,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         -1 => None,
         0 => Some(Norm::Max16Bit),
         p if p > 0 => Some(Norm::P(p as f32)),
-        p => anyhow::bail!("--embd-normalize: expected -1 or more, got {p}"),
+        p => {
+            anyhow::bail!(WrongValue(format!("--embd-normalize: expected -1 or more, got {p}")))
+        }
     };
     let texts = args.texts()?;
-    ensure!(!texts.is_empty(), "no text: expected TEXT, --file or lines on standard input");
+    const NO_TEXT: UsageError =
+        UsageError("no text: expected TEXT, --file or lines on standard input");
+    ensure!(!texts.is_empty(), NO_TEXT);
     let path = find_model::find(&args.model)?;
     let loaded = args.run.load(&path, |config| StateOptions::new(config.n_ctx_train.min(512)))?;
     let model = &loaded.model;

@@ -17,7 +17,7 @@ use super::super::console::Console;
 use super::super::print;
 use super::sampling::{SamplingArgs, unescape};
 use super::speculation::SpeculationArgs;
-use super::{ContextArgs, ModelName, RunArgs, read_text};
+use super::{ContextArgs, ModelName, RunArgs, read_text, with_context_advice};
 use crate::headings::{CONTEXT, GUIDANCE, INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
 use crate::json::rounded;
@@ -173,7 +173,8 @@ fn generate(args: &Args, prompt: &str, model: &Model) -> anyhow::Result<ExitCode
     let mut printed = Ok(());
     let completion = pollster::block_on(session.generate(&tokens, &options, &mut |event| {
         on_event(event, args, &console, &interrupted, &mut printed)
-    }))?;
+    }))
+    .map_err(|error| with_context_advice(error, model.config()))?;
     console.end();
     printed?;
     if let Some(path) = &args.prompt_cache {
@@ -275,7 +276,8 @@ fn search(
     }
     let mut session = args.run.session(model, args.session(model.config()))?;
     let options = BeamOptions { width, n_predict, length_penalty: args.length_penalty };
-    let beams = pollster::block_on(session.beam_search(prompt, &options))?;
+    let beams = pollster::block_on(session.beam_search(prompt, &options))
+        .map_err(|error| with_context_advice(error, model.config()))?;
     if args.json {
         let beams: Vec<_> = beams
             .iter()

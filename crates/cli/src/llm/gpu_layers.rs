@@ -1,9 +1,10 @@
 //! Placement of layers: `--gpu-layers`.
 
 use anyhow::Result;
+use stonechat::GpuLayers;
+use stonechat::device::{ChosenDevice, DeviceNeeds, OpenDevice};
 use stonechat::formats::ModelFile;
 use stonechat::llm::{Config, Model, StateOptions};
-use stonechat::{ChosenDevice, DeviceNeeds, GpuLayers, OpenDevice};
 
 use super::super::console::Console;
 use super::super::device::{DeviceArgs, OpenDevices};

@@ -242,9 +242,12 @@ fn bias(text: &str, tokenizer: &Tokenizer) -> anyhow::Result<(u32, f32)> {
             Ok((id, bias))
         }
         Some((id, _)) => {
-            bail!("--logit-bias: expected a token below {}, got {id}", tokenizer.vocab_size())
+            let n = tokenizer.vocab_size();
+            bail!(WrongValue(format!("--logit-bias: expected a token below {n}, got {id}")))
         }
-        None => bail!("--logit-bias: expected ID+BIAS or ID-BIAS, got `{text}`"),
+        None => {
+            bail!(WrongValue(format!("--logit-bias: expected ID+BIAS or ID-BIAS, got `{text}`")))
+        }
     }
 }
 

@@ -10,10 +10,10 @@ use stonechat::llm::{
 };
 
 use super::{Loaded, RunArgs};
-use crate::UsageError;
 use crate::completions::language_names;
 use crate::find_model;
 use crate::headings::SPECULATION;
+use crate::{UsageError, WrongValue};
 
 /// Flags of speculative decoding.
 #[derive(Debug, clap::Args)]
@@ -67,13 +67,16 @@ impl SpeculationArgs {
         let (max, min) = (self.length().max, self.length().min);
         anyhow::ensure!(
             max <= MAX_DRAFT,
-            "--spec-draft-n-max: expected at most {MAX_DRAFT}, got {max}"
+            WrongValue(format!("--spec-draft-n-max: expected at most {MAX_DRAFT}, got {max}"))
         );
         anyhow::ensure!(
             min <= max,
-            "--spec-draft-n-min: expected at most the {max} of --spec-draft-n-max, got {min}"
+            WrongValue(format!(
+                "--spec-draft-n-min: expected at most the {max} of --spec-draft-n-max, got {min}"
+            ))
         );
-        anyhow::ensure!(self.ngram_len() > 0, "--spec-ngram-size-n: expected at least 1, got 0");
+        const NO_NGRAM: UsageError = UsageError("--spec-ngram-size-n: expected at least 1, got 0");
+        anyhow::ensure!(self.ngram_len() > 0, NO_NGRAM);
         match (self.kind(), &self.model_draft) {
             (SpecType::DraftSimple, None) => Err(NO_MODEL.into()),
             (SpecType::NgramSimple | SpecType::NgramMod, Some(_)) => Err(NO_USE.into()),

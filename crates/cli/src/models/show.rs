@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use anyhow::Context;
 use serde_json::json;
-use stonechat::Details;
 use stonechat::formats::ModelFile;
+use stonechat::{Details, Models};
 
 use super::kind_name;
 use crate::completions::installed_names;
@@ -76,7 +76,7 @@ fn text(path: &std::path::Path, file: &ModelFile, details: &Details) -> anyhow::
         let has = if details.chat_template.is_some() { "yes (--template)" } else { "none" };
         row("chat template", has.to_owned())?;
     }
-    row("size", format_bytes(file.file_bytes()))?;
+    row("size", format_bytes(Models::bytes_at(path, file)))?;
     row("memory", format!("about {}", format_bytes(details.memory_bytes)))?;
     row("format", file.format().to_string())?;
     row("path", path.display().to_string())?;
@@ -94,7 +94,7 @@ fn json(path: &std::path::Path, file: &ModelFile, details: &Details) -> String {
         "width": details.width,
         "vocabulary": details.vocab_size,
         "chat_template": details.chat_template,
-        "bytes": file.file_bytes(),
+        "bytes": Models::bytes_at(path, file),
         "memory_bytes": details.memory_bytes,
         "format": file.format().to_string(),
         "path": path,

@@ -377,7 +377,9 @@ impl Batch<'_> {
                 self.transcribe_one(&mut engine, index, recording.read.unwrap_or_default());
             let seconds = seconds + started.elapsed().as_secs_f64();
             match result {
-                Ok((transcript, _)) if transcript.cancelled => {}
+                Ok((transcript, written)) if transcript.cancelled => {
+                    self.stop(index, &transcript, &written);
+                }
                 Ok((transcript, written)) => {
                     self.succeed(index, &transcript, written, length_s, seconds);
                 }
@@ -451,7 +453,8 @@ impl Batch<'_> {
             Transcript::of_speakers(transcripts)
         };
         if transcript.cancelled {
-            return Ok((transcript, Written::default()));
+            let written = output.interrupted(&transcript)?;
+            return Ok((transcript, written));
         }
         if n_signals > 1 {
             let mut segments = transcript.segments.iter();
@@ -500,6 +503,17 @@ impl Batch<'_> {
         let measured =
             Outcome { outputs, audio_s, seconds, language, no_speech: is_silent, ..done };
         self.finish(index, measured);
+    }
+
+    /// Reports an input that was interrupted, if some of its text was written.
+    fn stop(&self, index: usize, transcript: &Transcript, written: &Written) {
+        if written.paths.is_empty() {
+            return;
+        }
+        let task = &self.plan.tasks[index];
+        self.note(task, &remarks::stopped(transcript, &written.paths));
+        let outputs = written.paths.iter().map(|path| path.display().to_string()).collect();
+        self.finish(index, Outcome { outputs, ..Outcome::new(task, Status::Stopped) });
     }
 
     fn fail(&self, index: usize, error: anyhow::Error, audio_s: f64, seconds: f64) {

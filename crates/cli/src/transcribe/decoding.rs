@@ -51,6 +51,9 @@ pub(super) struct DecodingArgs {
     /// Decode text without timestamps: one segment per 30 s window
     #[arg(long)]
     no_timestamps: bool,
+    /// Latest first timestamp of a window (seconds)
+    #[arg(long, value_name = "SECONDS", default_value_t = Options::default().max_initial_timestamp)]
+    max_initial_timestamp: f32,
     /// Token ids to suppress, comma-separated
     ///
     /// -1 is openai-whisper's list of non-speech symbols, "" suppresses none.
@@ -90,6 +93,7 @@ impl DecodingArgs {
             no_repeat_ngram_size: self.no_repeat_ngram_size,
             max_new_tokens: self.max_new_tokens,
             without_timestamps: self.no_timestamps,
+            max_initial_timestamp: self.max_initial_timestamp,
             seed: self.seed,
             ..options
         })

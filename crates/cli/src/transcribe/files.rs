@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use stonechat::audio::Channels;
 
+use crate::completions::output_formats;
 use crate::headings::{INPUT, OUTPUT};
 
 /// Flags about inputs and results.
@@ -35,7 +36,7 @@ pub(super) struct FileArgs {
     ///
     /// Several are separated by commas. all is openai-whisper's five: txt, vtt, srt, tsv and json;
     /// json-full has whisper.cpp's fields.
-    #[arg(short = 'f', long, value_name = "FORMAT", value_delimiter = ',', help_heading = OUTPUT)]
+    #[arg(short = 'f', long, value_name = "FORMAT", value_delimiter = ',', help_heading = OUTPUT, add = output_formats())]
     pub(super) output_format: Vec<String>,
     /// Directory to save the results; - is standard output
     ///
@@ -57,6 +58,12 @@ pub(super) struct FileArgs {
     /// - is standard output.
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(super) summary: Option<PathBuf>,
+    /// Print each segment with its times, as whisper-cli does
+    ///
+    /// `[00:00:00.000 --> 00:00:02.500]   Text` on standard output, unless another format goes there. Results are written
+    /// to files with --output-format or --output-dir only. --max-line-width and the like are the layout of the lines.
+    #[arg(long, help_heading = OUTPUT)]
+    pub(super) print_timestamps: bool,
     /// Do not show a progress bar
     #[arg(long, help_heading = OUTPUT)]
     pub(super) no_progress: bool,

@@ -1,14 +1,17 @@
-//! Writes transcripts: segment by segment to standard output, or as whole files.
+//! Writes transcripts: segment by segment to standard output, or as whole files; what there is of an interrupted one as
+//! partial files.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use stonechat::formats::AtomicFile;
 use stonechat::whisper::{OutputFormat, Segment, Transcript, TranscriptWriter};
 
 use super::plan::Plan;
+use super::records::Found;
+use super::remarks::is_silent;
 use super::results::Task;
 
 /// Writer of one recording's transcript.
@@ -51,8 +54,12 @@ struct Named<'a> {
 impl<'a> Output<'a> {
     /// Writes the header of the format.
     pub(super) fn begin(plan: &'a Plan, task: &'a Task) -> anyhow::Result<Self> {
-        let writer = |format| (format, TranscriptWriter::new(format, plan.layout));
-        let mut writer = plan.standard_output.map(writer);
+        let writer = |format| {
+            let writer = TranscriptWriter::new(format, plan.layout);
+            (format, if plan.prints_times { writer.with_times() } else { writer })
+        };
+        let format = plan.standard_output.or(plan.prints_times.then_some(OutputFormat::Txt));
+        let mut writer = format.map(writer);
         if let Some((_, writer)) = &mut writer {
             print(|out| writer.begin(out))?;
         }
@@ -60,7 +67,7 @@ impl<'a> Output<'a> {
         Ok(Self { plan, task, writer, file })
     }
 
-    /// Writes a segment to standard output, if results go there.
+    /// Writes a segment to standard output, if text goes there.
     pub(super) fn segment(&mut self, segment: &Segment) -> anyhow::Result<()> {
         if let Some((_, writer)) = &mut self.writer {
             print(|out| writer.segment(out, segment))?;
@@ -68,9 +75,8 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Writes the end of the format to standard output, or all result files; returns what was written.
+    /// Writes the end of the format to standard output, and all result files; returns what was written.
     pub(super) fn end(mut self, transcript: &Transcript) -> anyhow::Result<Written> {
-        let mut written = Written::default();
         match (&mut self.writer, &self.file) {
             (Some((OutputFormat::Json, _)), Some(file)) => {
                 let named = Named { file, transcript };
@@ -80,17 +86,51 @@ impl<'a> Output<'a> {
                 })?;
             }
             (Some((_, writer)), _) => print(|out| writer.end(out, transcript))?,
-            (None, _) => {
-                // All formats are tried before the first error is returned.
-                let mut result = Ok(());
-                for (format, path) in &self.task.results {
-                    let one = self.write_file(*format, path, transcript, &mut written);
-                    result = result.and(one);
-                }
-                result?;
-            }
+            (None, _) => {}
         }
-        Ok(written)
+        let mut written = Written::default();
+        // All formats are tried before the first error is returned.
+        let mut result = Ok(());
+        for (format, path) in &self.task.results {
+            let one = self.write_file(*format, path, transcript, &mut written);
+            if one.is_ok() {
+                self.remove_partial(*format, path);
+            }
+            result = result.and(one);
+        }
+        result.map(|()| written)
+    }
+
+    /// Writes what there is of an interrupted transcript to partial files; returns them.
+    pub(super) fn interrupted(&self, transcript: &Transcript) -> anyhow::Result<Written> {
+        let Plan { records, recipe, overwrites, .. } = self.plan;
+        let mut written = Written::default();
+        let mut result = Ok(());
+        if is_silent(transcript) {
+            return Ok(written);
+        }
+        for (format, path) in &self.task.results {
+            let path = partial_name(path, *format);
+            let found = records.examine(&path, &self.task.input, recipe);
+            let is_kept = matches!(found, Found::Edited | Found::Foreign(_)) && !overwrites;
+            let one = if is_kept {
+                Err(anyhow!("`{}` is not replaced, it is not known as a result", path.display()))
+            } else {
+                self.write_file(*format, &path, transcript, &mut written)
+            };
+            result = result.and(one);
+        }
+        result.map(|()| written)
+    }
+
+    /// Removes the partial file of an earlier run, unless it was edited.
+    fn remove_partial(&self, format: OutputFormat, path: &Path) {
+        let partial = partial_name(path, format);
+        let found = self.plan.records.examine(&partial, &self.task.input, &self.plan.recipe);
+        if matches!(found, Found::Current | Found::Outdated(_)) {
+            // The whole result is there.
+            let _ = std::fs::remove_file(partial);
+        }
     }
 
     fn write_file(
@@ -126,6 +166,17 @@ impl<'a> Output<'a> {
     }
 }
 
+/// Name of the partial file of the result at `path`: `talk.partial.srt` for `talk.srt`.
+fn partial_name(path: &Path, format: OutputFormat) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let end = [format.extension(), OutputFormat::Json.extension()]
+        .map(|extension| format!(".{extension}"))
+        .into_iter()
+        .find(|end| name.to_ascii_lowercase().ends_with(end.as_str()));
+    let stem = end.map_or(&*name, |end| &name[..name.len() - end.len()]);
+    path.with_file_name(format!("{stem}.partial{}", &name[stem.len()..]))
+}
+
 /// Creates `folder` with its parents.
 fn create_folder(folder: &Path) -> anyhow::Result<()> {
     if folder.as_os_str().is_empty() {
@@ -146,4 +197,26 @@ fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> anyhow::Result
         std::process::exit(0);
     }
     result.context(StandardOutput)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use stonechat::whisper::OutputFormat;
+
+    use super::partial_name;
+
+    #[test]
+    fn partial_files_are_named_so() {
+        for (path, format, expected) in [
+            ("out/talk.v2.srt", OutputFormat::Srt, "out/talk.v2.partial.srt"),
+            ("talk.full.json", OutputFormat::JsonFull, "talk.partial.full.json"),
+            ("talk.json", OutputFormat::JsonFull, "talk.partial.json"),
+            ("B.SRT", OutputFormat::Srt, "B.partial.SRT"),
+            ("talk", OutputFormat::Txt, "talk.partial"),
+        ] {
+            assert_eq!(partial_name(Path::new(path), format), Path::new(expected));
+        }
+    }
 }

@@ -23,9 +23,13 @@ pub(super) struct Plan {
     pub(super) tasks: Vec<Task>,
     /// Format of standard output; `None` where results go to files.
     pub(super) standard_output: Option<OutputFormat>,
+    /// Whether segments are printed with their times, beside files or alone.
+    pub(super) prints_times: bool,
     pub(super) recognizer: Recognizer,
     pub(super) layout: SubtitleLayout,
     pub(super) channels: Channels,
+    /// Whether files that are no results of this program are replaced.
+    pub(super) overwrites: bool,
     /// Number of the audio track, if one was given.
     pub(super) audio_track: Option<usize>,
     pub(super) options: Options,
@@ -76,12 +80,15 @@ impl Plan {
         let records = Records::of_user();
         let (mut tasks, standard_output, names) = destination(&args.files, inputs, &records)?;
         ensure!(
-            summary.as_deref() != Some(Path::new("-")) || standard_output.is_none(),
+            summary.as_deref() != Some(Path::new("-"))
+                || (standard_output.is_none() && !args.files.print_timestamps),
             WrongValue("--summary - needs standard output, where the text goes".to_owned())
         );
         let expected = "expected 1 where several inputs go to standard output";
+        let prints_times = args.files.print_timestamps
+            && standard_output.is_none_or(|format| format == OutputFormat::Txt);
         ensure!(
-            jobs == 1 || standard_output.is_none() || tasks.len() == 1,
+            jobs == 1 || (standard_output.is_none() && !prints_times) || tasks.len() == 1,
             WrongValue(format!("jobs: {expected}, got {jobs}"))
         );
         let recognizer = args.recognizer.find(&args.compute)?;
@@ -104,9 +111,11 @@ impl Plan {
         Ok(Self {
             tasks,
             standard_output,
+            prints_times,
             recognizer,
             layout: args.speech.layout(),
             channels: channels.0,
+            overwrites: overwrite,
             audio_track: audio_track.map(usize::from),
             options,
             jobs,
@@ -147,8 +156,13 @@ fn no_word_times(
     use OutputFormat::{Csv, Lrc, Tsv, Txt};
     let files = tasks.iter().flat_map(|task| task.results.iter().map(|(format, _)| *format));
     let mut formats = files.chain(standard_output);
-    let has_none = formats.all(|format| matches!(format, Txt | Tsv | Csv | Lrc));
-    let text = "--word-timestamps: txt, tsv, csv and lrc have no times of words; json has";
+    let is_marked = args.speech.highlight_words;
+    let has_none = formats.all(|format| match format {
+        Lrc => !is_marked,
+        format => matches!(format, Txt | Tsv | Csv),
+    });
+    let text = "--word-timestamps: txt, tsv, csv and lrc have no times of words; json has, and lrc with \
+                --highlight-words";
     (args.speech.word_timestamps && has_none).then(|| text.to_owned())
 }
 
@@ -231,6 +245,7 @@ fn destination(
     }
     let is_printed = match &args.output_dir {
         Some(folder) => folder.as_os_str() == "-",
+        None if args.print_timestamps && args.output_format.is_empty() => true,
         None => !is_batch && (args.output_format.is_empty() || inputs[0] == Input::StandardInput),
     };
     if !is_printed {

@@ -104,6 +104,13 @@ pub(super) fn clips(clips: &[f64], duration_s: f64) -> anyhow::Result<Vec<String
     Ok(outside.iter().map(note).collect())
 }
 
+/// The note on a recording that was interrupted: how much of it was written where.
+pub(super) fn stopped(transcript: &Transcript, written: &[PathBuf]) -> String {
+    let end = transcript.segments.iter().map(|segment| segment.end).fold(0.0, f64::max);
+    let paths: Vec<_> = written.iter().map(|path| format!("`{}`", path.display())).collect();
+    format!("stopped, {} has the text of the first {end:.1} s", paths.join(", "))
+}
+
 /// The last note on a recording: what was written where, or that there was no speech.
 pub(super) fn done(
     task: &Task,

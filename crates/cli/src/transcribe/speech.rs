@@ -47,9 +47,9 @@ pub(super) struct SpeechArgs {
     max_words_per_line: Option<u32>,
     /// Underline each word as it is spoken in srt and vtt
     ///
-    /// Implies --word-timestamps.
+    /// In lrc, each word has its time (enhanced LRC). Implies --word-timestamps.
     #[arg(long, help_heading = SUBTITLES)]
-    highlight_words: bool,
+    pub(super) highlight_words: bool,
 }
 
 impl SpeechArgs {

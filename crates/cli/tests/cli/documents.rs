@@ -1,7 +1,8 @@
 //! The commands of the documents: every `stonechat` line of a `sh` block runs as written and exits with 0.
 //!
 //! A line that ends in `&` starts a server, which runs until the end of its document; the `curl` lines after it run, too,
-//! and fail on a status of 400 or more.
+//! and fail on a status of 400 or more. A `text` block that follows a `sh` block is the output of its last command, `…` any
+//! text.
 //!
 //! They run in one folder with the files that the documents speak of (`talk.mp3`, `model.gguf`, …). Commands of cargo
 //! are parsed by `cargo xtask tidy` instead.
@@ -30,6 +31,8 @@ struct Line {
     document: String,
     place: String,
     command: String,
+    /// Output that the document shows.
+    shown: Option<String>,
 }
 
 /// The lines of all `sh` blocks of README.md, CONTRIBUTING.md and the files below `docs`.
@@ -58,26 +61,54 @@ fn of_file(path: &Path) -> Vec<Line> {
 
 /// The commands of a document. One goes on after a `|` or `\` at the end of a line and inside single quotes.
 fn of_text(document: &str, text: &str) -> Vec<Line> {
-    let mut found = Vec::new();
+    let mut found: Vec<Line> = Vec::new();
     let mut in_block = false;
     let mut begun = String::new();
+    // Whether nothing is between the last block of commands and this line.
+    let mut follows = false;
+    let mut shown: Option<String> = None;
     for (i, line) in text.lines().enumerate() {
+        if let Some(output) = &mut shown {
+            if line.trim() == "```" {
+                found.last_mut().unwrap().shown = shown.take();
+            } else {
+                output.push_str(line);
+                output.push('\n');
+            }
+            continue;
+        }
         match line.trim() {
             "```sh" => in_block = true,
-            "```" => in_block = false,
+            "```" => follows = std::mem::take(&mut in_block),
+            "```text" if follows => (shown, follows) = (Some(String::new()), false),
             part if in_block && !part.is_empty() => {
                 let rest = part.trim_end_matches('\\');
                 begun = format!("{begun} {rest}").trim_start().to_owned();
                 let goes_on = part.ends_with(['|', '\\']) || begun.matches('\'').count() % 2 == 1;
                 if !goes_on {
                     let (document, place) = (document.to_owned(), format!("{document}:{}", i + 1));
-                    found.push(Line { document, place, command: std::mem::take(&mut begun) });
+                    let command = std::mem::take(&mut begun);
+                    found.push(Line { document, place, command, shown: None });
                 }
             }
-            _ => {}
+            part => follows &= part.is_empty(),
         }
     }
     found
+}
+
+/// Tells if `text` is `shown`, where `…` stands for any text.
+fn matches(shown: &str, text: &str) -> bool {
+    let (shown, text) = (shown.trim(), text.trim());
+    let Some((first, others)) = shown.split_once('…') else { return shown == text };
+    let (between, last) = others.rsplit_once('…').unwrap_or(("", others));
+    let Some(mut rest) = text.strip_prefix(first).and_then(|rest| rest.strip_suffix(last)) else {
+        return false;
+    };
+    between.split('…').all(|part| {
+        let found = rest.split_once(part);
+        found.inspect(|(_, after)| rest = after).is_some()
+    })
 }
 
 /// The names that a shell would look up: the first word of each part of a pipeline.
@@ -127,6 +158,23 @@ fn link_test_data(data: &Path, folder: &Folder, excerpt: &str) {
     }
 }
 
+/// Copies the recordings that the documents speak of.
+#[cfg(unix)]
+fn copy_recordings(data: &Path, folder: &Folder) {
+    for (from, to) in [
+        ("formats/fox.mp3", "talk.mp3"),
+        ("formats/fox.m4a", "talk.m4a"),
+        ("formats/fox_stereo.mp4", "talk.mp4"),
+        ("formats/fox_mp3.mkv", "film.mkv"),
+        ("formats/fox_s24_48k_stereo.wav", "interview.wav"),
+        ("formats/fox.mp3", "talks/one.mp3"),
+        ("hello_world.wav", "talks/two.wav"),
+        ("hello_world.wav", "recordings/one.wav"),
+    ] {
+        fs::copy(data.join("audio").join(from), folder.path(to)).unwrap();
+    }
+}
+
 /// Asserts that `n` is the number of the requests of serve.md, counted without a parser of its commands.
 #[cfg(unix)]
 fn assert_all_requests_ran(n: usize) {
@@ -156,18 +204,7 @@ fn commands_of_documents_run() {
     let text = fs::read_to_string(data.join("text/evaluation.txt")).unwrap();
     let excerpt = text.chars().take(12_000).collect::<String>();
     link_test_data(&data, &folder, &excerpt);
-    for (from, to) in [
-        ("formats/fox.mp3", "talk.mp3"),
-        ("formats/fox.m4a", "talk.m4a"),
-        ("formats/fox_stereo.mp4", "talk.mp4"),
-        ("formats/fox_mp3.mkv", "film.mkv"),
-        ("formats/fox_s24_48k_stereo.wav", "interview.wav"),
-        ("formats/fox.mp3", "talks/one.mp3"),
-        ("hello_world.wav", "talks/two.wav"),
-        ("hello_world.wav", "recordings/one.wav"),
-    ] {
-        fs::copy(data.join("audio").join(from), folder.path(to)).unwrap();
-    }
+    copy_recordings(&data, &folder);
     folder.write("wiki.test.raw", excerpt.as_bytes());
     folder.write("prompt.txt", b"Once upon a time");
     folder.write("sentences.txt", b"A dog barks.\nA cat sleeps.\n");
@@ -206,7 +243,7 @@ fn commands_of_documents_run() {
     };
     let (mut n_run, mut n_requests) = (0, 0);
     let mut server: Option<Background> = None;
-    for Line { document, place, command } in lines() {
+    for Line { document, place, command, shown } in lines() {
         server = server.filter(|server| server.document == document);
         let programs = programs(&command);
         let is_request = server.is_some() && programs.contains(&"curl");
@@ -240,11 +277,34 @@ fn commands_of_documents_run() {
         let mut shell = shell(&command);
         let ran = finish(shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
         assert_eq!(ran.code, Some(0), "{place}: `{command}`: {ran:?}");
+        if let Some(shown) = shown {
+            assert!(matches(&shown, &ran.stdout), "{place}: expected `{shown}` in {ran:?}");
+        }
         n_run += 1;
         n_requests += usize::from(is_request && document == "serve.md");
     }
     assert!(n_run > 20, "{n_run} commands");
     assert_all_requests_ran(n_requests);
+}
+
+#[test]
+fn outputs_follow_their_commands() {
+    let text = "```sh\na\nb\n```\n\n```text\nx …\ny\n```\n```sh\nc\n```\nprose\n```text\nz\n```\n";
+    let shown: Vec<Option<String>> =
+        of_text("x.md", text).into_iter().map(|line| line.shown).collect();
+    assert_eq!(shown, [None, Some("x …\ny\n".to_owned()), None]);
+    for (shown, text, expected) in [
+        ("a\n", "a\n", true),
+        ("a …", "a b\nc", true),
+        ("a …c", "a b\nc", true),
+        ("a …c", "a b\nc d", false),
+        ("a … c … e", "a b c d e", true),
+        ("a … e … c", "a b e d", false),
+        ("a", "b a", false),
+        ("… a …", "b\nc a d", true),
+    ] {
+        assert_eq!(matches(shown, text), expected, "{shown}: {text}");
+    }
 }
 
 #[test]

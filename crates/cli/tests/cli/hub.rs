@@ -18,7 +18,7 @@ fn with_hub(folder: &Folder, hub: &Hub, arguments: &[&str]) -> Ran {
 
 fn whisper_base() -> Repository {
     Repository::new(
-        "openai/whisper-base",
+        "Systran/faster-whisper-base",
         &[
             ("README.md", b"not wanted"),
             ("config.json", b"{}"),
@@ -75,8 +75,8 @@ fn a_folder_is_pulled_whole() {
     assert_eq!(folder.read("models/base/model.safetensors"), "the weights");
     // An installed model needs no hub.
     folder.run(&["pull", "base"]).succeeds();
-    with_hub(&folder, &hub, &["pull", "openai/whisper-base:config.json"]).succeeds();
-    assert_eq!(folder.read("models/openai--whisper-base/config.json"), "{}");
+    with_hub(&folder, &hub, &["pull", "Systran/faster-whisper-base:config.json"]).succeeds();
+    assert_eq!(folder.read("models/Systran--faster-whisper-base/config.json"), "{}");
 }
 
 #[test]
@@ -130,6 +130,86 @@ fn gguf_files_are_pulled_by_type_with_all_parts() {
     pull("user/empty").fails("has no model.safetensors");
     pull("user/missing").fails("there is no such repository or file");
     folder.run(&["pull", "bsae"]).fails("expected user/repo, user/repo:Q4_K_M");
+    // The addresses of files, with all parts.
+    let part = "resolve/main/Q8_0/m-Q8_0-00001-of-00002.gguf";
+    let address = |page: &str| format!("{}/user/repo/{page}", hub.address);
+    folder.run(&["rm", "user/repo:Q8_0"]).succeeds();
+    assert_eq!(pull(&address(part)).succeeds().trim(), path("m-Q8_0-00001-of-00002.gguf"));
+    assert_eq!(folder.names("models/user--repo"), parts);
+    assert_eq!(pull(&address("blob/main/m-Q4_0.gguf")).succeeds().trim(), path("m-Q4_0.gguf"));
+    assert_eq!(pull(&address("tree/main")).succeeds().trim(), path("m-Q4_0.gguf"));
+    pull(&address("resolve/other/m-Q4_0.gguf")).fails("is an address: expected user/repo");
+}
+
+#[test]
+fn names_of_nothing_are_explained() {
+    let folder = Folder::new("names-of-nothing");
+    for (name, expected) in [
+        ("nosuch", "is called `nosuch`: expected user/repo"),
+        ("bsae", "did you mean `base`?"),
+        ("lama3.2:3b", "did you mean `llama3.2:3b`?"),
+        ("qwen3:5b", "expected one of qwen3:0.6b, qwen3:1.7b"),
+        ("gemma4", "`gemma4` does not run here yet: expected an architecture of llama, "),
+        ("qwen3.5:9b", "got that of Qwen3.5"),
+        ("nomic-embed-text", "got that of BERT"),
+        ("https://example.org/x.gguf", "`https://example.org/x.gguf` is an address"),
+    ] {
+        folder.run(&["pull", name]).fails(expected);
+    }
+    for (name, expected) in [
+        ("bsae", "did you mean `base`?"),
+        ("gemma4", "`gemma4` does not run here yet"),
+        ("lfm2:1.2b", "got that of LFM2"),
+        ("https://example.org/x.gguf", "is an address"),
+    ] {
+        folder.run(&["run", name, "hi"]).fails(expected);
+        folder.run(&["show", name]).fails(expected);
+    }
+}
+
+#[test]
+fn dashes_stand_for_colons_in_names() {
+    let folder = Folder::new("dashed-names");
+    for place in ["smollm2-135m.gguf", "bartowski--SmolLM2-360M-Instruct-GGUF/m-Q4_K_M.gguf"] {
+        let path = folder.path("models").join(place);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, tiny_llm(TEMPLATE)).unwrap();
+    }
+    let find = |name: &str| {
+        let ran = folder.run(&["show", name, "--json"]);
+        let json: serde_json::Value = serde_json::from_str(ran.succeeds()).unwrap();
+        json["path"].as_str().unwrap().to_owned()
+    };
+    let place = |name: &str| folder.path("models").join(name).display().to_string();
+    for name in ["smollm2-135m", "smollm2:135m", "smollm2", "SmolLM2:135M"] {
+        assert_eq!(find(name), place("smollm2-135m.gguf"), "{name}");
+    }
+    for name in ["smollm2:360m", "smollm2-360m"] {
+        let expected = place("bartowski--SmolLM2-360M-Instruct-GGUF/m-Q4_K_M.gguf");
+        assert_eq!(find(name), expected, "{name}");
+    }
+    // The hub is not asked.
+    folder.run(&["pull", "smollm2:135m"]).succeeds();
+    folder.run(&["show", "smollm2:135m-q8_0"]).fails("no model");
+}
+
+#[test]
+fn sizes_agree() {
+    let folder = Folder::new("sizes-agree");
+    fs::create_dir_all(folder.path("models/mine")).unwrap();
+    folder.write("models/mine/model.gguf", &TinyWhisper::default().gguf());
+    folder.write("models/mine/tokenizer.json", &[b' '; 3000]);
+    folder.write("models/single.gguf", &tiny_llm(TEMPLATE));
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_str(folder.run(arguments).succeeds()).unwrap()
+    };
+    let listed = json(&["models", "--json"]);
+    let models = listed["models"].as_array().unwrap();
+    assert_eq!(models.len(), 2);
+    for model in models {
+        let shown = json(&["show", model["name"].as_str().unwrap(), "--json"]);
+        assert_eq!(shown["bytes"], model["bytes"], "{shown}");
+    }
 }
 
 #[test]
@@ -197,6 +277,7 @@ fn failures_of_the_hub_are_one_line() {
     let mut command = folder.command(&["pull", "base"]);
     let ran = finish(command.env("HF_ENDPOINT", format!("http://{address}")).spawn().unwrap());
     ran.fails("it cannot be reached");
+    assert!(!ran.stderr.contains("What arrived"), "{ran:?}");
 }
 
 #[test]
@@ -278,4 +359,16 @@ fn models_of_another_folder_are_found() {
     assert!(shown.succeeds().starts_with("kind            speech"), "{shown:?}");
     folder.run(&["show", "mine", "--models-dir", "elsewhere"]).succeeds();
     folder.run(&["show", "mine"]).fails("no model `mine`");
+    // Both variables are the flag: they win over the configuration file, the flag wins over them.
+    folder.write("config.toml", b"models-dir = \"nowhere\"\n");
+    for variable in ["STONECHAT_MODELS", "STONECHAT_MODELS_DIR"] {
+        let with = |value: &str, more: &[&str]| {
+            let arguments = [&["--config", "config.toml", "show", "mine"], more].concat();
+            let mut command = folder.command(&arguments);
+            finish(command.env(variable, value).spawn().unwrap())
+        };
+        with("elsewhere", &[]).succeeds();
+        with("nowhere", &["--models-dir", "elsewhere"]).succeeds();
+        with("nowhere", &[]).fails("no model `mine`");
+    }
 }

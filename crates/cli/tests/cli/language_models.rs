@@ -24,6 +24,17 @@ fn json(text: &str) -> serde_json::Value {
 }
 
 #[test]
+fn leading_blanks_of_an_answer_are_kept() {
+    let folder = Folder::new("chat-blanks");
+    fs::copy(workspace().join("test-data/golden/llm/llama.gguf"), folder.path("llama.gguf"))
+        .unwrap();
+    let grammar = ["--grammar", r#"root ::= "  a\n b""#];
+    let arguments = ["chat", "llama.gguf", "-q", "-p", "hi", "--single-turn"];
+    let ran = folder.run(&[&arguments[..], &grammar].concat());
+    assert_eq!(ran.succeeds(), "  a\n b\n");
+}
+
+#[test]
 fn generate_repeats_with_its_seed_and_reports_as_json() {
     let folder = Folder::new("llm-generate");
     let model = golden("llama.gguf");
@@ -344,9 +355,9 @@ fn flags_of_drafts_are_checked() {
     };
     run(&["--spec-type", "draft-simple"]).misused("expected --model-draft");
     run(&["--spec-type", "ngram-mod", "-md", &model]).misused("expected --spec-type draft-simple");
-    run(&["--spec-type", "ngram-mod", "--spec-draft-n-max", "1000"]).fails("at most 256");
-    run(&["-md", &model, "--draft-max", "2", "--draft-min", "3"]).fails("at most the 2");
-    run(&["--spec-type", "ngram-simple", "--spec-ngram-size-n", "0"]).fails("at least 1");
+    run(&["--spec-type", "ngram-mod", "--spec-draft-n-max", "1000"]).misused("at most 256");
+    run(&["-md", &model, "--draft-max", "2", "--draft-min", "3"]).misused("at most the 2");
+    run(&["--spec-type", "ngram-simple", "--spec-ngram-size-n", "0"]).misused("at least 1");
     run(&["--spec-type", "ngram-simple", "--beams", "2"]).misused("--beams");
     run(&["-md", "missing.gguf"]).fails("no model `missing.gguf`");
     run(&["-md", "tiny.gguf"]).fails("stonechat transcribe");
@@ -398,10 +409,11 @@ fn embeddings_are_vectors_of_unit_length() {
     let rows = folder.run(&["embed", &model, "--pooling", "none", "ab"]);
     let rows = vectors(rows.succeeds());
     assert!(rows.len() > 1 && rows.iter().all(|row| row.len() == two[0].len()), "{}", rows.len());
-    folder.run(&["embed", &model, "--embd-normalize", "-2", "a"]).fails("expected -1 or more");
+    folder.run(&["embed", &model, "--embd-normalize", "-2", "a"]).misused("expected -1 or more");
+    folder.run(&["embed", &model]).misused("no text: expected TEXT");
     folder.run(&["embed", &model, "-f", "missing.txt"]).fails("cannot read `missing.txt`");
     folder.run(&["embed", &model, ""]).fails("text 1: expected at least one token");
-    folder.run_with_input(&["embed", &model], b"").fails("no text");
+    folder.run_with_input(&["embed", &model], b"").misused("no text");
 }
 
 #[test]
@@ -412,8 +424,19 @@ fn errors_have_a_reason() {
         folder.run(&[&["generate", "-n", "2"][..], arguments].concat()).fails(expected);
     };
     check(&["-m", "missing.gguf", "-p", "a"], "no model `missing.gguf`");
-    check(&["-m", "tiny.gguf", "-p", "a"], "stonechat transcribe");
-    check(&["-m", &model, "-p", "abcdefghij", "-c", "4"], "do not fit the context of 4");
+    check(
+        &["-m", "tiny.gguf", "-p", "a"],
+        "`tiny.gguf` is a speech model: expected a language model",
+    );
+    folder
+        .run(&["run", "tiny.gguf", "hi"])
+        .fails("`stonechat transcribe -m` runs it on recordings");
+    let short = ["-m", &model, "-p", "abcdefghij", "-c", "4"];
+    check(&short, "do not fit the context of 4: shorten the prompt, or raise --ctx-size, up to ");
+    // It makes room for the answer, not for the prompt.
+    check(&[&short[..], &["--context-shift"]].concat(), "shorten the prompt, or raise --ctx-size");
+    let long = "abcdefghij".repeat(2000);
+    check(&["-m", &model, "-p", &long, "-c", "0"], "shorten the prompt; the model was trained on");
     check(&["-m", &model, "-p", "a", "--suffix", "b"], "fill-in-the-middle");
     check(&["-m", &model, "-f", "missing.txt"], "cannot read `missing.txt`");
     folder.write("latin.txt", b"caf\xe9");

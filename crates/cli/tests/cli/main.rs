@@ -26,4 +26,7 @@ mod serve_operation;
 #[cfg(unix)]
 mod serve_service;
 mod settings;
+#[cfg(target_os = "linux")]
+mod terminal;
 mod transcripts;
+mod users;

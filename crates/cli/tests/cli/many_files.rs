@@ -1,6 +1,7 @@
 //! `transcribe` of many inputs: folders, patterns, result files, skipping, channels, aliases of flags.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 
 use serde_json::Value;
 use stonechat::audio::decode_file;
@@ -281,9 +282,56 @@ fn ctrl_c_leaves_what_is_finished() {
     assert!(std::process::Command::new("kill").args(kill).status().unwrap().success());
     let ran = crate::run::finish(child);
     assert_eq!(ran.code, Some(130), "{ran:?}");
-    assert_eq!(folder.names("talks"), ["a.txt", "a.wav", "b.wav"]);
+    // The signal may come before there is text.
+    let mut names = folder.names("talks");
+    names.retain(|name| name != "b.partial.txt");
+    assert_eq!(names, ["a.txt", "a.wav", "b.wav"]);
     let summary = summary(&folder);
     assert_eq!((&summary["totals"]["done"], &summary["totals"]["stopped"]), (&1.into(), &1.into()));
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_keeps_the_text_of_an_unfinished_recording() {
+    let folder = Folder::new("partial").with_tiny_model(51864);
+    folder.write("talk.wav", &voice(16_000 * 1800));
+    let interrupted = || {
+        let arguments = ["-f", "txt,srt", "--vad", "off", "--print-timestamps", "talk.wav"];
+        let mut child = folder.command(&[&SHORT[..], &arguments].concat()).spawn().unwrap();
+        // The text of two windows.
+        let mut line = String::new();
+        let mut printed = BufReader::new(child.stdout.take().unwrap());
+        while !line.contains("[00:01:") {
+            assert_ne!(printed.read_line(&mut line).unwrap(), 0, "{line}");
+        }
+        let kill = ["-INT", &child.id().to_string()].map(str::to_owned);
+        assert!(std::process::Command::new("kill").args(kill).status().unwrap().success());
+        // The pipe stays open until the end.
+        let rest = std::thread::spawn(move || printed.lines().count());
+        let ran = crate::run::finish(child);
+        rest.join().unwrap();
+        ran
+    };
+    let ran = interrupted();
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    let expected =
+        "talk.wav: stopped, `talk.partial.txt`, `talk.partial.srt` has the text of the first ";
+    assert!(ran.stderr.contains(expected), "{ran:?}");
+    let names = ["talk.partial.srt", "talk.partial.txt", "talk.wav", "tiny.gguf", "voice.wav"];
+    assert_eq!(folder.names("."), names);
+    let first = folder.read("talk.partial.srt");
+    assert!(first.starts_with("1\n00:00:00,060 --> "), "{first}");
+    // Another run replaces it, but not what the user wrote.
+    folder.write("talk.partial.txt", b"mine");
+    let ran = interrupted();
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert!(ran.stderr.contains("error: talk.wav: `talk.partial.txt` is not replaced"), "{ran:?}");
+    assert_eq!(folder.read("talk.partial.txt"), "mine");
+    // A whole result takes the place of the partial one.
+    folder.write("talk.wav", &voice(8000));
+    run(&folder, &["-f", "txt,srt", "talk.wav"]).succeeds();
+    let names = ["talk.partial.txt", "talk.srt", "talk.txt", "talk.wav", "tiny.gguf", "voice.wav"];
+    assert_eq!(folder.names("."), names);
 }
 
 /// Stereo WAV file: the clip in the left channel, then in the right one.
@@ -378,7 +426,9 @@ fn flags_of_other_programs_work_or_are_refused_with_a_hint() {
         "-fa",
         "-pp",
     ]);
-    assert_eq!(ran.succeeds(), "");
+    // whisper-cli prints what it writes.
+    let printed = ran.succeeds();
+    assert!(printed.starts_with("[00:00:00.060 --> 00:00:0"), "{ran:?}");
     assert_eq!(folder.names("out"), ["x.srt"]);
     assert!(ran.stderr.starts_with("-p is ignored: use --jobs"), "{ran:?}");
     assert_eq!(ran.stderr.lines().filter(|line| line.contains(" is ignored: ")).count(), 3);
@@ -406,7 +456,7 @@ fn flags_of_other_programs_work_or_are_refused_with_a_hint() {
         ["json", "srt", "tsv", "txt", "vtt"].map(|e| format!("voice.{e}"))
     );
     for (refused, expected) in [
-        (["-mc", "64"], "-mc: expected 0"),
+        (["-mc", "some"], "-mc: expected a number of tokens"),
         (["--live_transcribe", "True"], "see `stonechat listen`"),
         (["-f", "docx"], "-f is the output format here; inputs are positional"),
     ] {

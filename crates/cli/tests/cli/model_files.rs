@@ -95,7 +95,9 @@ fn models_are_not_written_over_themselves() {
     let folder = Folder::new("convert_errors").with_tiny_model(51865);
     let before = fs::read(folder.path("tiny.gguf")).unwrap();
     folder.run(&["quantize", "tiny.gguf", "tiny.gguf", "q8_0"]).fails("choose another name");
-    folder.run(&["quantize", "tiny.gguf", "x.gguf", "q9_9"]).fails("type: expected f32,");
+    folder.run(&["quantize", "tiny.gguf", "x.gguf", "q9_9"]).misused("type: expected f32,");
+    let mix = folder.run(&["quantize", "tiny.gguf", "x.gguf", "Q4_K_M"]);
+    mix.misused("type: expected q4_k for `Q4_K_M`, which is a mix of types");
     folder.run(&["convert", "tiny.gguf", "x.onnx"]).fails(".gguf or .bin");
     folder.run(&["convert", "voice.wav", "x.gguf"]).fails("voice.wav");
     folder.run(&["convert", "tiny.gguf", "no/such/folder/x.gguf"]).fails("x.gguf");

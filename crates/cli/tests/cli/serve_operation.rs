@@ -205,6 +205,22 @@ fn folders_of_models_exist() {
     let running = Running::new(&folder, &[]);
     let (status, _) = running.stop("-TERM");
     assert_eq!(status.code(), Some(0));
+    // However the folder is named, it is served if no model is, or with --all-models.
+    std::fs::copy(model(), folder.path("models/own.gguf")).unwrap();
+    let other = model();
+    for (more, is_served) in [
+        (&[][..], true),
+        (&["-m", &other][..], false),
+        (&["-m", &other, "--models-dir", "models"], false),
+        (&["-m", &other, "--all-models"], true),
+        (&["-m", &other, "--all-models", "--models-dir", "models"], true),
+    ] {
+        let running = Running::new(&folder, more);
+        let models = running.get("/v1/models", "");
+        assert_eq!(models.contains("\"id\":\"own\""), is_served, "{more:?}: {models}");
+        running.stop("-TERM");
+    }
+    std::fs::remove_file(folder.path("models/own.gguf")).unwrap();
     // The files of TLS end the run.
     let ran = folder.run(&["serve", "--ssl-key-file", "file", "--ssl-cert-file", "file"]);
     assert!(ran.stderr.starts_with("warning: no models are installed"), "{ran:?}");

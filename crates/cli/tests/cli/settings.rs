@@ -113,6 +113,13 @@ fn shells_complete_verbs_flags_and_models() {
     assert_eq!(complete(&["run", "my"]), "my-model");
     assert_eq!(complete(&["transcribe", "-m", "large-v3-t"]), "large-v3-turbo");
     assert_eq!(complete(&["rm", "smollm2"]), "");
+    assert_eq!(complete(&["transcribe", "-f", "srt,js"]), "srt,json\nsrt,json-full");
+    assert_eq!(complete(&["transcribe", "-l", "d"]), "de\nda");
+    assert_eq!(complete(&["listen", "-l", "germ"]), "german");
+    // A model of the catalog is offered to the verbs of its kind.
+    folder.write("models/smollm2-135m.gguf", b"");
+    assert_eq!(complete(&["transcribe", "-m", "smol"]), "");
+    assert_eq!(complete(&["generate", "-m", "smollm2-1"]), "smollm2-135m");
 }
 
 #[test]
@@ -140,9 +147,9 @@ fn bash_completes_names_with_colons() {
         String::from_utf8(bash.output().unwrap().stdout).unwrap().trim().to_owned()
     };
     assert_eq!(complete("stonechat run smollm2 : 3", "3"), "360m");
-    assert_eq!(complete("stonechat run gemma3 :", ""), "1b 270m 4b 12b");
+    assert_eq!(complete("stonechat run gemma3 :", ""), "1b 270m 4b 12b 27b");
     assert_eq!(complete("stonechat run smollm2:135", "smollm2:135"), "135m");
-    assert_eq!(complete("stonechat run gpt-o", "gpt-o"), "gpt-oss:20b");
+    assert_eq!(complete("stonechat run gpt-o", "gpt-o"), "gpt-oss:20b gpt-oss:120b");
     assert_eq!(complete("stonechat tran", "tran"), "transcribe");
 }
 
@@ -155,11 +162,23 @@ fn each_verb_has_a_man_page() {
     }
     let page = folder.read("man/stonechat-chat.1");
     for expected in
-        [".SH SYNOPSIS\nstonechat chat [OPTIONS] [MODEL]\n", ".SH EXAMPLES\n  stonechat chat "]
+        [".SH SYNOPSIS\nstonechat chat [OPTIONS] [MODEL]\n", ".SH EXAMPLES\n.nf\n  stonechat chat "]
     {
         assert!(page.contains(expected), "{expected}: {page}");
     }
     assert!(folder.read("man/stonechat-chat.1").contains("top\\-k"));
+    for page in folder.names("man") {
+        let text = folder.read(&format!("man/{page}"));
+        // Commands are not hyphenated at the ends of lines, which the title would turn on again.
+        let title = text.lines().skip_while(|line| !line.starts_with(".TH "));
+        assert!(title.skip(1).take(2).eq([".nh", ".ad l"]), "{page}");
+        for section in ["\"EXIT STATUS\"", "ENVIRONMENT", "FILES"] {
+            assert!(text.contains(&format!(".SH {section}\n")), "{page}: {section}");
+        }
+    }
+    folder.run(&["man", "same"]).succeeds();
+    assert_eq!(folder.names("man"), folder.names("same"));
+    assert!(folder.run(&["-h"]).succeeds().contains("man-pages"));
     // Internal verbs have none.
     assert!(!folder.names("man").iter().any(|name| name.contains("help-markdown")));
 }

@@ -227,6 +227,16 @@ async fn files_of_tls_are_checked() {
     let swapped = TlsFiles { key: tls_files().certificate, certificate: tls_files().key };
     let error = bind(swapped).await.unwrap_err().to_string();
     assert!(error.ends_with("expected a certificate in PEM, got none"), "{error}");
+    // The file that is wrong is named: a key of another certificate, and a file without a key.
+    let other = tls_files().key.with_file_name("other.key.pem");
+    for (key, expected) in [
+        (other.clone(), "expected the key of the certificate `"),
+        (tls_files().certificate, "expected a private key in PEM: "),
+    ] {
+        let start = format!("cannot use `{}` for TLS: {expected}", key.display());
+        let error = bind(TlsFiles { key, ..tls_files() }).await.unwrap_err().to_string();
+        assert!(error.starts_with(&start), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -32,7 +32,12 @@ pub struct Details {
 }
 
 /// Tokens of the KV cache in [`Details::memory_bytes`].
-const MEMORY_TOKENS: usize = 4096;
+pub(super) const MEMORY_TOKENS: usize = 4096;
+
+/// Bytes of keys and values in f16.
+pub(super) const fn kv_bytes(n_layers: usize, width: usize, n_tokens: usize) -> usize {
+    4 * n_layers * width * n_tokens
+}
 
 impl Details {
     /// Reads the headers of `file`.
@@ -47,7 +52,7 @@ impl Details {
             let n_layers = config.n_audio_layers + config.n_text_layers;
             // Keys and values of text and of 1,500 audio positions, in f16.
             let positions = config.n_text_ctx + config.n_audio_ctx;
-            let kv_bytes = 4 * config.n_text_layers * config.d_model * positions;
+            let kv_bytes = kv_bytes(config.n_text_layers, config.d_model, positions);
             return Ok(Self {
                 kind: ModelKind::Speech,
                 architecture: "whisper",
@@ -63,7 +68,7 @@ impl Details {
         }
         let config = stonechat_llm::Config::from_file(file)?;
         let n_tokens = MEMORY_TOKENS.min(config.n_ctx_train);
-        let kv_bytes = 4 * config.n_layers * config.kv_width() * n_tokens;
+        let kv_bytes = kv_bytes(config.n_layers, config.kv_width(), n_tokens);
         Ok(Self {
             kind: ModelKind::Language,
             architecture: config.architecture.name,

@@ -5,6 +5,7 @@
 //! qwen3:0.6b-q8_0                the same with other weights
 //! ggml-base, base-q5_1           a file of whisper.cpp
 //! user/repo                      a repository; hf.co/user/repo and its web address too
+//! https://hf.co/user/repo/resolve/main/file.gguf     a file's address, also with `blob`
 //! user/repo:Q4_K_M               the GGUF file with these weights
 //! user/repo:file.gguf            one file
 //! ```
@@ -17,8 +18,16 @@ use super::{CatalogEntry, ModelKind};
 const WHISPER_CPP: &str = "ggerganov/whisper.cpp";
 
 /// Prefixes of a repository's name that users paste.
-const HUB_PREFIXES: [&str; 4] =
-    ["https://huggingface.co/", "huggingface.co/", "https://hf.co/", "hf.co/"];
+const HUB_PREFIXES: [&str; 8] = [
+    "https://huggingface.co/",
+    "https://www.huggingface.co/",
+    "http://huggingface.co/",
+    "huggingface.co/",
+    "https://hf.co/",
+    "http://hf.co/",
+    "hf.co/",
+    "hf://",
+];
 
 /// Weight types of a repository with several GGUF files, in order of preference.
 const PREFERRED_TYPES: [&str; 9] =
@@ -49,9 +58,9 @@ pub(crate) enum Part {
 impl Name {
     /// Resolves a name; `None` for one that names nothing on the hub.
     pub(crate) fn parse(name: &str) -> Option<Self> {
-        let bare = HUB_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name);
+        let bare = without_hub(name);
         if bare.contains('/') {
-            return Self::repository(bare);
+            return Self::repository(&without_page(bare));
         }
         if let Some(entry) = CatalogEntry::find(bare) {
             return Some(Self::of_entry(entry));
@@ -101,6 +110,29 @@ impl Name {
             }
         };
         Some(Self { repo: repo.to_owned(), part, place })
+    }
+}
+
+/// A name without the address of the hub: the public one, or that of `HF_ENDPOINT`.
+fn without_hub(name: &str) -> &str {
+    let endpoint = std::env::var("HF_ENDPOINT").ok().filter(|endpoint| !endpoint.is_empty());
+    let endpoint = endpoint.map(|endpoint| format!("{}/", endpoint.trim_end_matches('/')));
+    let mut prefixes = HUB_PREFIXES.into_iter().chain(endpoint.as_deref());
+    prefixes.find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
+}
+
+/// The name that stands for a page of the hub: `user/repo/resolve/main/FILE` is `user/repo:FILE`.
+fn without_page(path: &str) -> String {
+    let page = path.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+    let mut parts = page.splitn(4, '/');
+    let (user, repo) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    match (parts.next(), parts.next()) {
+        (None, _) | (Some("tree"), Some("main")) => format!("{user}/{repo}"),
+        (Some("resolve" | "blob" | "raw"), Some(rest)) => match rest.strip_prefix("main/") {
+            Some(file) => format!("{user}/{repo}:{file}"),
+            None => path.to_owned(),
+        },
+        _ => path.to_owned(),
     }
 }
 
@@ -211,6 +243,15 @@ impl GgufFiles {
         }
     }
 
+    /// All parts of a file of a repository: one, or those that its name counts.
+    pub(crate) fn parts_of(file: &str) -> Vec<String> {
+        let (name, _, count) = split_part(file.strip_suffix(".gguf").unwrap_or(file));
+        match count {
+            0 | 1 => vec![file.to_owned()],
+            n => (1..=n).map(|part| format!("{name}-{part:05}-of-{n:05}.gguf")).collect(),
+        }
+    }
+
     /// Tells if the name has `weights` as a word.
     fn has_type(&self, weights: &str) -> bool {
         let (stem, weights) = (self.stem.to_ascii_uppercase(), weights.to_ascii_uppercase());
@@ -260,8 +301,8 @@ mod tests {
         }
         let file = |file: &str| Part::File(file.to_owned());
         let weights = |weights: &str| Part::Type(weights.to_owned());
-        check("base", "openai/whisper-base", Part::Whole, "base");
-        check("large-v1", "openai/whisper-large", Part::Whole, "large-v1");
+        check("base", "Systran/faster-whisper-base", Part::Whole, "base");
+        check("large-v1", "Systran/faster-whisper-large-v1", Part::Whole, "large-v1");
         check("turbo", "openai/whisper-large-v3-turbo", Part::Whole, "large-v3-turbo");
         check("distil-large-v3", "distil-whisper/distil-large-v3", Part::Whole, "distil-large-v3");
         let cpp = "ggerganov/whisper.cpp";
@@ -278,10 +319,21 @@ mod tests {
         check("hf.co/u/r:Q8_0", "u/r", weights("Q8_0"), "u--r");
         check("https://huggingface.co/u/r", "u/r", Part::Whole, "u--r");
         check("u/r:x/m.gguf", "u/r", file("x/m.gguf"), "u--r/m.gguf");
+        let hub = "https://huggingface.co";
+        check(&format!("{hub}/u/r/"), "u/r", Part::Whole, "u--r");
+        check(&format!("{hub}/u/r/tree/main"), "u/r", Part::Whole, "u--r");
+        for page in ["resolve/main/m.gguf", "blob/main/m.gguf", "resolve/main/m.gguf?download=true"]
+        {
+            check(&format!("{hub}/u/r/{page}"), "u/r", file("m.gguf"), "u--r/m.gguf");
+            check(&format!("hf.co/u/r/{page}"), "u/r", file("m.gguf"), "u--r/m.gguf");
+        }
+        check(&format!("{hub}/u/r/blob/main/x/m.gguf"), "u/r", file("x/m.gguf"), "u--r/m.gguf");
         let qwen = ("unsloth/Qwen3-0.6B-GGUF", "unsloth--Qwen3-0.6B-GGUF");
         check("qwen3:0.6b", qwen.0, weights("Q4_K_M"), qwen.1);
         check("qwen3", qwen.0, weights("Q4_K_M"), qwen.1);
         check("qwen3:0.6b-q8_0", qwen.0, weights("Q8_0"), qwen.1);
+        check("qwen3-0.6b", qwen.0, weights("Q4_K_M"), qwen.1);
+        check("qwen3-0.6b-q8_0", qwen.0, weights("Q8_0"), qwen.1);
     }
 
     #[test]
@@ -292,6 +344,9 @@ mod tests {
             "ggml-bsae",
             "../x",
             "u/r/v",
+            "u/r/resolve/other/m.gguf",
+            "https://huggingface.co/u/r/resolve/main/../m.gguf",
+            "https://huggingface.co/u/r/blob/main/",
             "u/..",
             "u/r:",
             "u/r:..",
@@ -354,6 +409,9 @@ mod tests {
         assert_eq!(choose(Some("BF16")), None);
         let types: Vec<_> = models.iter().filter_map(GgufFiles::weights).collect();
         assert_eq!(types, ["Q4_K_M", "Q4_K_S", "Q8_0", "Q4_K_M", "IQ2_XXS", "Q5_1"]);
+        assert_eq!(GgufFiles::parts_of("x/m.gguf"), ["x/m.gguf"]);
+        let parts = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
+        assert_eq!(GgufFiles::parts_of(parts[0]), parts);
         let others = GgufFiles::among(["b.gguf", "a.gguf"]);
         assert_eq!(GgufFiles::choose(&others, None).unwrap().files, ["a.gguf"]);
     }

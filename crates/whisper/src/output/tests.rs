@@ -218,6 +218,54 @@ fn marks_of_highlighting_are_not_escaped() {
 }
 
 #[test]
+fn lines_of_text_have_the_times_of_whisper_cpp() {
+    let text = |transcript: &Transcript, layout| {
+        let mut writer = TranscriptWriter::new(OutputFormat::Txt, layout).with_times();
+        let mut out = Vec::new();
+        writer.begin(&mut out).unwrap();
+        transcript.segments.iter().for_each(|s| writer.segment(&mut out, s).unwrap());
+        writer.end(&mut out, transcript).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let plain = SubtitleLayout::default();
+    assert_eq!(
+        text(&transcript(), plain),
+        "[00:00:00.000 --> 00:00:02.500]   Hello.\n\
+         [01:01:01.040 --> 01:01:02.000]   a -> b\tc & \"d\" <e> f\n"
+    );
+    // `-ml 1 -sow`: one word a line.
+    let narrow = SubtitleLayout { max_line_width: Some(1), max_line_count: Some(1), ..plain };
+    let words = text(&spoken(), narrow);
+    assert!(words.starts_with(
+        "[00:00:00.000 --> 00:00:00.500]   One\n[00:00:00.500 --> 00:00:01.000]   two,\n"
+    ));
+    assert_eq!(words.lines().count(), 10);
+    // Lines of two are one, and no word is marked.
+    let marked = SubtitleLayout { highlight_words: true, ..plain };
+    assert!(text(&spoken(), marked).starts_with("[00:00:00.000 --> 00:00:02.500]   One two"));
+    let two = SubtitleLayout { max_line_width: Some(9), max_line_count: Some(2), ..plain };
+    assert!(
+        text(&spoken(), two).starts_with("[00:00:00.000 --> 00:00:02.500]   One two, three.\n")
+    );
+}
+
+#[test]
+fn lyrics_have_times_of_words() {
+    let layout = SubtitleLayout { highlight_words: true, ..SubtitleLayout::default() };
+    let mut transcript = spoken();
+    transcript.segments[1].speaker = Some("left".to_owned());
+    transcript.segments[2].words = Some(Vec::new());
+    let lyrics = written(OutputFormat::Lrc, &transcript, layout);
+    assert_eq!(
+        lyrics,
+        "[00:00.00]<00:00.00>One <00:00.50>two, <00:01.20>three.\n\
+         [00:02.50]left: <00:02.50>Four <00:03.00>five <00:03.50>six\n[00:09.00]你好世界\n"
+    );
+    let plain = written(OutputFormat::Lrc, &transcript, SubtitleLayout::default());
+    assert!(plain.starts_with("[00:00.00]One two, three.\n[00:02.50]left: Four"), "{plain}");
+}
+
+#[test]
 fn segments_without_words_are_subtitles_of_their_own() {
     let layout = SubtitleLayout {
         max_line_width: Some(40),
