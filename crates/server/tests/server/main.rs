@@ -4,6 +4,7 @@
 mod abuse;
 mod abuse_transport;
 mod audio;
+mod control_tokens;
 mod deadlines;
 mod drafts;
 mod llama_server;
