@@ -53,7 +53,7 @@ fn fox() -> Vec<u8> {
 }
 
 /// Noise as a 16-bit WAV file.
-fn noise(seconds: usize) -> Vec<u8> {
+pub(crate) fn noise(seconds: usize) -> Vec<u8> {
     let samples = stonechat_testkit::Lcg::new(5).normals(seconds * 16_000, 0.1);
     let n_bytes = samples.len() as u32 * 2;
     let mut wav = Vec::new();
@@ -100,7 +100,7 @@ pub(crate) fn fox_upload() -> Request<Body> {
     request(TRANSCRIPTIONS, form(&SHORT, &fox()))
 }
 
-async fn transcribe(app: &App, fields: &[(&str, &str)], file: &[u8]) -> Answer {
+pub(crate) async fn transcribe(app: &App, fields: &[(&str, &str)], file: &[u8]) -> Answer {
     let fields = [&SHORT[..], fields].concat();
     app.send(request(TRANSCRIPTIONS, form(&fields, file))).await
 }

@@ -9,6 +9,7 @@ mod deadlines;
 mod drafts;
 mod llama_server;
 mod models;
+mod numbers;
 mod operation;
 mod otlp;
 mod routes;
