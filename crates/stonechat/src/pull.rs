@@ -4,30 +4,26 @@
 //! hub --> MODELS/.downloads (resumed after an error) --> MODELS/.NAME.part --> MODELS/NAME (one rename)
 //! ```
 
+mod download;
 mod lock;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::Duration;
 
-use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
-use hf_hub::{Cache, Repo};
+use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
+use hf_hub::Repo;
 use sha2::{Digest, Sha256};
 use stonechat_formats::{COMPANIONS, SHARD_INDEX, WEIGHTS};
 
 use crate::models::name::{self, base_name};
 use crate::models::{GgufFiles, Name, Part, io as io_error};
 use crate::{CATALOG, Error, Models};
+use download::{download, is_network, metadata};
 use lock::Lock;
 
 /// Folder of partial downloads inside the models folder.
 const DOWNLOADS: &str = ".downloads";
-/// Retries of a file after a broken connection, each after twice the pause.
-const RETRIES: u32 = 5;
-/// Pause before the first retry.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Progress of the download of one file.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +76,6 @@ pub fn pull(
     }
     // The process that had the lock before may have removed the folder.
     fs::create_dir_all(&downloads).map_err(io_error("create", &downloads))?;
-    let cache = Cache::new(downloads.clone());
     let mut api = ApiBuilder::from_env().with_cache_dir(downloads.clone()).with_progress(false);
     if let Some(token) = std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty()) {
         api = api.with_token(Some(token));
@@ -88,18 +83,16 @@ pub fn pull(
     let repo = Repo::model(repo_name.clone());
     let api = api.build().map_err(|e| hub_error(&repo_name, &e))?;
     let remote = api.repo(repo.clone());
-    let cached = cache.repo(repo.clone());
+    let blobs_folder = downloads.join(repo.folder_name()).join("blobs");
 
     let mut fetch = |file: &str| -> Result<PathBuf, Error> {
-        let path = match cached.get(file) {
-            Some(path) => path,
-            None => {
-                check_headers(&api, &remote, &repo_name, file)?;
-                download(&remote, file, on_progress)
-                    .map_err(|e| download_error(&format!("{file} of {repo_name}"), folder, e))?
-            }
-        };
-        let blob = fs::canonicalize(&path).map_err(io_error("read", &path))?;
+        let error = |e| download_error(&format!("{file} of {repo_name}"), folder, e);
+        let headers = metadata(&api, &remote.url(file)).map_err(error)?;
+        let blob = blobs_folder.join(blob_name(&repo_name, headers.etag())?);
+        if !blob.exists() {
+            let size = headers.size() as u64;
+            download(&remote, (file, size), &blob, &mut *on_progress).map_err(error)?;
+        }
         verify(&blob, file)?;
         Ok(blob)
     };
@@ -136,70 +129,18 @@ fn check_names(repo: &str, names: &[String]) -> Result<(), Error> {
     }
 }
 
-/// Refuses a hub whose headers would lead out of the folder of the download: the client names files by them.
-fn check_headers(api: &Api, remote: &ApiRepo, repo: &str, file: &str) -> Result<(), Error> {
-    // The download reports an error.
-    let Ok(headers) = api.metadata(&remote.url(file)) else { return Ok(()) };
-    let mut names = [headers.etag(), headers.commit_hash()].into_iter();
-    match names.find(|name| !name::is_plain(name) || name.contains('\0')) {
-        Some(name) => Err(Error::UnsafeName { repo: repo.to_owned(), file: name.to_owned() }),
-        None => Ok(()),
+/// Name of a downloaded file, which is its entity tag; one that would lead out of the folder of downloads is refused.
+fn blob_name<'a>(repo: &str, etag: &'a str) -> Result<&'a str, Error> {
+    if name::is_plain(etag) && !etag.contains('\0') {
+        Ok(etag)
+    } else {
+        Err(Error::UnsafeName { repo: repo.to_owned(), file: etag.to_owned() })
     }
 }
 
 fn unknown(name: &str) -> Error {
     let names: Vec<_> = CATALOG.iter().map(|entry| entry.name).collect();
     Error::UnknownName { name: name.to_owned(), expected: names.join(", ") }
-}
-
-/// Downloads a file; a broken connection is tried again, from the byte where it broke.
-fn download(
-    remote: &ApiRepo,
-    file: &str,
-    on_progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<PathBuf, ApiError> {
-    let mut pause = FIRST_PAUSE;
-    for _ in 0..RETRIES {
-        let report = Report { file, done: 0, total: 0, on_progress: &mut *on_progress };
-        match remote.download_with_progress(file, report) {
-            Err(error) if is_transient(&error) => sleep(pause),
-            result => return result,
-        }
-        pause *= 2;
-    }
-    remote.download_with_progress(file, Report { file, done: 0, total: 0, on_progress })
-}
-
-/// Tells if the same request may succeed later.
-fn is_transient(error: &ApiError) -> bool {
-    match error {
-        ApiError::IoError(error) => is_network(error),
-        ApiError::RequestError(error) => match &**error {
-            ureq::Error::StatusCode(code) => matches!(code, 408 | 429 | 500..),
-            ureq::Error::Io(error) => is_network(error),
-            ureq::Error::Timeout(_) => true,
-            _ => false,
-        },
-        _ => false,
-    }
-}
-
-/// Tells an error of a connection that was open from those of files and of a hub that is not there.
-fn is_network(error: &io::Error) -> bool {
-    use io::ErrorKind::{
-        BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock,
-    };
-    let is_ureq = error.get_ref().is_some_and(|inner| inner.is::<ureq::Error>());
-    is_ureq
-        || matches!(
-            error.kind(),
-            BrokenPipe
-                | ConnectionAborted
-                | ConnectionReset
-                | TimedOut
-                | UnexpectedEof
-                | WouldBlock
-        )
 }
 
 /// Chooses the files of a repository, weights last.
@@ -366,40 +307,20 @@ fn hub_error(what: &str, error: &ApiError) -> Error {
     Error::Hub { what: what.to_owned(), reason }
 }
 
-/// Adapter from the client's progress to [`Progress`].
-struct Report<'a> {
-    file: &'a str,
-    done: u64,
-    total: u64,
-    on_progress: &'a mut dyn FnMut(Progress<'_>),
-}
-
-impl Report<'_> {
-    fn report(&mut self) {
-        let Self { file, done, total, .. } = *self;
-        (self.on_progress)(Progress { file, done, total });
-    }
-}
-
-impl hf_hub::api::Progress for Report<'_> {
-    fn init(&mut self, size: usize, _filename: &str) {
-        (self.done, self.total) = (0, size as u64);
-        self.report();
-    }
-
-    fn update(&mut self, size: usize) {
-        self.done += size as u64;
-        self.report();
-    }
-
-    fn finish(&mut self) {}
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use super::{check_names, is_large, verify};
+    use super::{blob_name, check_names, is_large, verify};
+
+    #[test]
+    fn tags_that_lead_away_are_refused() {
+        assert_eq!(blob_name("u/r", "0123abcd").unwrap(), "0123abcd");
+        for etag in ["", ".", "..", "../x", "/etc/x", "a/b", "a\\b", "C:x", "x\0"] {
+            let error = blob_name("u/r", etag).unwrap_err().to_string();
+            assert!(error.starts_with("the repository u/r has a file"), "{error}");
+        }
+    }
 
     #[test]
     fn names_that_lead_away_are_refused() {
