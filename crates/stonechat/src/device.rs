@@ -336,8 +336,9 @@ impl OpenDevice {
     /// unknown size.
     #[must_use]
     pub fn gpu_memory(&self) -> Option<(String, Option<u64>)> {
-        let bytes =
-            |gpu: &stonechat_nn::Device| gpu.free_memory_bytes().or_else(|| gpu.total_memory_bytes());
+        let bytes = |gpu: &stonechat_nn::Device| {
+            gpu.free_memory_bytes().or_else(|| gpu.total_memory_bytes())
+        };
         self.gpu.as_ref().map(|gpu| (gpu.describe(), bytes(gpu)))
     }
 

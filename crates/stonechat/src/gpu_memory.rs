@@ -54,9 +54,7 @@ mod cuda {
 
     /// Free bytes of as many GPUs as there are, each with those of the one with the least; total ones of a GPU that cannot be
     /// opened.
-    pub(super) fn free_bytes<'a>(
-        devices: impl IntoIterator<Item = &'a CudaDevice>,
-    ) -> Option<u64> {
+    pub(super) fn free_bytes<'a>(devices: impl IntoIterator<Item = &'a CudaDevice>) -> Option<u64> {
         let free = |device: &CudaDevice| Gpu::open(device)?.free_memory_bytes();
         let bytes = devices
             .into_iter()
@@ -76,7 +74,10 @@ mod tests {
             assert_eq!(device.with_layers(None).unwrap(), device);
             assert_eq!(device.with_layers(Some(GpuLayers::Last(0))).unwrap(), Device::Cpu);
         }
-        assert_eq!(Device::Wgpu(None).with_layers(Some(GpuLayers::All)).unwrap(), Device::Wgpu(None));
+        assert_eq!(
+            Device::Wgpu(None).with_layers(Some(GpuLayers::All)).unwrap(),
+            Device::Wgpu(None)
+        );
         assert_ne!(Device::Auto.with_layers(Some(GpuLayers::Auto)).unwrap(), Device::Auto);
         assert!(Device::Cpu.with_layers(Some(GpuLayers::All)).is_err());
     }

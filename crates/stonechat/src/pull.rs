@@ -11,8 +11,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 use hf_hub::Repo;
+use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 use sha2::{Digest, Sha256};
 use stonechat_formats::{COMPANIONS, SHARD_INDEX, WEIGHTS};
 

@@ -85,7 +85,9 @@ fn receive(
     let message = format!("expected {size} bytes, got {done} or more");
     match done.cmp(&size) {
         std::cmp::Ordering::Equal => Ok(()),
-        std::cmp::Ordering::Less => Err(io::Error::new(io::ErrorKind::UnexpectedEof, message).into()),
+        std::cmp::Ordering::Less => {
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, message).into())
+        }
         std::cmp::Ordering::Greater => {
             output.set_len(0)?;
             Err(io::Error::new(io::ErrorKind::InvalidData, message).into())
