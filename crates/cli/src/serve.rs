@@ -47,10 +47,11 @@ pub(super) struct Args {
     /// Model to load: file, folder, name or user/repo[:TYPE]; repeatable
     ///
     /// A language model or a Whisper model; one that is missing is downloaded. Without one, requests name the models of
-    /// --models-dir. With one of a kind, requests of that kind may name any model.
+    /// --models-dir. With one of a kind, requests of that kind may name any model, and get that one for a name that no
+    /// model has.
     #[arg(short, long, value_name = "MODEL", add = installed_names())]
     model: Vec<String>,
-    /// Further names of the first model, separated by commas
+    /// Names of the first model, separated by commas; the first is its id
     #[arg(short, long, value_name = "NAMES", value_delimiter = ',')]
     alias: Vec<String>,
     /// Tags of the first model in /v1/models, separated by commas
@@ -68,7 +69,7 @@ pub(super) struct Args {
     ///
     /// A size such as 8GB; without it 80 % of the machine's memory, less --cache-ram. The need of a model is estimated
     /// from its file and its KV cache. The least recently used model without requests is unloaded first; one that has
-    /// requests never is.
+    /// requests never is. Models on a GPU count against its free memory instead.
     #[arg(long, value_name = "SIZE")]
     models_memory: Option<ByteSize>,
     /// Unload a model after this idle time; -1 never does
@@ -486,6 +487,7 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         n_parallel: usize::try_from(args.context.parallel).unwrap_or(defaults.n_parallel),
         n_batch: args.context.batch_size,
         audio_windows,
+        on_step: None,
         drafts: args.speculation.source(|name| find(args, name))?,
         chat_template,
     })

@@ -25,6 +25,8 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Number of most probable tokens to report for each token.
     pub n_probs: usize,
+    /// Whether these probabilities are those of the last draw, after all samplers, instead of those of the logits.
+    pub post_sampling_probs: bool,
     /// Never sample end-of-generation tokens.
     pub ignore_eos: bool,
     /// Emit special tokens as their text.

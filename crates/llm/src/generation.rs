@@ -25,7 +25,7 @@ use stonechat_text::{StreamDecoder, Tokenizer};
 
 use crate::generate::{Finish, GenerateOptions, OnFull};
 use crate::model::ModelInfo;
-use crate::probabilities::{TokenProbs, guide, token_probs, top_k_probs};
+use crate::probabilities::{TokenProbs, drawn_probs, guide, token_probs, top_k_probs};
 use crate::stop::StopFilter;
 use crate::{Error, OutputRequest, OutputRow};
 
@@ -344,11 +344,15 @@ impl Generation {
                     let n = self.sampler.required_top_k().expect("as `output` found");
                     let token = self.sampler.sample_top_k(&top_k[..n], &mut scratch.sample);
                     let n_probs = self.options.n_probs;
-                    (token, Some(top_k_probs(top_k, log_sum_exp, token, n_probs)))
+                    let probs = match self.options.post_sampling_probs {
+                        true => drawn_probs(scratch.sample.candidates(), token, n_probs),
+                        false => top_k_probs(top_k, log_sum_exp, token, n_probs),
+                    };
+                    (token, Some(probs))
                 }
                 OutputRow::Logits(logits) => {
                     let token = self.draw(logits, scratch)?;
-                    (token, self.probs(logits, token))
+                    (token, self.probs(logits, token, &scratch.sample))
                 }
                 OutputRow::Hidden(_) => unreachable!("`output` asks for logits"),
             };
@@ -384,7 +388,7 @@ impl Generation {
             let token = self.draw_masked(&mut guided, &mut scratch.sample);
             scratch.logits = guided;
             let token = token?;
-            let probs = self.probs(logits, token);
+            let probs = self.probs(logits, token, &scratch.sample);
             self.take(token, probs, out)?;
         }
         self.end_step(out);
@@ -411,9 +415,12 @@ impl Generation {
         self.options.n_predict.is_some_and(|n| self.n_generated >= n)
     }
 
-    fn probs(&self, logits: &[f32], token: u32) -> Option<TokenProbs> {
+    fn probs(&self, logits: &[f32], token: u32, drawn: &SampleScratch) -> Option<TokenProbs> {
         let n = self.options.n_probs;
-        (n > 0).then(|| token_probs(logits, token, n))
+        (n > 0).then(|| match self.options.post_sampling_probs {
+            true => drawn_probs(drawn.candidates(), token, n),
+            false => token_probs(logits, token, n),
+        })
     }
 
     /// Samples the next token under the constraints of healing and grammar.

@@ -1,9 +1,9 @@
 //! Log-probabilities of tokens.
 
 use stonechat_nn::TopKEntry;
-use stonechat_nn::sample::log_sum_exp;
+use stonechat_nn::sample::{Candidate, log_sum_exp};
 
-/// Sampled token and the most probable tokens, by the raw logits.
+/// Sampled token and the most probable tokens, by the raw logits or after the samplers.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct TokenProbs {
@@ -64,6 +64,27 @@ pub(crate) fn top_k_probs(
     let sampled = top_k.iter().find(|entry| entry.index == token).expect("a token of these");
     let logprob = prob(sampled).logprob;
     TokenProbs { token, logprob, top: top_k[..n].iter().map(prob).collect() }
+}
+
+/// Probability of `token` and of the `n` most probable candidates of a draw.
+pub(crate) fn drawn_probs(candidates: &[Candidate], token: u32, n: usize) -> TokenProbs {
+    let prob = |candidate: &Candidate| TokenProb {
+        token: candidate.token,
+        logit: candidate.logit,
+        logprob: candidate.p.ln(),
+    };
+    let drawn = candidates.iter().find(|candidate| candidate.token == token);
+    let mut top: Vec<TokenProb> = candidates.iter().map(prob).collect();
+    let by_prob =
+        |a: &TokenProb, b: &TokenProb| b.logprob.total_cmp(&a.logprob).then(a.token.cmp(&b.token));
+    if n < top.len() {
+        top.select_nth_unstable_by(n, by_prob);
+        top.truncate(n);
+    }
+    top.sort_unstable_by(by_prob);
+    // A token that the grammar alone leaves is certain.
+    let logprob = drawn.map_or(0.0, |drawn| prob(drawn).logprob);
+    TokenProbs { token, logprob, top }
 }
 
 /// Classifier-free guidance on log-probabilities: `logits = negative + scale * (logits - negative)`.

@@ -146,6 +146,10 @@ impl DeviceApi for Cuda {
         Some(self.gpu.device().total_memory_bytes)
     }
 
+    fn free_memory_bytes(&self) -> Option<u64> {
+        self.gpu.free_memory_bytes().ok()
+    }
+
     fn stored_dtype(&self, dtype: DType) -> DType {
         CudaMatrix::device_dtype(dtype)
     }

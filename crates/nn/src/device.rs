@@ -118,6 +118,11 @@ pub trait DeviceApi: Debug + Send + Sync {
     /// Memory of the device in bytes, in use or not; `None` if it is unknown or shared with the host.
     fn total_memory_bytes(&self) -> Option<u64>;
 
+    /// Memory of the device in bytes that no program uses; `None` if the device does not tell.
+    fn free_memory_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// Type in which weights of `dtype` are stored: `dtype`, unless no kernel reads it.
     fn stored_dtype(&self, dtype: DType) -> DType;
 

@@ -5,9 +5,10 @@
 use std::any::Any;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderName, HeaderValue, Method, Uri};
-use axum::middleware::from_fn_with_state;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::header::{ALLOW, CONTENT_LENGTH};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -36,7 +37,7 @@ pub fn router(state: AppState) -> Router {
         .split_for_parts();
     let document = move || async move { Json(document) };
     let cors = cors(&state.options().cors_origins);
-    router
+    let router = router
         .route("/openapi.json", get(document))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
@@ -47,7 +48,9 @@ pub fn router(state: AppState) -> Router {
         .layer(tower::util::option_layer(cors))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(state.clone(), trace::log))
-        .with_state(state)
+        .with_state(state);
+    // The header with the allowed methods is added outside of the layers of a router.
+    Router::new().fallback_service(router).layer(from_fn(name_allowed))
 }
 
 /// Document without routes.
@@ -77,10 +80,28 @@ async fn not_found(method: Method, uri: Uri) -> ApiError {
     ApiError::not_found(format!("no route {method} {path}: {hint}"))
 }
 
-async fn wrong_method(method: Method) -> Response {
-    let status = axum::http::StatusCode::METHOD_NOT_ALLOWED;
-    let error = ApiError::of_status(status, format!("this path has no method {method}"));
-    error.into_response()
+/// Answers a method that a path has not; [`name_allowed`] adds those that it has.
+async fn wrong_method() -> StatusCode {
+    StatusCode::METHOD_NOT_ALLOWED
+}
+
+/// Names the allowed methods, which the router writes into the header, in the error as well.
+async fn name_allowed(request: Request, next: Next) -> Response {
+    let method = request.method().clone();
+    let response = next.run(request).await;
+    if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+        return response;
+    }
+    let (mut parts, _) = response.into_parts();
+    let allowed = parts.headers.get(ALLOW).and_then(|allowed| allowed.to_str().ok());
+    let allowed = allowed.unwrap_or_default().split(',').map(str::trim);
+    let allowed: Vec<&str> = allowed.filter(|name| *name != "HEAD").collect();
+    let message =
+        format!("{method} is not allowed for this path (allowed: {})", allowed.join(", "));
+    let (error, body) = ApiError::of_status(parts.status, message).into_response().into_parts();
+    parts.headers.remove(CONTENT_LENGTH);
+    parts.headers.extend(error.headers);
+    Response::from_parts(parts, body)
 }
 
 fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{ApiError, ApiResult};
@@ -40,6 +41,11 @@ impl AudioMemory {
             n_units,
             decoders: Arc::new(Semaphore::new(n_decoders)),
         }
+    }
+
+    /// Bytes of the budget.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.n_units as u64 * UNIT
     }
 
     /// A charge of nothing.
@@ -84,11 +90,20 @@ impl Charge {
         self.0.is_full.load(Ordering::Acquire)
     }
 
+    /// Bytes that are charged.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        let permits = self.0.permits.lock().unwrap_or_else(PoisonError::into_inner);
+        permits.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) as u64 * UNIT
+    }
+
     /// 413 if `n_bytes` exceed the whole budget, 503 if others use it.
     pub(crate) fn error(&self, n_bytes: u64) -> ApiError {
-        let n_units = self.0.memory.n_units as u64;
-        if n_bytes.div_ceil(UNIT) > n_units {
-            ApiError::too_large(usize::try_from(n_units * UNIT).unwrap_or(usize::MAX))
+        let budget = self.0.memory.n_bytes();
+        if n_bytes > budget {
+            let message = format!(
+                "the recording is too large: expected at most {budget} bytes of file and samples"
+            );
+            ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE, message)
         } else {
             ApiError::timed_out("the memory for recordings is in use: try again later")
         }
@@ -112,6 +127,7 @@ mod tests {
         assert!(second.raise(4 * UNIT));
         assert_eq!(second.try_raise(4 * UNIT + 1).unwrap_err().status(), 503);
         assert_eq!(second.error(11 * UNIT).status(), 413);
+        assert_eq!((first.n_bytes(), memory.charge().n_bytes()), (6 * UNIT, 0));
         drop(first);
         assert!(memory.charge().raise(6 * UNIT));
     }

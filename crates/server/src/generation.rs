@@ -9,7 +9,9 @@ mod stream;
 mod timings;
 
 pub(crate) use fields::{GenerationFields, Parsed, part};
-pub(crate) use probabilities::{chat_logprobs, completion_logprobs, native_probabilities};
+pub(crate) use probabilities::{
+    ProbFields, chat_logprobs, completion_logprobs, native_probabilities,
+};
 pub(crate) use prompt::prompts;
 pub(crate) use run::{Step, TextRun};
 pub(crate) use stream::{StreamedAnswer, respond};

@@ -91,7 +91,9 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError
         let error = error.into_inner();
         let is_data = error.is_data();
         match path.as_str() {
-            "." => ApiError::bad_request(format!("the body is invalid: {error}")),
+            "." if is_data => ApiError::bad_request(format!("the body is invalid: {error}")),
+            // No field was read yet.
+            "." | "?" => ApiError::bad_request(format!("the body is no JSON: {error}")),
             path if is_data => {
                 let error = ApiError::bad_request(format!("`{path}`: {error}"));
                 error.with_field("param", path.into())
@@ -180,6 +182,8 @@ mod tests {
         refused("{}", "missing field `messages`");
         refused(r#"{"messages": []} x"#, "trailing characters");
         refused(r#"{"messages": ["#, "EOF");
+        refused("{", "the body is no JSON: EOF while parsing an object");
+        refused("nonsense", "the body is no JSON: expected ident");
         refused(" \n", "empty");
         refused("[1, 2", "`[0]`: invalid type: integer `1`");
     }

@@ -66,7 +66,7 @@ pub use models::{
     LanguageGuard, LanguageModel, ListedModel, LoadError, ModelSpec, ModelStatus, ServerModels,
     SpeechGuard, SpeechModel, machine_memory,
 };
-pub use options::{EngineOptions, ModelOption, ServerOptions, TlsFiles};
+pub use options::{EngineOptions, ModelOption, ServerOptions, StepObserver, TlsFiles};
 pub use otlp::{Traces, TracesError};
 pub use page_file::{PageFile, PageFileError};
 pub use server::{Server, ServerError, stop_signal};

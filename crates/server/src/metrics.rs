@@ -22,6 +22,7 @@ use prometheus_client::registry::Registry;
 
 pub use reports::{AudioReport, DraftReport, FinishReason, RequestReport, StepReport};
 
+use crate::models::Memory;
 use families::{AudioMetrics, EngineHistograms, EngineMetrics, LlamaMetrics, ServerMetrics};
 use labels::{FinishLabels, HttpLabels, ModelLabel, PositionLabels, RouteLabel};
 
@@ -233,10 +234,12 @@ impl Metrics {
     }
 
     /// Sets the state of the models: requests that wait for one, bytes in use, budget in bytes.
-    pub fn models(&self, n_waiting: usize, (used, budget): (u64, u64)) {
+    pub(crate) fn models(&self, n_waiting: usize, (used, budget): (Memory, Memory)) {
         self.server.models_waiting.set(n_waiting as i64);
-        self.server.models_bytes.set(i64::try_from(used).unwrap_or(i64::MAX));
-        self.server.models_budget.set(i64::try_from(budget).unwrap_or(i64::MAX));
+        let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.server.models_bytes.set(gauge(used.host));
+        self.server.models_budget.set(gauge(budget.host));
+        self.server.models_gpu_bytes.set(gauge(used.gpu));
     }
 
     /// All metrics as text of Prometheus.

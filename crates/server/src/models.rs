@@ -5,14 +5,16 @@
 
 mod draft;
 mod loader;
+mod memory;
 mod registry;
+mod spec;
 mod table;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use stonechat::formats::ModelFile;
@@ -20,68 +22,19 @@ use stonechat::{Details, DraftSource, Installed, ModelKind, Models};
 use tokio::runtime::Handle;
 
 pub use loader::{LanguageModel, SpeechModel};
+pub(crate) use memory::Memory;
+pub use memory::machine_memory;
+pub use spec::ModelSpec;
 pub use table::ModelStatus;
 
 use crate::trace::note_model;
-use crate::{ApiError, EngineOptions, Metrics, ServerOptions};
+use crate::{ApiError, Metrics, ServerOptions};
 use draft::DraftHeaders;
 use loader::{EngineLoader, OpenModel};
+use memory::default_memory;
 use registry::{Lease, OpenError, Registry};
+use spec::file_bytes;
 use table::{ModelId, Refusal};
-
-/// Factor of the memory of a model beyond its weights and KV cache: activations, buffers, the tokenizer.
-const MEMORY_FACTOR: f64 = 1.1;
-/// Part of the machine's memory for models, unless an option says more.
-const DEFAULT_MEMORY: f64 = 0.8;
-
-/// Properties of a model, from its headers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ModelSpec {
-    /// Name.
-    pub name: String,
-    /// Further names.
-    pub aliases: Vec<String>,
-    /// Tags.
-    pub tags: Vec<String>,
-    /// File or folder.
-    pub path: PathBuf,
-    /// Task.
-    pub kind: ModelKind,
-    /// Weight type with the most bytes.
-    pub weights: String,
-    /// Number of weights.
-    pub n_params: u64,
-    /// Context in training, in tokens.
-    pub n_ctx_train: usize,
-    /// Context while it is open, in tokens.
-    pub n_ctx: usize,
-    /// Width of the hidden state.
-    pub n_embd: usize,
-    /// Tokens of the vocabulary.
-    pub n_vocab: usize,
-    /// Bytes of the file's weights.
-    pub size: u64,
-    /// Estimated bytes of memory while it is open.
-    pub memory_bytes: u64,
-    /// Time of the last change of the file, in seconds since 1970.
-    pub created: u64,
-    /// Whether it was named at the start of the server.
-    pub is_preset: bool,
-    /// Whether the draft model of the server drafts for it.
-    pub has_draft: bool,
-}
-
-impl ModelSpec {
-    /// Source of its drafts.
-    pub(crate) fn drafts<'a>(&self, options: &'a EngineOptions) -> Option<&'a DraftSource> {
-        options.drafts.as_ref().filter(|drafts| drafts.model().is_none() || self.has_draft)
-    }
-
-    fn has_name(&self, name: &str) -> bool {
-        self.name == name || self.aliases.iter().any(|alias| alias == name)
-    }
-}
 
 /// A model with its state, for `/models`.
 #[derive(Debug, Clone)]
@@ -105,6 +58,8 @@ pub struct ServerModels {
     draft: Option<Arc<DraftHeaders>>,
     /// Held while the folder of installed models is read, so that no model is added twice.
     scan: Arc<Mutex<Scan>>,
+    /// Bytes of the GPU for models, measured for the first of them; `None` if it does not tell.
+    gpu_memory: Arc<OnceLock<Option<u64>>>,
 }
 
 /// What the last reading of the folder of installed models found, by path.
@@ -146,6 +101,12 @@ impl LanguageGuard {
     #[must_use]
     pub fn spec(&self) -> Arc<ModelSpec> {
         self.lease.spec()
+    }
+
+    /// Name in the answer to a request: the one that it has, unless it is no name of this model.
+    pub(crate) fn name_for(&self, requested: Option<&str>) -> String {
+        let spec = self.spec();
+        requested.filter(|name| spec.has_name(name)).unwrap_or(spec.id()).to_owned()
     }
 }
 
@@ -204,10 +165,13 @@ impl ServerModels {
         let cache_ram = options.engine.cache_ram as u64;
         let budget = options.models_memory.unwrap_or_else(|| default_memory(cache_ram));
         let loader = EngineLoader::new(options.engine.clone(), metrics);
+        // No limit for a GPU until a model is on one.
+        let budget = Memory { gpu: u64::MAX, ..Memory::host(budget) };
         let registry = Registry::new(loader, budget, options.max_queue, runtime);
         let draft = options.engine.drafts.as_ref().and_then(DraftSource::model);
         let draft = draft.map(|(path, _)| DraftHeaders::read(path)).transpose()?.map(Arc::new);
-        let models = Self { registry, options, draft, scan: Arc::default() };
+        let (scan, gpu_memory) = (Arc::default(), Arc::default());
+        let models = Self { registry, options, draft, scan, gpu_memory };
         for (i, model) in models.options.models.iter().enumerate() {
             let error = |reason| LoadError { name: model.name.clone(), reason };
             let specs = models.registry.specs();
@@ -240,8 +204,8 @@ impl ServerModels {
     }
 
     fn add(&self, spec: ModelSpec) -> ModelId {
-        let bytes = spec.memory_bytes;
-        self.registry.add(spec, bytes)
+        let memory = Memory { host: spec.memory_bytes, gpu: spec.gpu_memory_bytes };
+        self.registry.add(spec, memory)
     }
 
     /// Properties of a model from its headers.
@@ -265,6 +229,8 @@ impl ServerModels {
             tracing::warn!(model = name, "has another vocabulary than the draft model: no drafts");
         }
         let bytes = size + kv_bytes + draft_bytes.unwrap_or_default();
+        let memory = self.memory(&file, details.kind, bytes);
+        let file_bytes = file_bytes(&path).map_err(|error| error.to_string())?;
         let created = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
         let created = created.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         Ok(ModelSpec {
@@ -273,6 +239,8 @@ impl ServerModels {
             tags: Vec::new(),
             path,
             kind: details.kind,
+            architecture: details.architecture,
+            format: file.format(),
             weights: details.weights.to_owned(),
             n_params: details.n_parameters,
             n_ctx_train: details.n_ctx,
@@ -280,11 +248,41 @@ impl ServerModels {
             n_embd: details.width,
             n_vocab: details.vocab_size,
             size,
-            memory_bytes: (bytes as f64 * MEMORY_FACTOR) as u64,
+            file_bytes,
+            memory_bytes: memory.host,
+            gpu_memory_bytes: memory.gpu,
             created: created.map_or(0, |time| time.as_secs()),
             is_preset: false,
             has_draft: draft_bytes.is_some(),
         })
+    }
+
+    /// Memory of a model with so many bytes of weights and caches, by the device on which it would be opened.
+    fn memory(&self, file: &ModelFile, kind: ModelKind, bytes: u64) -> Memory {
+        let placement = self.options.engine.placement(file, kind);
+        let Some((device, gpu_share)) = placement.filter(|(_, share)| *share > 0.0) else {
+            return Memory::of_model(bytes, 0.0);
+        };
+        let budget = *self.gpu_memory.get_or_init(|| {
+            let budget = device.memory_for_models();
+            match budget {
+                Some(n) => tracing::info!("{device}: {n} bytes of its memory are for models"),
+                None => {
+                    tracing::warn!(
+                        "{device}: its memory is unknown: no model makes room for another"
+                    );
+                }
+            }
+            self.registry.set_gpu_budget(budget.unwrap_or(u64::MAX));
+            budget
+        });
+        let memory = Memory::of_model(bytes, gpu_share);
+        match (budget, kind) {
+            (Some(budget), ModelKind::Language) if self.options.engine.fits_layers() => {
+                memory.split_at(budget)
+            }
+            _ => memory,
+        }
     }
 
     /// Opens the models that were named at the start, one after the other.
@@ -369,7 +367,8 @@ impl ServerModels {
         })
     }
 
-    /// Model of a name; without a name, or with any name if there is one model of the kind, that one.
+    /// Model of a name. No name, or one that no model has, is that of the only model of the kind, or else of the only one
+    /// that was named at the start.
     async fn find(&self, name: Option<&str>, kind: ModelKind) -> Result<ModelId, ApiError> {
         let name = name.filter(|name| !name.is_empty());
         if let Some(name) = name {
@@ -386,6 +385,10 @@ impl ServerModels {
         }
         let specs = self.registry.specs();
         let of_kind: Vec<_> = specs.iter().filter(|(_, spec)| spec.kind == kind).collect();
+        let mut presets = of_kind.iter().filter(|(_, spec)| spec.is_preset);
+        if let (Some((id, _)), None) = (presets.next(), presets.next()) {
+            return Ok(*id);
+        }
         let names = || of_kind.iter().map(|(_, spec)| spec.name.as_str()).collect::<Vec<_>>();
         match (of_kind.as_slice(), name) {
             ([(id, _)], _) => Ok(*id),
@@ -561,21 +564,6 @@ fn kind_name(kind: ModelKind) -> &'static str {
         ModelKind::Language => "language model",
         _ => "speech model",
     }
-}
-
-/// 80 % of the memory of the machine, or of the container, less that of dropped prompts; no limit on a platform that
-/// does not tell.
-fn default_memory(cache_ram: u64) -> u64 {
-    ((machine_memory() as f64 * DEFAULT_MEMORY) as u64).saturating_sub(cache_ram)
-}
-
-/// Bytes of memory of the machine, or of the container that this process is in.
-#[must_use]
-pub fn machine_memory() -> u64 {
-    let Ok(mut system) = sysinfo::System::new() else { return u64::MAX };
-    system.refresh_memory();
-    let limit = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory);
-    system.total_memory().min(limit)
 }
 
 impl fmt::Display for ModelStatus {

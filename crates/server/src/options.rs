@@ -1,6 +1,8 @@
 //! Options of the server.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stonechat::llm::Pooling;
@@ -56,6 +58,29 @@ pub struct EngineOptions {
     pub chat_template: Option<String>,
     /// Windows of recordings that a speech model decodes in one batch, 1 to 64.
     pub audio_windows: usize,
+    /// Gets the model's name after each step of a model, on its thread. A panic in it is one of the model.
+    pub on_step: Option<StepObserver>,
+}
+
+/// A function that observes the steps of models.
+#[derive(Clone)]
+pub struct StepObserver(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl StepObserver {
+    /// Wraps a function that gets the name of the model.
+    pub fn new(observe: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(observe))
+    }
+
+    pub(crate) fn call(&self, model: &str) {
+        (self.0)(model);
+    }
+}
+
+impl fmt::Debug for StepObserver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StepObserver")
+    }
 }
 
 /// Default of [`EngineOptions::cache_ram`], that of llama-server.
@@ -77,6 +102,7 @@ impl Default for EngineOptions {
             drafts: None,
             chat_template: None,
             audio_windows: 4,
+            on_step: None,
         }
     }
 }

@@ -185,7 +185,17 @@ impl Device {
     /// # Errors
     /// If the GPU that is named does not exist, or the build has no GPUs.
     pub fn choose(self, needs: DeviceNeeds) -> Result<ChosenDevice, Error> {
-        let chosen = match self {
+        let chosen = self.placement(needs)?;
+        tracing::info!("{chosen}");
+        Ok(chosen)
+    }
+
+    /// Device that [`choose`](Self::choose) would choose now, without a line in the log.
+    ///
+    /// # Errors
+    /// As [`choose`](Self::choose).
+    pub fn placement(self, needs: DeviceNeeds) -> Result<ChosenDevice, Error> {
+        Ok(match self {
             Self::Cpu => ChosenDevice::Cpu(None),
             Self::Auto if needs.weight_bytes < Self::AUTO_MIN_BYTES => ChosenDevice::Cpu(Some(
                 "a GPU takes longer to start than it saves with a small model",
@@ -197,9 +207,7 @@ impl Device {
             Self::Cuda(index) => cuda::named(index, needs)?,
             Self::CudaGroup(ranks) => cuda::group(ranks)?,
             Self::Wgpu(index) => wgpu::named(index)?,
-        };
-        tracing::info!("{chosen}");
-        Ok(chosen)
+        })
     }
 }
 
@@ -237,6 +245,13 @@ impl ChosenDevice {
             Self::Cpu(_) => Ok(OpenDevice::on_cpu(open_cpu()?)),
             #[cfg(feature = "cuda")]
             Self::Cuda { device, needs } => match Cuda::open(&device) {
+                Ok(backend) if asked == Device::Auto && !has_room(&backend, needs) => {
+                    on_fallback(&format!(
+                        "the weights do not fit the free memory of `{}`, so the CPU is used",
+                        device.name
+                    ));
+                    Ok(OpenDevice::on_cpu(open_cpu()?))
+                }
                 Ok(backend) => Ok(OpenDevice::on_gpu(backend)),
                 Err(error) if asked == Device::Auto => {
                     let next = wgpu::discrete(needs.gpu_bytes());
@@ -268,6 +283,13 @@ impl ChosenDevice {
             },
         }
     }
+}
+
+/// Whether a GPU has free memory for the weights that it must hold.
+#[cfg(feature = "cuda")]
+fn has_room(gpu: &Cuda, needs: DeviceNeeds) -> bool {
+    let needed = needs.gpu_bytes().saturating_add(RESERVED_BYTES);
+    needs.can_split || gpu.gpu().free_memory_bytes().is_ok_and(|free| needed <= free)
 }
 
 /// An open device, or a GPU and the CPU. Dropping the last clone saves the kernels that wgpu compiled.
@@ -313,10 +335,14 @@ impl OpenDevice {
         }
     }
 
-    /// Name and bytes of memory of the GPU; [`None`] without a GPU, or of an unknown size.
+    /// Name of the GPU, and bytes of its free memory, or of all of one that tells no more; [`None`] without a GPU, or of an
+    /// unknown size.
     #[must_use]
     pub fn gpu_memory(&self) -> Option<(String, Option<u64>)> {
-        self.gpu.as_ref().map(|gpu| (gpu.describe(), gpu.total_memory_bytes()))
+        let bytes = |gpu: &stonechat_nn::Device| {
+            gpu.free_memory_bytes().or_else(|| gpu.total_memory_bytes())
+        };
+        self.gpu.as_ref().map(|gpu| (gpu.describe(), bytes(gpu)))
     }
 
     /// Loads a speech model on the GPU, if there is one, else on the CPU.

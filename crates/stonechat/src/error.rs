@@ -151,7 +151,7 @@ pub enum Error {
     },
     /// Layers that take more memory than a GPU has.
     #[error(
-        "{gpu} has {:.2} GB of memory, and {asked} of {all} layers with their KV cache take {:.2} GB, {:.2} GB more: \
+        "{gpu} has {:.2} GB of memory for it, and {asked} of {all} layers with their KV cache take {:.2} GB, {:.2} GB more: \
          {fitting} layers fit, the output counted as one; expected fewer layers on the GPU (`--gpu-layers auto`), a shorter \
          context or a smaller model",
         gigabytes(*available),
@@ -167,7 +167,7 @@ pub enum Error {
         all: usize,
         /// Bytes of the layers and of other models on the GPU.
         needed: u64,
-        /// Bytes of the GPU.
+        /// Free bytes of the GPU, or all of one that tells no more.
         available: u64,
         /// Layers that fit.
         fitting: usize,

@@ -13,7 +13,7 @@ use crate::{Device, Error};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuLayers {
-    /// As many as fit the GPU's memory; all if its size is unknown.
+    /// As many as fit the free memory of the GPU, or all of one that tells no more; all layers if that is unknown, too.
     Auto,
     /// All.
     All,
@@ -58,7 +58,7 @@ impl GpuLayers {
     ///
     /// # Errors
     /// If the file has no configuration of a supported model, or [`Error::GpuMemory`] if the layers that were asked for
-    /// take more than all memory of the GPU.
+    /// take more than the free memory of the GPU, or than all of one that tells no more.
     pub(crate) fn count(
         self,
         gpu: &stonechat_nn::Device,
@@ -69,7 +69,9 @@ impl GpuLayers {
     ) -> Result<usize, Error> {
         let all = Self::total(config);
         let asked = if let Self::Last(n) = self { n.min(all) } else { all };
-        let Some(available) = gpu.total_memory_bytes() else { return Ok(asked) };
+        // Other programs, and models that are open, use memory as well.
+        let available = gpu.free_memory_bytes().or_else(|| gpu.total_memory_bytes());
+        let Some(available) = available else { return Ok(asked) };
         let bytes_left = available.saturating_sub(RESERVED_BYTES + beside);
         if self == Self::Auto {
             let n = layers_that_fit(gpu, file, options, bytes_left)?;
@@ -93,7 +95,32 @@ impl GpuLayers {
 
 #[cfg(test)]
 mod tests {
+    use stonechat_formats::ModelFile;
+    use stonechat_llm::{Config, StateOptions};
+    use stonechat_testkit::{Adapted, Reference};
+
     use super::GpuLayers;
+    use crate::Error;
+    use crate::device::RESERVED_BYTES;
+
+    #[test]
+    fn layers_fit_the_free_memory() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
+        let file = ModelFile::open(path).unwrap();
+        let config = Config::from_file(&file).unwrap();
+        let state = StateOptions::new(64);
+        let all = GpuLayers::total(&config);
+        let count = |layers: GpuLayers, free: u64| {
+            let gpu = Adapted::with_memory(Reference, 80 << 30, free);
+            layers.count(&gpu, &file, &config, &state, 0)
+        };
+        assert_eq!(count(GpuLayers::Auto, 80 << 30).unwrap(), all);
+        // Another program uses the rest.
+        assert_eq!(count(GpuLayers::Auto, RESERVED_BYTES).unwrap(), 0);
+        assert_eq!(count(GpuLayers::All, 1 << 30).unwrap(), all);
+        let error = count(GpuLayers::All, 1000).unwrap_err();
+        assert!(matches!(error, Error::GpuMemory { available: 1000, .. }), "{error}");
+    }
 
     #[test]
     fn layers_are_counted_or_named() {

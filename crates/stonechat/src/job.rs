@@ -1,6 +1,7 @@
 //! A request that runs on the thread of an engine, and its results.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -14,7 +15,8 @@ use crate::{Error, Transcription};
 /// Message from an engine to the caller of a request.
 #[derive(Debug)]
 enum Message<I, O> {
-    Item(I),
+    /// An item, and its bytes in the queue.
+    Item(I, usize),
     End(Result<O, Error>),
 }
 
@@ -31,6 +33,8 @@ pub struct Job<I, O> {
     has_ended: bool,
     cancel: CancelToken,
     started: Arc<OnceLock<Instant>>,
+    /// Bytes of the items that were sent and not taken.
+    pending_bytes: Arc<AtomicUsize>,
     /// Keeps the engine running.
     _engine: Arc<dyn Send + Sync>,
 }
@@ -47,6 +51,7 @@ pub(crate) struct JobSender<I, O> {
     messages: UnboundedSender<Message<I, O>>,
     cancel: CancelToken,
     started: Arc<OnceLock<Instant>>,
+    pending_bytes: Arc<AtomicUsize>,
 }
 
 impl<I, O> JobSender<I, O> {
@@ -70,9 +75,21 @@ impl<I, O> JobSender<I, O> {
         self.started.get_or_init(Instant::now);
     }
 
+    /// Bytes of the items that were sent and not taken.
+    pub(crate) fn pending_bytes(&self) -> usize {
+        self.pending_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Sends an item of a job whose items are few and small.
     pub(crate) fn send(&self, item: I) {
+        self.send_bytes(item, size_of::<I>());
+    }
+
+    /// Sends an item of so many bytes.
+    pub(crate) fn send_bytes(&self, item: I, n_bytes: usize) {
+        self.pending_bytes.fetch_add(n_bytes, Ordering::Relaxed);
         // The caller may have dropped the job.
-        let _ = self.messages.unbounded_send(Message::Item(item));
+        let _ = self.messages.unbounded_send(Message::Item(item, n_bytes));
     }
 
     pub(crate) fn end(self, result: Result<O, Error>) {
@@ -84,15 +101,17 @@ impl<I, O> Job<I, O> {
     pub(crate) fn new(engine: Arc<dyn Send + Sync>) -> (Self, JobSender<I, O>) {
         let (sender, messages) = unbounded();
         let (cancel, started) = (CancelToken::new(), Arc::<OnceLock<Instant>>::default());
+        let pending_bytes = Arc::<AtomicUsize>::default();
         let job = Self {
             messages,
             result: None,
             has_ended: false,
             cancel: cancel.clone(),
             started: Arc::clone(&started),
+            pending_bytes: Arc::clone(&pending_bytes),
             _engine: engine,
         };
-        (job, JobSender { messages: sender, cancel, started })
+        (job, JobSender { messages: sender, cancel, started, pending_bytes })
     }
 
     /// A job that has failed before it reached the engine.
@@ -136,7 +155,10 @@ impl<I, O> Job<I, O> {
         }
         let message = ready!(Pin::new(&mut self.messages).poll_next(context));
         let result = match message {
-            Some(Message::Item(item)) => return Poll::Ready(Some(item)),
+            Some(Message::Item(item, n_bytes)) => {
+                self.pending_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
+                return Poll::Ready(Some(item));
+            }
             Some(Message::End(result)) => result,
             None => Err(Error::EngineStopped),
         };

@@ -401,16 +401,7 @@ impl Load for LlmBuilder {
 
     /// Device for the layers that were asked for.
     fn device(&self) -> Result<Device, Error> {
-        match (self.engine.device, self.gpu_layers) {
-            (device, None) => Ok(device),
-            (_, Some(GpuLayers::Last(0))) => Ok(Device::Cpu),
-            (Device::Auto, Some(_)) => Ok(Device::any_gpu()),
-            (Device::Cpu, Some(_)) => {
-                let (expected, got) = ("a GPU".to_owned(), "cpu".to_owned());
-                Err(stonechat_llm::Error::Option { option: "gpu_layers", expected, got }.into())
-            }
-            (device, Some(_)) => Ok(device),
-        }
+        self.engine.device.with_layers(self.gpu_layers)
     }
 
     fn run(mut self, mut server: Server<'_, Self>) -> Result<(), Error> {

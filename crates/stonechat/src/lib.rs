@@ -37,6 +37,7 @@ mod drafts;
 mod engine;
 mod error;
 mod gpu_layers;
+mod gpu_memory;
 mod gpu_ranks;
 mod job;
 #[cfg(feature = "wgpu")]

@@ -198,3 +198,53 @@ impl Jobs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use pollster::block_on;
+    use stonechat_formats::ModelFile;
+    use stonechat_llm::{
+        Error as LlmError, Generation, Model, Request, RequestEvent, Scheduler, SchedulerOptions,
+        StateOptions,
+    };
+    use stonechat_nn::Cpu;
+
+    use super::{Jobs, Query};
+    use crate::GenerateOptions;
+    use crate::job::Job;
+    use crate::llm_sink::Events;
+
+    /// One choice of a prompt fails, as by an error of its grammar: the others must not run on.
+    #[test]
+    fn a_failed_choice_ends_the_others() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
+        let file = ModelFile::open(path).unwrap();
+        let model = Model::load(Cpu::new(1).unwrap(), &file, |_| ()).unwrap();
+        let state = StateOptions { n_sequences: 4, ..StateOptions::new(256) };
+        let state = StateOptions { n_outputs: 4, ..state };
+        let max_gap = Duration::from_secs(1);
+        let options = SchedulerOptions { state, max_gap, drafter: None, stores: Vec::new() };
+        let mut scheduler = Scheduler::new(&model, options).unwrap();
+        let options = GenerateOptions { ignore_eos: true, ..GenerateOptions::default() };
+        let text = Generation::new(model.info(), vec![5, 6, 7], options).unwrap();
+        let requests = vec![Request { n_choices: 3, ..Request::new(text) }];
+        let (job, sender) = Job::new(Arc::new(()));
+        let sink = Box::new(Events::new(sender, 3));
+        let mut jobs = Jobs::default();
+        jobs.start(&mut scheduler, Query::Run { requests, sink });
+        while scheduler.counts().n_running < 3 {
+            block_on(scheduler.step(&mut |id, event| jobs.send(id, event))).unwrap();
+        }
+        let id = *jobs.requests.keys().next().unwrap();
+        let error = LlmError::Step { message: "a wrong token".to_owned() };
+        jobs.send(id, RequestEvent::Failed(error));
+        jobs.cancel_ended(&mut scheduler);
+        assert!(scheduler.is_idle(), "{:?}", scheduler.counts());
+        assert!(jobs.open.is_empty() && jobs.requests.is_empty());
+        let error = job.wait().unwrap_err().to_string();
+        assert!(error.contains("a wrong token"), "{error}");
+    }
+}

@@ -2,10 +2,21 @@
 
 use std::fmt;
 
-use stonechat_llm::{Completion, Finish, RequestEvent};
+use stonechat_llm::{AcceptedToken, Completion, Finish, RequestEvent, TokenProb};
 
 use crate::job::JobSender;
 use crate::{Error, LlmEvent};
+
+/// Most bytes of a text's events that its reader has not taken: the text of one that reads no more ends there, since a text
+/// may have no other end. A reader that lags by ten thousands of tokens is not met.
+const MAX_PENDING_BYTES: usize = 32 << 20;
+
+/// Bytes of a piece of text in the queue of a job.
+fn piece_bytes(text: &str, tokens: &[AcceptedToken]) -> usize {
+    let probs = |token: &AcceptedToken| token.probs.as_ref().map_or(0, |probs| probs.top.len());
+    let n_probs: usize = tokens.iter().map(probs).sum();
+    size_of::<LlmEvent>() + text.len() + size_of_val(tokens) + n_probs * size_of::<TokenProb>()
+}
 
 /// Receiver of the events of a job's requests.
 pub(crate) trait Sink: fmt::Debug + Send {
@@ -37,13 +48,13 @@ impl Pieces {
 
 impl Sink for Pieces {
     fn is_cancelled(&self) -> bool {
-        self.sender.is_ended()
+        self.sender.is_ended() || self.sender.pending_bytes() > MAX_PENDING_BYTES
     }
 
     fn take(&mut self, _: usize, event: RequestEvent<'_>) {
         match event {
             RequestEvent::Text { accepted, .. } if !accepted.text.is_empty() => {
-                self.sender.send(accepted.text.clone());
+                self.sender.send_bytes(accepted.text.clone(), piece_bytes(&accepted.text, &[]));
             }
             RequestEvent::Ended { completion, .. } => self.completion = Some(completion),
             _ => {}
@@ -75,7 +86,8 @@ impl Events {
 
 impl Sink for Events {
     fn is_cancelled(&self) -> bool {
-        self.sender.is_ended()
+        let max_bytes = MAX_PENDING_BYTES * self.completions.len();
+        self.sender.is_ended() || self.sender.pending_bytes() > max_bytes
     }
 
     fn take(&mut self, _: usize, event: RequestEvent<'_>) {
@@ -88,7 +100,8 @@ impl Sink for Events {
             }
             RequestEvent::Text { choice, accepted } => {
                 let (tokens, text) = (accepted.tokens.clone(), accepted.text.clone());
-                self.sender.send(LlmEvent::Text { choice, tokens, text });
+                let n_bytes = piece_bytes(&text, &tokens);
+                self.sender.send_bytes(LlmEvent::Text { choice, tokens, text }, n_bytes);
             }
             RequestEvent::Ended { choice, completion } => {
                 // A prompt that is cancelled before its first token has one text.
@@ -142,5 +155,36 @@ impl Sink for Embeddings {
     fn end(self: Box<Self>, result: Result<(), Error>) {
         let vectors = self.vectors.into_iter().collect::<Option<Vec<_>>>();
         self.sender.end(result.and(vectors.ok_or(Error::EngineStopped)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stonechat_llm::RequestEvent;
+
+    use super::{Events, MAX_PENDING_BYTES, Sink};
+    use crate::LlmEvent;
+    use crate::job::Job;
+
+    #[test]
+    fn a_text_that_nobody_reads_ends() {
+        for n_choices in [1, 2] {
+            let (mut job, sender) = Job::new(Arc::new(()));
+            let mut events = Events::new(sender, n_choices);
+            let mut send = |n: usize| {
+                for done in 0..n {
+                    events.take(0, RequestEvent::Prompt { done, total: n });
+                }
+                events.is_cancelled()
+            };
+            let most = MAX_PENDING_BYTES * n_choices / size_of::<LlmEvent>();
+            assert!(!send(most));
+            // What was read counts no more.
+            assert_eq!(job.items().take(10).count(), 10);
+            assert!(!send(10));
+            assert!(send(1));
+        }
     }
 }

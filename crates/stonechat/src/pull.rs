@@ -4,16 +4,15 @@
 //! hub --> MODELS/.downloads (resumed after an error) --> MODELS/.NAME.part --> MODELS/NAME (one rename)
 //! ```
 
+mod download;
 mod lock;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::Duration;
 
-use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
-use hf_hub::{Cache, Repo};
+use hf_hub::Repo;
+use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 use sha2::{Digest, Sha256};
 use stonechat_formats::{COMPANIONS, SHARD_INDEX, WEIGHTS};
 
@@ -21,16 +20,13 @@ use crate::models::name::{self, base_name};
 use crate::models::unknown::refusal;
 use crate::models::{GgufFiles, Name, Part, io as io_error};
 use crate::{Error, Models};
+use download::{download, is_network, metadata};
 use lock::Lock;
 
 /// Folder of partial downloads inside the models folder.
 const DOWNLOADS: &str = ".downloads";
 /// Start of the reason if there is no connection.
 const UNREACHABLE: &str = "it cannot be reached; is there a network?";
-/// Retries of a file after a broken connection, each after twice the pause.
-const RETRIES: u32 = 5;
-/// Pause before the first retry.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Progress of the download of one file.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +79,6 @@ pub fn pull(
     }
     // The process that had the lock before may have removed the folder.
     fs::create_dir_all(&downloads).map_err(io_error("create", &downloads))?;
-    let cache = Cache::new(downloads.clone());
     let mut api = ApiBuilder::from_env().with_cache_dir(downloads.clone()).with_progress(false);
     if let Some(token) = std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty()) {
         api = api.with_token(Some(token));
@@ -91,20 +86,19 @@ pub fn pull(
     let repo = Repo::model(repo_name.clone());
     let api = api.build().map_err(|e| hub_error(&repo_name, &e))?;
     let remote = api.repo(repo.clone());
-    let cached = cache.repo(repo.clone());
+    let blobs_folder = downloads.join(repo.folder_name()).join("blobs");
 
     let mut fetch = |file: &str| -> Result<PathBuf, Error> {
-        let path = match cached.get(file) {
-            Some(path) => path,
-            None => {
-                check_headers(&api, &remote, &repo_name, file)?;
-                let received = downloads.join(repo.folder_name());
-                download(&remote, file, on_progress)
-                    .map_err(|e| download_error(&format!("{file} of {repo_name}"), folder, e))
-                    .map_err(|error| with_kept(error, &received))?
-            }
+        let error = |e| {
+            let error = download_error(&format!("{file} of {repo_name}"), folder, e);
+            with_kept(error, &downloads.join(repo.folder_name()))
         };
-        let blob = fs::canonicalize(&path).map_err(io_error("read", &path))?;
+        let headers = metadata(&api, &remote.url(file)).map_err(error)?;
+        let blob = blobs_folder.join(blob_name(&repo_name, headers.etag())?);
+        if !blob.exists() {
+            let size = headers.size() as u64;
+            download(&remote, (file, size), &blob, &mut *on_progress).map_err(error)?;
+        }
         verify(&blob, file)?;
         Ok(blob)
     };
@@ -141,14 +135,12 @@ fn check_names(repo: &str, names: &[String]) -> Result<(), Error> {
     }
 }
 
-/// Refuses a hub whose headers would lead out of the folder of the download: the client names files by them.
-fn check_headers(api: &Api, remote: &ApiRepo, repo: &str, file: &str) -> Result<(), Error> {
-    // The download reports an error.
-    let Ok(headers) = api.metadata(&remote.url(file)) else { return Ok(()) };
-    let mut names = [headers.etag(), headers.commit_hash()].into_iter();
-    match names.find(|name| !name::is_plain(name) || name.contains('\0')) {
-        Some(name) => Err(Error::UnsafeName { repo: repo.to_owned(), file: name.to_owned() }),
-        None => Ok(()),
+/// Name of a downloaded file, which is its entity tag; one that would lead out of the folder of downloads is refused.
+fn blob_name<'a>(repo: &str, etag: &'a str) -> Result<&'a str, Error> {
+    if name::is_plain(etag) && !etag.contains('\0') {
+        Ok(etag)
+    } else {
+        Err(Error::UnsafeName { repo: repo.to_owned(), file: etag.to_owned() })
     }
 }
 
@@ -164,56 +156,6 @@ fn has_arrived(repository: &Path) -> bool {
     let blobs = fs::read_dir(repository.join("blobs")).into_iter().flatten().flatten();
     let mut sizes = blobs.filter_map(|entry| Some(entry.metadata().ok()?.len()));
     sizes.any(|bytes| bytes > 0)
-}
-
-/// Downloads a file; a broken connection is tried again, from the byte where it broke.
-fn download(
-    remote: &ApiRepo,
-    file: &str,
-    on_progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<PathBuf, ApiError> {
-    let mut pause = FIRST_PAUSE;
-    for _ in 0..RETRIES {
-        let report = Report { file, done: 0, total: 0, on_progress: &mut *on_progress };
-        match remote.download_with_progress(file, report) {
-            Err(error) if is_transient(&error) => sleep(pause),
-            result => return result,
-        }
-        pause *= 2;
-    }
-    remote.download_with_progress(file, Report { file, done: 0, total: 0, on_progress })
-}
-
-/// Tells if the same request may succeed later.
-fn is_transient(error: &ApiError) -> bool {
-    match error {
-        ApiError::IoError(error) => is_network(error),
-        ApiError::RequestError(error) => match &**error {
-            ureq::Error::StatusCode(code) => matches!(code, 408 | 429 | 500..),
-            ureq::Error::Io(error) => is_network(error),
-            ureq::Error::Timeout(_) => true,
-            _ => false,
-        },
-        _ => false,
-    }
-}
-
-/// Tells an error of a connection that was open from those of files and of a hub that is not there.
-fn is_network(error: &io::Error) -> bool {
-    use io::ErrorKind::{
-        BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof, WouldBlock,
-    };
-    let is_ureq = error.get_ref().is_some_and(|inner| inner.is::<ureq::Error>());
-    is_ureq
-        || matches!(
-            error.kind(),
-            BrokenPipe
-                | ConnectionAborted
-                | ConnectionReset
-                | TimedOut
-                | UnexpectedEof
-                | WouldBlock
-        )
 }
 
 /// Chooses the files of a repository, weights last.
@@ -393,40 +335,11 @@ fn hub_error(what: &str, error: &ApiError) -> Error {
     Error::Hub { what: what.to_owned(), reason }
 }
 
-/// Adapter from the client's progress to [`Progress`].
-struct Report<'a> {
-    file: &'a str,
-    done: u64,
-    total: u64,
-    on_progress: &'a mut dyn FnMut(Progress<'_>),
-}
-
-impl Report<'_> {
-    fn report(&mut self) {
-        let Self { file, done, total, .. } = *self;
-        (self.on_progress)(Progress { file, done, total });
-    }
-}
-
-impl hf_hub::api::Progress for Report<'_> {
-    fn init(&mut self, size: usize, _filename: &str) {
-        (self.done, self.total) = (0, size as u64);
-        self.report();
-    }
-
-    fn update(&mut self, size: usize) {
-        self.done += size as u64;
-        self.report();
-    }
-
-    fn finish(&mut self) {}
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
-    use super::{Error, UNREACHABLE, check_names, is_large, verify, with_kept};
+    use super::{Error, UNREACHABLE, blob_name, check_names, is_large, verify, with_kept};
 
     #[test]
     fn only_what_arrived_is_kept() {
@@ -441,6 +354,15 @@ mod tests {
         assert!(!message().contains("kept"), "{}", message());
         fs::write(folder.path().join("blobs/c0ffee.part"), "abc").unwrap();
         assert!(message().contains("What arrived is kept: pull again (refused)"), "{}", message());
+    }
+
+    #[test]
+    fn tags_that_lead_away_are_refused() {
+        assert_eq!(blob_name("u/r", "0123abcd").unwrap(), "0123abcd");
+        for etag in ["", ".", "..", "../x", "/etc/x", "a/b", "a\\b", "C:x", "x\0"] {
+            let error = blob_name("u/r", etag).unwrap_err().to_string();
+            assert!(error.starts_with("the repository u/r has a file"), "{error}");
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct Adapted {
     /// Most steps whose outputs were enqueued and not read, if the device runs ahead.
     max_in_flight: Option<Arc<AtomicUsize>>,
     log_mel: Option<LogMelOutcome>,
+    /// Bytes of memory: all, and free ones.
+    memory: Option<(u64, u64)>,
 }
 
 /// Result of the log-mel kernel of [`Adapted::with_log_mel`].
@@ -36,21 +38,28 @@ impl Adapted {
     #[must_use]
     pub fn unfused() -> Device {
         let device = Reference.into();
-        Device::new(Self { device, fuses: false, max_in_flight: None, log_mel: None })
+        Device::new(Self { device, fuses: false, max_in_flight: None, log_mel: None, memory: None })
     }
 
     /// `device` as one that runs steps while the host goes on. `max_in_flight` is raised to the most steps in flight.
     #[must_use]
     pub fn running_ahead(device: impl Into<Device>, max_in_flight: &Arc<AtomicUsize>) -> Device {
         let max_in_flight = Some(Arc::clone(max_in_flight));
-        Device::new(Self { device: device.into(), fuses: true, max_in_flight, log_mel: None })
+        Device::new(Self { device: device.into(), fuses: true, max_in_flight, log_mel: None, memory: None })
     }
 
     /// `device` as one with a log-mel kernel.
     #[must_use]
     pub fn with_log_mel(device: impl Into<Device>, outcome: LogMelOutcome) -> Device {
         let (device, log_mel) = (device.into(), Some(outcome));
-        Device::new(Self { device, fuses: true, max_in_flight: None, log_mel })
+        Device::new(Self { device, fuses: true, max_in_flight: None, log_mel, memory: None })
+    }
+
+    /// `device` as one of `total` bytes of memory, `free` of them unused.
+    #[must_use]
+    pub fn with_memory(device: impl Into<Device>, total: u64, free: u64) -> Device {
+        let (device, memory) = (device.into(), Some((total, free)));
+        Device::new(Self { device, fuses: true, max_in_flight: None, log_mel: None, memory })
     }
 }
 
@@ -68,7 +77,11 @@ impl DeviceApi for Adapted {
     }
 
     fn total_memory_bytes(&self) -> Option<u64> {
-        self.device.total_memory_bytes()
+        self.memory.map(|(total, _)| total).or_else(|| self.device.total_memory_bytes())
+    }
+
+    fn free_memory_bytes(&self) -> Option<u64> {
+        self.memory.map(|(_, free)| free).or_else(|| self.device.free_memory_bytes())
     }
 
     fn stored_dtype(&self, dtype: DType) -> DType {
@@ -79,7 +92,7 @@ impl DeviceApi for Adapted {
         let &Self { fuses, log_mel, .. } = self;
         let adapted = |device| {
             let max_in_flight = self.max_in_flight.clone();
-            Device::new(Self { device, fuses, max_in_flight, log_mel })
+            Device::new(Self { device, fuses, max_in_flight, log_mel, memory: self.memory })
         };
         Ok(self.device.divide(n)?.into_iter().map(adapted).collect())
     }

@@ -352,3 +352,25 @@ fn requests_that_do_not_fit_are_refused() {
     decoder.cancel(window);
     decoder.reserve(&options, 2).unwrap();
 }
+
+#[test]
+fn a_state_that_grew_shrinks_once_it_is_idle() {
+    let model = model();
+    let least = StateOptions { n_sequences: 2, kv_dtype: KvDType::F32, ..StateOptions::default() };
+    let mut decoder = WindowDecoder::new(&model, least).unwrap();
+    let least = decoder.state_options();
+    let wide = Options { beam_size: 16, word_timestamps: true, ..Options::default() };
+    decoder.reserve(&wide, 3).unwrap();
+    let grown = decoder.state_options();
+    assert!(grown.n_sequences >= 16 && grown.n_windows == 3 && grown.has_alignment, "{grown:?}");
+    // Not beneath a window.
+    let options = Options { beam_size: 1, best_of: 1, ..Options::default() };
+    let task = WindowTask::Decode(text_request(&model, options));
+    let audio = WindowAudio::Mel(mel(&model, 1));
+    let window = decoder.add(WindowRequest { owner: 0, audio, task, keep_audio: false }).unwrap();
+    decoder.shrink_to(least).unwrap();
+    assert_eq!(decoder.state_options(), grown);
+    decoder.cancel(window);
+    decoder.shrink_to(least).unwrap();
+    assert_eq!(decoder.state_options(), least);
+}

@@ -245,6 +245,7 @@ fn options(args: &Args, model: &Model, n_prompt: usize) -> anyhow::Result<Genera
         grammar: args.sampling.grammar(model)?,
         stop: args.reverse_prompt.clone(),
         n_probs: args.n_probs,
+        post_sampling_probs: false,
         ignore_eos: args.sampling.ignore_eos,
         show_special: args.special,
         heal: args.heal,

@@ -22,7 +22,7 @@ pub(super) struct DevicesArgs {
     ///
     /// By default all are on a GPU that is named, and as many as fit on one that --device auto chooses.
     /// The last N layers run on the GPU, the others on the CPU; the output counts as the last one.
-    /// auto stores as many as fit the GPU's memory, whose size only CUDA and Vulkan report.
+    /// auto stores as many as fit the free memory of the GPU, which CUDA reports; Vulkan reports only the total.
     #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", allow_hyphen_values = true)]
     gpu_layers: Option<GpuLayers>,
 }

@@ -9,7 +9,8 @@ use stonechat_testkit::TinyWhisper;
 use crate::mock_hub::{Faults, Hub, Repository};
 use crate::run::{Folder, Ran, finish, workspace};
 
-const NO_FAULTS: Faults = Faults { cut_responses: 0, wrong_checksum: false, status: None };
+const NO_FAULTS: Faults =
+    Faults { cut_responses: 0, wrong_checksum: false, status: None, etags: &[] };
 
 /// Runs the binary with a hub.
 fn with_hub(folder: &Folder, hub: &Hub, arguments: &[&str]) -> Ran {
@@ -243,6 +244,27 @@ fn a_download_that_is_cut_resumes_and_is_checked() {
     assert!(starts.is_sorted_by(|a, b| a < b), "{starts:?}");
     let file = "models/bartowski--SmolLM2-135M-Instruct-GGUF/SmolLM2-135M-Instruct-Q4_K_M.gguf";
     assert_eq!(fs::read(folder.path(file)).unwrap(), tiny_llm(TEMPLATE));
+}
+
+#[test]
+fn a_hub_that_answers_otherwise_the_second_time_leads_nowhere() {
+    let folder = Folder::new("pull-tags");
+    let pull = |etags| {
+        let hub = Hub::serve(vec![smollm2(TEMPLATE)], Faults { etags, ..NO_FAULTS });
+        with_hub(&folder, &hub, &["pull", "smollm2:135m"])
+    };
+    pull(&["../../../../evil"]).fails("has a file `../../../../evil`");
+    // The first answer is the one that counts.
+    pull(&["good", "../../../../evil"]).succeeds();
+    let mut folders = vec![folder.path("")];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next).unwrap().map(Result::unwrap) {
+            assert!(!entry.file_name().to_string_lossy().contains("evil"), "{entry:?}");
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
 }
 
 #[test]

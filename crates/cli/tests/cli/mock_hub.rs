@@ -29,6 +29,8 @@ pub(crate) struct Faults {
     pub(crate) wrong_checksum: bool,
     /// Status of every file instead of its content.
     pub(crate) status: Option<&'static str>,
+    /// Entity tags of the answers about files, one after the other; the last one stays.
+    pub(crate) etags: &'static [&'static str],
 }
 
 /// A hub that serves until the test ends.
@@ -46,10 +48,10 @@ impl Hub {
         let requests = Arc::default();
         let log: Arc<Mutex<Vec<(String, usize)>>> = Arc::clone(&requests);
         thread::spawn(move || {
-            let mut cuts = faults.cut_responses;
+            let mut counts = (faults.cut_responses, 0);
             for stream in listener.incoming() {
                 // The client may close the connection early.
-                let _ = answer(stream.unwrap(), &repositories, faults, &mut cuts, &log);
+                let _ = answer(stream.unwrap(), &repositories, faults, &mut counts, &log);
             }
         });
         Self { address, requests }
@@ -66,7 +68,7 @@ fn answer(
     mut stream: TcpStream,
     repositories: &[Repository],
     faults: Faults,
-    cuts: &mut usize,
+    (cuts, n_answers): &mut (usize, usize),
     log: &Mutex<Vec<(String, usize)>>,
 ) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -110,7 +112,10 @@ fn answer(
         return head(&mut stream, faults.status.unwrap_or("404 Not Found"), "", 0);
     };
     let is_weights = [".gguf", ".safetensors", ".bin"].iter().any(|end| name.ends_with(end));
+    let told = faults.etags.get(*n_answers).or(faults.etags.last());
+    *n_answers += 1;
     let etag = match is_weights {
+        _ if told.is_some() => told.copied().unwrap_or_default().to_owned(),
         true if faults.wrong_checksum => "0".repeat(64),
         true => Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect(),
         false => name.replace('/', "-"),

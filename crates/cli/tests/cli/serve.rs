@@ -102,7 +102,7 @@ fn a_server_starts_answers_and_stops() {
         let running =
             Running::new(&folder, &["-m", &model, "-m", "tiny.gguf", "-a", "gpt-4", "--metrics"]);
         let models = running.get("/v1/models", "");
-        assert!(models.contains("\"id\":\"llama\",\"aliases\":[\"gpt-4\"]"), "{models}");
+        assert!(models.contains("\"id\":\"gpt-4\",\"aliases\":[\"gpt-4\"]"), "{models}");
         assert!(models.contains("\"id\":\"tiny\""), "{models}");
         let metrics = running.get("/metrics", "");
         assert!(metrics.contains("\nllamacpp:prompt_tokens_total 0\n"), "{metrics}");

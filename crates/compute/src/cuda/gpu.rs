@@ -214,6 +214,20 @@ impl Gpu {
         check(unsafe { sys::cuCtxSetCurrent(self.0.context) })
     }
 
+    /// Memory in bytes that no program uses.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn free_memory_bytes(&self) -> Result<u64> {
+        self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        if !self.is_planned() {
+            // SAFETY: writes both sizes.
+            check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
+        }
+        Ok(free as u64)
+    }
+
     /// Starts to measure kernels.
     pub fn start_profile(&self) {
         self.0.profile.set(true);

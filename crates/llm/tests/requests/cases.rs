@@ -152,6 +152,7 @@ fn options(random: &mut Random) -> GenerateOptions {
             Vec::new()
         },
         n_probs: random.pick(&[0, 0, 3]),
+        post_sampling_probs: random.once_in(3),
         ignore_eos: random.once_in(2),
         show_special: random.once_in(2),
         guidance: None,

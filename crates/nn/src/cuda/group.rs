@@ -132,6 +132,14 @@ impl DeviceApi for CudaGroup {
         devices.map(|device| device.total_memory_bytes).min().map(|bytes| bytes * n_gpus as u64)
     }
 
+    /// Free memory of as many GPUs as there are, each with that of the one with the least.
+    fn free_memory_bytes(&self) -> Option<u64> {
+        let indexes = self.ranks().iter().map(|rank| rank.gpu.device().index);
+        let n_gpus = indexes.collect::<BTreeSet<_>>().len() as u64;
+        let free = self.ranks().iter().map(|rank| rank.free_memory_bytes());
+        free.collect::<Option<Vec<_>>>()?.into_iter().min().map(|bytes| bytes * n_gpus)
+    }
+
     fn stored_dtype(&self, dtype: DType) -> DType {
         self.ranks()[0].stored_dtype(dtype)
     }

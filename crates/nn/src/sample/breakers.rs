@@ -31,25 +31,30 @@ impl DryBreakers {
     ) -> Self {
         let mut new = Self::default();
         let mut word = Vec::new();
+        // Many tokens end in the same part of a breaker: its rest is tokenized once.
+        let mut rests = HashMap::new();
         for token in 0..vocab_size as u32 {
             word.clear();
             token_bytes(token, &mut word);
-            for breaker in breakers {
+            for (index, breaker) in breakers.iter().enumerate() {
                 let breaker = breaker.as_ref().as_bytes();
                 let breaker = &breaker[..breaker.len().min(MAX_BYTES)];
                 if breaker.is_empty() {
                     continue;
                 }
                 if word.windows(breaker.len()).any(|part| part == breaker) {
-                    new.add(token, Vec::new());
+                    new.add(token, &[]);
                     continue;
                 }
                 // The word does not contain the breaker: an overlap is a suffix of the word.
                 for overlap in (1..breaker.len().min(word.len() + 1)).rev() {
                     if word.ends_with(&breaker[..overlap]) {
-                        let mut tail = tokenize(&breaker[overlap..]);
-                        tail.truncate(MAX_TAIL);
-                        new.add(token, tail);
+                        let rest = rests.entry((index, overlap)).or_insert_with(|| {
+                            let mut rest = tokenize(&breaker[overlap..]);
+                            rest.truncate(MAX_TAIL);
+                            rest
+                        });
+                        new.add(token, rest);
                     }
                 }
             }
@@ -63,16 +68,16 @@ impl DryBreakers {
         let mut new = Self::default();
         for sequence in sequences {
             if let Some((&head, tail)) = sequence.split_first() {
-                new.add(head, tail.to_vec());
+                new.add(head, tail);
             }
         }
         new
     }
 
-    fn add(&mut self, head: u32, tail: Vec<u32>) {
+    fn add(&mut self, head: u32, tail: &[u32]) {
         let tails = self.tails.entry(head).or_default();
-        if !tails.contains(&tail) {
-            tails.push(tail);
+        if !tails.iter().any(|known| known == tail) {
+            tails.push(tail.to_vec());
         }
     }
 
@@ -118,6 +123,20 @@ mod tests {
         assert!(tails(4).is_empty());
         assert_eq!(tails(5), [Vec::<u32>::new()]);
         assert!(breakers.is_breaker(5) && !breakers.is_breaker(0) && !breakers.is_breaker(4));
+    }
+
+    #[test]
+    fn the_rest_of_a_breaker_is_tokenized_once() {
+        let words: Vec<Vec<u8>> = (0..5000).map(|i| vec![b'a'; 1 + i % 30]).collect();
+        let breakers = ["a".repeat(40), format!("{}b", "a".repeat(39))];
+        let mut n_calls = 0;
+        let bytes = |token: u32, out: &mut Vec<u8>| out.extend(&words[token as usize]);
+        let found = DryBreakers::new(&breakers, words.len(), bytes, |rest| {
+            n_calls += 1;
+            vec![rest.len() as u32]
+        });
+        assert!(n_calls <= 2 * 40, "{n_calls}");
+        assert_eq!(found.tails[&29].len(), 30);
     }
 
     #[test]

@@ -20,6 +20,9 @@ mod schema;
 const MAX_TOKEN_BYTES: usize = 512;
 /// Longest source of a grammar.
 const MAX_SOURCE_BYTES: usize = 4 << 20;
+/// Earley items of a token's mask; more end the text with an error, since it would hold up the other texts of a batch.
+/// Grammars for JSON, programs and prose need less than 50,000, also with a vocabulary of 262,144 tokens.
+const MAX_ITEMS: usize = 200_000;
 
 /// Vocabulary indexed for grammars (a token trie). Built once per model; clones share it.
 #[derive(Clone)]
@@ -81,8 +84,7 @@ impl TokenTable {
         let mut factory = factory.map_err(|error| refused("vocabulary", &error))?;
         factory.quiet();
         let limits = factory.limits_mut();
-        // A grammar without a lexer (GBNF) makes an Earley item per byte of the trie.
-        limits.step_max_items = 20_000_000;
+        limits.step_max_items = MAX_ITEMS;
         limits.step_lexer_fuel = 2_000_000;
         limits.verbose_errors = false;
         Ok(Self { factory: Arc::new(factory), special: special.into() })

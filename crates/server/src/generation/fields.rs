@@ -11,7 +11,7 @@ use stonechat::llm::{GenerateOptions, ModelInfo, OnFull};
 use stonechat::nn::sample::{GrammarSource, SamplerKind, SamplingOptions};
 use utoipa::ToSchema;
 
-use super::logit_bias;
+use super::{ProbFields, logit_bias};
 use crate::chat_prompt::blocking;
 use crate::limits::{self, MAX_PROBS};
 use crate::{ApiError, ApiResult, LanguageGuard, ServerOptions};
@@ -107,6 +107,8 @@ pub(crate) struct GenerationFields {
     pub(crate) response_format: Option<ResponseFormat>,
     /// Number of probable tokens to report for each token.
     pub(crate) n_probs: Option<i64>,
+    /// Whether these are the probabilities after all samplers, as `prob` and `top_probs`.
+    pub(crate) post_sampling_probs: Option<bool>,
     /// OpenAI: whether log-probabilities are reported (chat), or how many (completions).
     #[schema(value_type = Option<Object>)]
     pub(crate) logprobs: Option<Value>,
@@ -135,6 +137,8 @@ pub(crate) struct GenerationFields {
     pub(crate) return_progress: Option<bool>,
     /// Whether every event of a stream has timings.
     pub(crate) timings_per_token: Option<bool>,
+    /// Whether the answer has `__verbose`, that of `/completion`.
+    pub(crate) verbose: Option<bool>,
     /// Seconds between comments in a stream without data; -1: none.
     pub(crate) sse_ping_interval: Option<i64>,
     /// Adapters: none can be loaded.
@@ -300,6 +304,7 @@ impl GenerationFields {
             .filter(|stop| !stop.is_empty())
             .collect(),
             n_probs,
+            post_sampling_probs: self.post_sampling_probs.unwrap_or(false),
             ignore_eos: self.ignore_eos.unwrap_or(false),
             on_full: if server.context_shift {
                 OnFull::Shift { keep: window(self.n_keep.unwrap_or(0), n_ctx) }
@@ -346,6 +351,11 @@ impl GenerationFields {
                 _ => Err(ApiError::field("sse_ping_interval", "1 or more, or -1", n)),
             },
         }
+    }
+
+    /// Fields of reported probabilities, with the `n` most probable tokens.
+    pub(crate) fn prob_fields(&self, n: usize) -> ProbFields {
+        ProbFields { n, is_post_sampling: self.post_sampling_probs.unwrap_or(false) }
     }
 
     /// Number of probable tokens of the native route.

@@ -4,14 +4,26 @@ use serde_json::{Map, Value, json};
 use stonechat::llm::TokenProbs;
 use stonechat::text::Tokenizer;
 
-/// A token: its id, text, bytes and log-probability. JSON has no infinity, so that −∞ is the smallest number.
-fn entry(tokenizer: &Tokenizer, id: u32, logprob: f32) -> Value {
+/// How many of the most probable tokens are reported, and which of their probabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ProbFields {
+    /// Most probable tokens of each token.
+    pub(crate) n: usize,
+    /// `post_sampling_probs` of llama-server: probabilities after the samplers, as `prob` and `top_probs`.
+    pub(crate) is_post_sampling: bool,
+}
+
+/// A token: its id, text, bytes and log-probability, or probability. JSON has no infinity, so that −∞ is the smallest
+/// number.
+fn entry(tokenizer: &Tokenizer, id: u32, logprob: f32, is_post_sampling: bool) -> Value {
     let bytes = tokenizer.token_piece(id, true);
+    let (name, value) =
+        if is_post_sampling { ("prob", logprob.exp()) } else { ("logprob", finite(logprob)) };
     json!({
         "id": id,
         "token": String::from_utf8_lossy(bytes),
         "bytes": bytes,
-        "logprob": finite(logprob),
+        name: value,
     })
 }
 
@@ -19,42 +31,49 @@ fn finite(logprob: f32) -> f32 {
     logprob.clamp(f32::MIN, f32::MAX)
 }
 
-/// Tokens with the `n` most probable ones of each.
-fn entries(tokenizer: &Tokenizer, probs: &[TokenProbs], n: usize) -> Vec<Value> {
+/// Tokens with the most probable ones of each.
+fn entries(tokenizer: &Tokenizer, probs: &[TokenProbs], fields: ProbFields) -> Vec<Value> {
+    let is_post = fields.is_post_sampling;
     let of_token = |probs: &TokenProbs| {
-        let mut value = entry(tokenizer, probs.token, probs.logprob);
-        let top = probs.top.iter().take(n);
-        let top: Vec<Value> = top.map(|prob| entry(tokenizer, prob.token, prob.logprob)).collect();
-        if let Some(fields) = value.as_object_mut() {
-            fields.insert("top_logprobs".to_owned(), top.into());
-        }
+        let mut value = entry(tokenizer, probs.token, probs.logprob, is_post);
+        let top = probs.top.iter().take(fields.n);
+        let top = top.map(|prob| entry(tokenizer, prob.token, prob.logprob, is_post));
+        value[if is_post { "top_probs" } else { "top_logprobs" }] = top.collect();
         value
     };
     probs.iter().map(of_token).collect()
 }
 
 /// `completion_probabilities` of llama-server.
-pub(crate) fn native_probabilities(tokenizer: &Tokenizer, probs: &[TokenProbs], n: usize) -> Value {
-    entries(tokenizer, probs, n).into()
+pub(crate) fn native_probabilities(
+    tokenizer: &Tokenizer,
+    probs: &[TokenProbs],
+    fields: ProbFields,
+) -> Value {
+    entries(tokenizer, probs, fields).into()
 }
 
 /// `logprobs` of OpenAI's chat.
-pub(crate) fn chat_logprobs(tokenizer: &Tokenizer, probs: &[TokenProbs], n: usize) -> Value {
-    json!({"content": entries(tokenizer, probs, n), "refusal": null})
+pub(crate) fn chat_logprobs(
+    tokenizer: &Tokenizer,
+    probs: &[TokenProbs],
+    fields: ProbFields,
+) -> Value {
+    json!({"content": entries(tokenizer, probs, fields), "refusal": null})
 }
 
 /// `logprobs` of OpenAI's completions, from the text offset `offset` on, with llama-server's `content` beside it.
 pub(crate) fn completion_logprobs(
     tokenizer: &Tokenizer,
     probs: &[TokenProbs],
-    n: usize,
+    fields: ProbFields,
     mut offset: usize,
 ) -> Value {
     let name = |id: u32| String::from_utf8_lossy(tokenizer.token_piece(id, true)).into_owned();
     let (mut tokens, mut logprobs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
     for token in probs {
         let text = name(token.token);
-        let top = token.top.iter().take(n);
+        let top = token.top.iter().take(fields.n);
         let top: Map<String, Value> =
             top.map(|prob| (name(prob.token), finite(prob.logprob).into())).collect();
         tops.push(top);
@@ -66,8 +85,8 @@ pub(crate) fn completion_logprobs(
     json!({
         "tokens": tokens,
         "token_logprobs": logprobs,
-        "top_logprobs": if n > 0 { json!(tops) } else { Value::Null },
+        "top_logprobs": if fields.n > 0 { json!(tops) } else { Value::Null },
         "text_offset": offsets,
-        "content": entries(tokenizer, probs, n),
+        "content": entries(tokenizer, probs, fields),
     })
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use stonechat::llm::AcceptedToken;
 use stonechat::{Completion, Finish, Job, LlmEvent, LlmRequest};
 
@@ -30,19 +31,9 @@ pub(crate) struct TextRun {
 #[derive(Debug)]
 pub(crate) enum Step {
     /// It has left the queue.
-    Started {
-        /// Tokens of the prompt that were cached.
-        cached_tokens: usize,
-    },
+    Started,
     /// A chunk of the prompt has run.
-    Prompt {
-        /// Tokens cached or run.
-        done: usize,
-        /// Tokens of the prompt.
-        total: usize,
-        /// Time since it left the queue.
-        elapsed: Duration,
-    },
+    Prompt,
     /// Tokens of a text.
     Text {
         /// Index of the text.
@@ -150,6 +141,17 @@ impl TextRun {
         }
     }
 
+    /// `prompt_progress` of llama-server: cached tokens count as processed.
+    pub(crate) fn progress(&self) -> Value {
+        let now = Instant::now();
+        json!({
+            "total": self.report.prompt_tokens,
+            "cache": self.report.cached_tokens,
+            "processed": self.prompt_done,
+            "time_ms": (now - self.clock.started.unwrap_or(now)).as_millis() as u64,
+        })
+    }
+
     /// Counts so far.
     pub(crate) fn timings(&self) -> Timings {
         let (now, clock) = (Instant::now(), &self.clock);
@@ -187,12 +189,11 @@ impl TextRun {
                 self.report.cached_tokens = cached_tokens;
                 self.prompt_done = cached_tokens;
                 self.report.queue_seconds = (now - self.clock.queued).as_secs_f64();
-                Some(Step::Started { cached_tokens })
+                Some(Step::Started)
             }
-            LlmEvent::Prompt { done, total } => {
+            LlmEvent::Prompt { done, .. } => {
                 self.prompt_done = done;
-                let elapsed = now - self.clock.started.unwrap_or(now);
-                Some(Step::Prompt { done, total, elapsed })
+                Some(Step::Prompt)
             }
             LlmEvent::Text { choice, tokens, text } => {
                 self.clock.first_token.get_or_insert(now);

@@ -97,6 +97,7 @@ pub(super) struct ServerMetrics {
     pub(super) models_waiting: Gauge<i64>,
     pub(super) models_bytes: Gauge<i64>,
     pub(super) models_budget: Gauge<i64>,
+    pub(super) models_gpu_bytes: Gauge<i64>,
 }
 
 impl LlamaMetrics {
@@ -380,6 +381,11 @@ impl ServerMetrics {
             models_budget: names.add(
                 "models_memory_limit_bytes",
                 "Memory for open models",
+                Gauge::default(),
+            ),
+            models_gpu_bytes: names.add(
+                "models_gpu_memory_bytes",
+                "Estimated memory of the open models on a GPU",
                 Gauge::default(),
             ),
         }

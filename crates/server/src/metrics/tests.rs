@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::models::Memory;
+
 use super::{AudioReport, DraftReport, FinishReason, Metrics, RequestReport, StepReport};
 
 /// Value of the sample that `line` starts.
@@ -134,7 +136,7 @@ fn audio_and_http_are_counted() {
     });
     metrics.audio_queued("base", 2, 90.0);
     metrics.http("GET", "/health", 200, Duration::from_millis(2));
-    metrics.models(1, (10, 20));
+    metrics.models(1, (Memory { host: 10, gpu: 5 }, Memory::host(20)));
     let text = metrics.text();
     for (line, expected) in [
         ("stonechat:audio_seconds_total{model_name=\"base\"}", 60.0),
@@ -143,6 +145,7 @@ fn audio_and_http_are_counted() {
         ("stonechat:http_requests_total{method=\"GET\",route=\"/health\",status=\"200\"}", 1.0),
         ("stonechat:models_memory_bytes", 10.0),
         ("stonechat:models_memory_limit_bytes", 20.0),
+        ("stonechat:models_gpu_memory_bytes", 5.0),
         ("stonechat:model_load_requests_waiting", 1.0),
     ] {
         assert!((value(&text, line) - expected).abs() < 1e-9, "{line}\n{text}");

@@ -9,7 +9,7 @@ use stonechat::llm::{
 };
 use stonechat::nn::{Cpu, PAGE_LEN};
 use stonechat::whisper::Options;
-use stonechat::{Llm, ModelKind, Whisper};
+use stonechat::{ChosenDevice, DeviceNeeds, GpuLayers, Llm, ModelKind, Whisper};
 
 use super::ModelSpec;
 use super::registry::Loader;
@@ -97,6 +97,7 @@ impl EngineLoader {
         let options = &self.options;
         let (metrics, model) = (Arc::clone(&self.metrics), spec.name.clone());
         let (panics, panicked) = (Arc::clone(&self.metrics), spec.name.clone());
+        let on_step = options.on_step.clone();
         let mut builder = Llm::builder()
             .device(options.device)
             .cpu(self.cpu()?)
@@ -104,7 +105,10 @@ impl EngineLoader {
             .parallel(options.n_parallel)
             .n_batch(options.n_batch)
             .on_panic(move |_| panics.engine_panicked(&panicked))
-            .on_step(move |report| metrics.step(&StepReport::of_engine(&model, report)));
+            .on_step(move |report| {
+                metrics.step(&StepReport::of_engine(&model, report));
+                on_step.iter().for_each(|on_step| on_step.call(&model));
+            });
         if let Some(drafts) = spec.drafts(options) {
             builder = builder.drafts(drafts.clone());
         }
@@ -134,6 +138,7 @@ impl EngineLoader {
     async fn open_speech(&self, spec: &ModelSpec) -> Result<SpeechModel, stonechat::Error> {
         let (metrics, name) = (Arc::clone(&self.metrics), spec.name.clone());
         let (panics, panicked) = (Arc::clone(&self.metrics), spec.name.clone());
+        let on_step = self.options.on_step.clone();
         // Requests for word times do not wait for a larger state.
         let reserved = Options { word_timestamps: true, ..Options::default() };
         let builder = Whisper::builder()
@@ -144,7 +149,10 @@ impl EngineLoader {
             .background(true)
             .reserve_for(reserved)
             .on_panic(move |_| panics.engine_panicked(&panicked))
-            .on_step(move |step| metrics.audio_queued(&name, step.waiting, step.waiting_seconds));
+            .on_step(move |step| {
+                metrics.audio_queued(&name, step.waiting, step.waiting_seconds);
+                on_step.iter().for_each(|on_step| on_step.call(&name));
+            });
         Ok(SpeechModel { whisper: builder.open_async(&spec.path).await? })
     }
 }
@@ -154,7 +162,8 @@ impl Loader for EngineLoader {
     type Model = OpenModel;
 
     async fn load(&self, spec: &ModelSpec) -> Result<OpenModel, String> {
-        tracing::info!(model = spec.name, bytes = spec.memory_bytes, "loading");
+        let (bytes, gpu_bytes) = (spec.memory_bytes, spec.gpu_memory_bytes);
+        tracing::info!(model = spec.name, bytes, gpu_bytes, "loading");
         let opened = match spec.kind {
             ModelKind::Language => {
                 self.open_language(spec).await.map(|model| OpenModel::Language(Arc::new(model)))
@@ -181,6 +190,33 @@ impl EngineOptions {
     /// Context size in tokens of the language model in `file` while it is open.
     pub(crate) fn n_ctx_of(&self, file: &ModelFile) -> Option<usize> {
         Some(self.state(&Config::from_file(file).ok()?).n_ctx)
+    }
+
+    /// Device on which the model in `file` would be opened, if it is a GPU, and the part of the model there.
+    pub(super) fn placement(
+        &self,
+        file: &ModelFile,
+        kind: ModelKind,
+    ) -> Option<(ChosenDevice, f64)> {
+        let can_split = kind == ModelKind::Language;
+        let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split };
+        let layers = self.gpu_layers.filter(|_| can_split);
+        // An error is one of opening the model.
+        let device = self.device.with_layers(layers).ok()?.placement(needs).ok()?;
+        let share = match layers {
+            Some(GpuLayers::Last(n)) => {
+                let total = GpuLayers::total(&Config::from_file(file).ok()?);
+                n.min(total) as f64 / total as f64
+            }
+            _ => 1.0,
+        };
+        device.is_gpu().then_some((device, share))
+    }
+
+    /// Whether as many layers as fit are on a GPU.
+    pub(super) fn fits_layers(&self) -> bool {
+        let layers = self.gpu_layers.unwrap_or(GpuLayers::default_on(self.device));
+        layers == GpuLayers::Auto
     }
 
     /// Bytes of the KV cache of the language model in `file`.

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
+use super::memory::Memory;
 use super::table::{self, Action, ModelId, ModelStatus, Refusal, Requested, Table};
 
 /// Opens models for a [`Registry`].
@@ -110,8 +111,8 @@ impl<L: Loader> Drop for Lease<L> {
 }
 
 impl<L: Loader> Registry<L> {
-    /// Registry of a budget in bytes and a maximum of users of one model; tasks run on `runtime`.
-    pub(crate) fn new(loader: L, budget: u64, max_users: usize, runtime: Handle) -> Self {
+    /// Registry of a budget of memory and a maximum of users of one model; tasks run on `runtime`.
+    pub(crate) fn new(loader: L, budget: Memory, max_users: usize, runtime: Handle) -> Self {
         let inner = Inner {
             table: Table::new(budget, max_users),
             specs: Vec::new(),
@@ -124,11 +125,16 @@ impl<L: Loader> Registry<L> {
         self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a model that needs `bytes` while it is open.
-    pub(crate) fn add(&self, spec: L::Spec, bytes: u64) -> ModelId {
+    /// Sets the budget of the GPU.
+    pub(crate) fn set_gpu_budget(&self, bytes: u64) {
+        self.lock().table.set_gpu_budget(bytes);
+    }
+
+    /// Adds a model that needs `memory` while it is open.
+    pub(crate) fn add(&self, spec: L::Spec, memory: Memory) -> ModelId {
         let mut inner = self.lock();
         inner.specs.push(Arc::new(spec));
-        inner.table.add(bytes, Instant::now())
+        inner.table.add(memory, Instant::now())
     }
 
     /// Models with their properties, in the order in which they were added.
@@ -301,10 +307,10 @@ impl<L: Loader> Registry<L> {
         self.lock().table.n_waiters()
     }
 
-    /// Bytes in use, and the budget.
-    pub(crate) fn memory(&self) -> (u64, u64) {
+    /// Memory in use, and the budget.
+    pub(crate) fn memory(&self) -> (Memory, Memory) {
         let inner = self.lock();
-        (inner.table.used_bytes(), inner.table.budget())
+        (inner.table.used(), inner.table.budget())
     }
 }
 

@@ -15,6 +15,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::memory::Memory;
+
 /// Index of a model in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ModelId(pub(crate) usize);
@@ -60,7 +62,7 @@ enum State<M> {
 /// A model with its users and waiters `W`.
 #[derive(Debug)]
 struct Entry<M, W> {
-    bytes: u64,
+    memory: Memory,
     state: State<M>,
     n_users: usize,
     last_used: Instant,
@@ -113,20 +115,25 @@ pub(crate) enum Refusal {
 pub(crate) struct Table<M, W> {
     entries: Vec<Entry<M, W>>,
     queue: VecDeque<ModelId>,
-    budget: u64,
+    budget: Memory,
     max_users: usize,
 }
 
 impl<M, W: Waiter> Table<M, W> {
-    /// Table of a budget in bytes, and a maximum of users and waiters of one model.
-    pub(crate) fn new(budget: u64, max_users: usize) -> Self {
+    /// Table of a budget of memory, and a maximum of users and waiters of one model.
+    pub(crate) fn new(budget: Memory, max_users: usize) -> Self {
         Self { entries: Vec::new(), queue: VecDeque::new(), budget, max_users }
     }
 
-    /// Adds a model that needs `bytes` while it is open.
-    pub(crate) fn add(&mut self, bytes: u64, now: Instant) -> ModelId {
+    /// Sets the budget of the GPU.
+    pub(crate) fn set_gpu_budget(&mut self, bytes: u64) {
+        self.budget.gpu = bytes;
+    }
+
+    /// Adds a model that needs `memory` while it is open.
+    pub(crate) fn add(&mut self, memory: Memory, now: Instant) -> ModelId {
         self.entries.push(Entry {
-            bytes,
+            memory,
             state: State::Unloaded,
             n_users: 0,
             last_used: now,
@@ -214,21 +221,24 @@ impl<M, W: Waiter> Table<M, W> {
             self.queue.pop_front();
             self.entries[id.0].state = State::Unloaded;
         };
-        let needed = self.entries[id.0].bytes;
-        let (used, closing) = (self.used_bytes(), self.closing_bytes());
-        // A model alone is loaded whatever its size: the estimate must not forbid what the machine can do.
-        if used == 0 || used.saturating_add(needed) <= self.budget {
+        let needed = self.entries[id.0].memory;
+        let lacking = |used: Memory| needed.lacking(used, self.budget);
+        let used = self.used();
+        if lacking(used).is_zero() {
             self.queue.pop_front();
             self.entries[id.0].state = State::Loading;
             return Some(Action::Load(id));
         }
-        let after = |freed: u64| used - freed;
-        let fits = |used: u64| used == 0 || used.saturating_add(needed) <= self.budget;
-        let idle: u64 = self.idle().map(|id| self.entries[id.0].bytes).sum();
-        if fits(after(closing)) || !fits(after(closing + idle)) {
+        let after = used.minus(self.closing());
+        let idle = self.idle().map(|id| self.entries[id.0].memory);
+        let idle = idle.fold(Memory::default(), Memory::plus);
+        let missing = lacking(after);
+        if missing.is_zero() || !lacking(after.minus(idle)).is_zero() {
             return None;
         }
-        let victim = self.idle().min_by_key(|id| self.entries[id.0].last_used)?;
+        // Models of another device stay open.
+        let helps = |id: &ModelId| self.entries[id.0].memory.shares(missing);
+        let victim = self.idle().filter(helps).min_by_key(|id| self.entries[id.0].last_used)?;
         self.close(victim)
     }
 
@@ -347,20 +357,23 @@ impl<M, W: Waiter> Table<M, W> {
         self.entries.iter().map(|entry| entry.waiters.len()).sum()
     }
 
-    /// Bytes of models that are open, being loaded or being closed.
-    pub(crate) fn used_bytes(&self) -> u64 {
-        let counts = |entry: &&Entry<M, W>| !matches!(entry.state, State::Unloaded | State::Queued);
-        self.entries.iter().filter(counts).map(|entry| entry.bytes).sum()
+    /// Memory of models that are open, being loaded or being closed.
+    pub(crate) fn used(&self) -> Memory {
+        self.sum(|state| !matches!(state, State::Unloaded | State::Queued))
     }
 
-    /// Bytes that models being closed give back.
-    fn closing_bytes(&self) -> u64 {
-        let is_closing = |entry: &&Entry<M, W>| matches!(entry.state, State::Closing);
-        self.entries.iter().filter(is_closing).map(|entry| entry.bytes).sum()
+    /// Memory that models being closed give back.
+    fn closing(&self) -> Memory {
+        self.sum(|state| matches!(state, State::Closing))
     }
 
-    /// Memory budget in bytes.
-    pub(crate) fn budget(&self) -> u64 {
+    fn sum(&self, counts: impl Fn(&State<M>) -> bool) -> Memory {
+        let counted = self.entries.iter().filter(|entry| counts(&entry.state));
+        counted.map(|entry| entry.memory).fold(Memory::default(), Memory::plus)
+    }
+
+    /// Budget of memory.
+    pub(crate) fn budget(&self) -> Memory {
         self.budget
     }
 }

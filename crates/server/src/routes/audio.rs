@@ -67,8 +67,8 @@ struct TranscriptionAnswer {
     request_body(content = Fields, content_type = "multipart/form-data"),
     responses(
         (status = 200, description = "JSON, text, subtitles or events", body = TranscriptionAnswer),
-        (status = 400, description = "A field is invalid, or the file is no audio or too long"),
-        (status = 413, description = "The file has too many bytes"),
+        (status = 400, description = "A field is invalid, or the file is no audio"),
+        (status = 413, description = "The file has too many bytes, or is too long"),
     ),
 )]
 async fn transcriptions(
@@ -84,8 +84,8 @@ async fn transcriptions(
     request_body(content = Fields, content_type = "multipart/form-data"),
     responses(
         (status = 200, description = "JSON, text, subtitles or events", body = TranscriptionAnswer),
-        (status = 400, description = "A field is invalid, or the file is no audio or too long"),
-        (status = 413, description = "The file has too many bytes"),
+        (status = 400, description = "A field is invalid, or the file is no audio"),
+        (status = 413, description = "The file has too many bytes, or is too long"),
     ),
 )]
 async fn translations(

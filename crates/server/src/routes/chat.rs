@@ -12,8 +12,10 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::completion;
 use crate::generation::{
-    GenerationFields, Parsed, Step, StreamedAnswer, TextRun, Timings, chat_logprobs, respond,
+    GenerationFields, Parsed, ProbFields, Step, StreamedAnswer, TextRun, Timings, chat_logprobs,
+    respond,
 };
 use crate::limits::check_chat;
 use crate::otlp::RequestTrace;
@@ -34,13 +36,14 @@ struct ChatRequest {
 }
 
 /// Common fields of the objects of an answer.
-#[derive(Debug, Clone)]
 struct Answer {
     id: String,
     created: u64,
     model: String,
-    /// Number of probable tokens, if log-probabilities were asked for.
-    n_probs: Option<usize>,
+    /// Form of the log-probabilities, if they were asked for.
+    probs: Option<ProbFields>,
+    /// Answer of `/completion`, for `__verbose`.
+    native: Option<completion::Answer>,
     has_timings_per_token: bool,
     has_progress: bool,
     includes_usage: bool,
@@ -67,12 +70,16 @@ async fn chat(
     let n_probs = fields.chat_probs()?;
     let mut options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
     options.stop.extend(model.format.stop().map(str::to_owned));
+    let prompts = std::slice::from_ref(&prompt.tokens);
+    let native = fields.verbose == Some(true);
+    let native = native.then(|| completion::Answer::new(&fields, &model, prompts, &options));
     let request = fields.request(prompt.tokens, options)?;
     let answer = Answer {
         id: new_id("chatcmpl-"),
         created: unix_time(),
-        model: fields.model.clone().unwrap_or_else(|| model.spec().name.clone()),
-        n_probs,
+        model: model.name_for(fields.model.as_deref()),
+        probs: n_probs.map(|n| fields.prob_fields(n)),
+        native: native.transpose()?,
         has_timings_per_token: fields.timings_per_token.unwrap_or(false),
         has_progress: fields.return_progress.unwrap_or(false),
         includes_usage: fields.includes_usage(),
@@ -83,7 +90,7 @@ async fn chat(
         let completions = run.finish().await?;
         return Ok(Json(answer.whole(&run, &completions)).into_response());
     }
-    let stream = ChatStream { answer, n_choices, cached_tokens: 0 };
+    let stream = ChatStream { answer, n_choices };
     respond([run].into(), stream, fields.ping(state.options())?).await
 }
 
@@ -117,7 +124,8 @@ impl Answer {
     fn whole(&self, run: &TextRun, completions: &[Completion]) -> Value {
         let tokenizer = run.model().llm.info().model.tokenizer();
         let choice = |(index, completion): (usize, &Completion)| {
-            let logprobs = self.n_probs.map(|n| chat_logprobs(tokenizer, &completion.probs, n));
+            let logprobs =
+                self.probs.map(|fields| chat_logprobs(tokenizer, &completion.probs, fields));
             json!({
                 "index": index,
                 "message": {"role": "assistant", "content": completion.text},
@@ -130,7 +138,18 @@ impl Answer {
         let timings = Timings::of(completions);
         object["usage"] = timings.usage();
         object["timings"] = timings.to_json();
+        if let Some(native) = &self.native {
+            object["__verbose"] = native.last(tokenizer, 0, 0, completions, true);
+        }
         object
+    }
+
+    /// Chunk with the progress of the prompt, if it was asked for.
+    fn progress(&self, run: &TextRun) -> Option<Value> {
+        let mut chunk = self.has_progress.then(|| self.chunk(0, json!({}), None))?;
+        chunk["prompt_progress"] = run.progress();
+        chunk["timings"] = run.timings().to_json();
+        Some(chunk)
     }
 
     /// `chat.completion.chunk` of one choice.
@@ -149,7 +168,6 @@ impl Answer {
 struct ChatStream {
     answer: Answer,
     n_choices: usize,
-    cached_tokens: usize,
 }
 
 impl StreamedAnswer for ChatStream {
@@ -157,53 +175,47 @@ impl StreamedAnswer for ChatStream {
 
     fn take(&mut self, run: &TextRun, _: usize, step: Step, events: &mut VecDeque<Value>) {
         match step {
-            Step::Started { cached_tokens } => {
-                self.cached_tokens = cached_tokens;
+            Step::Started => {
                 for index in 0..self.n_choices {
                     let delta = json!({"role": "assistant", "content": null});
                     events.push_back(self.answer.chunk(index, delta, None));
                 }
+                events.extend(self.answer.progress(run));
             }
-            Step::Prompt { done, total, elapsed } if self.answer.has_progress => {
-                let mut chunk = self.answer.chunk(0, json!({}), None);
-                chunk["prompt_progress"] = json!({
-                    "total": total,
-                    "cache": self.cached_tokens,
-                    "processed": done,
-                    "time_ms": elapsed.as_millis() as u64,
-                });
-                events.push_back(chunk);
-            }
-            Step::Prompt { .. } => {}
+            Step::Prompt => events.extend(self.answer.progress(run)),
             Step::Text { choice, tokens, text } => {
-                if text.is_empty() && (self.answer.n_probs.is_none() || tokens.is_empty()) {
+                if text.is_empty() && (self.answer.probs.is_none() || tokens.is_empty()) {
                     return;
                 }
                 let mut chunk = self.answer.chunk(choice, json!({"content": text}), None);
-                if let Some(n) = self.answer.n_probs {
+                if let Some(fields) = self.answer.probs {
                     let probs: Vec<_> =
                         tokens.into_iter().filter_map(|token| token.probs).collect();
                     let tokenizer = run.model().llm.info().model.tokenizer();
-                    chunk["choices"][0]["logprobs"] = chat_logprobs(tokenizer, &probs, n);
+                    chunk["choices"][0]["logprobs"] = chat_logprobs(tokenizer, &probs, fields);
                 }
                 if self.answer.has_timings_per_token {
                     chunk["timings"] = run.timings().to_json();
                 }
                 events.push_back(chunk);
             }
-            Step::Ended(completions) => self.end(&completions, events),
+            Step::Ended(completions) => self.end(run, &completions, events),
         }
     }
 }
 
 impl ChatStream {
     /// Chunks after the texts: reasons of the end, counts.
-    fn end(&self, completions: &[Completion], events: &mut VecDeque<Value>) {
+    fn end(&self, run: &TextRun, completions: &[Completion], events: &mut VecDeque<Value>) {
+        let tokenizer = run.model().llm.info().model.tokenizer();
         let timings = Timings::of(completions);
         for (index, completion) in completions.iter().enumerate() {
             let mut chunk = self.answer.chunk(index, json!({}), Some(completion.finish));
             if index + 1 == completions.len() {
                 chunk["timings"] = timings.to_json();
+            }
+            if let Some(native) = &self.answer.native {
+                chunk["__verbose"] = native.last(tokenizer, 0, index, completions, false);
             }
             events.push_back(chunk);
         }

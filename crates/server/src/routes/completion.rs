@@ -16,8 +16,8 @@ use utoipa_axum::routes;
 
 use super::props::params;
 use crate::generation::{
-    GenerationFields, Parsed, Step, StreamedAnswer, TextRun, Timings, native_probabilities,
-    prompts, respond,
+    GenerationFields, Parsed, ProbFields, Step, StreamedAnswer, TextRun, Timings,
+    native_probabilities, prompts, respond,
 };
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
 use crate::otlp::RequestTrace;
@@ -122,18 +122,19 @@ async fn infill(
 }
 
 /// Common fields of the objects of an answer.
-struct Answer {
+pub(super) struct Answer {
     model: String,
     options: GenerateOptions,
     /// Texts of the prompts.
     prompts: Vec<String>,
     n_choices: usize,
-    n_probs: usize,
+    probs: ProbFields,
     id_slot: i64,
     returns_tokens: bool,
     has_progress: bool,
     has_timings_per_token: bool,
-    fields: Option<Vec<String>>,
+    /// Fields to return; all if there are none.
+    selection: Vec<String>,
 }
 
 async fn answer(
@@ -147,19 +148,8 @@ async fn answer(
     check_texts(prompts.len(), fields.n_choices()?)?;
     let n_probs = fields.n_probs()?;
     let options = fields.options(state.options(), &model, n_probs)?;
-    let tokenizer = model.llm.info().model.tokenizer();
-    let answer = Answer {
-        model: model.spec().name.clone(),
-        prompts: prompts.iter().map(|tokens| tokenizer.decode_with_special(tokens)).collect(),
-        n_choices: fields.n_choices()?,
-        n_probs,
-        id_slot: fields.id_slot.unwrap_or(-1),
-        returns_tokens: fields.return_tokens.unwrap_or(false),
-        has_progress: fields.return_progress.unwrap_or(false),
-        has_timings_per_token: fields.timings_per_token.unwrap_or(false),
-        fields: response_fields,
-        options: options.clone(),
-    };
+    let mut answer = Answer::new(&fields, &model, &prompts, &options)?;
+    answer.selection = response_fields.unwrap_or_default();
     drop(model);
     let mut runs = VecDeque::new();
     for prompt in prompts {
@@ -168,7 +158,7 @@ async fn answer(
         runs.push_back(TextRun::start(state, model, request, trace.clone()));
     }
     if fields.is_stream() {
-        let stream = NativeStream { answer, cached_tokens: 0 };
+        let stream = NativeStream { answer };
         return respond(runs, stream, fields.ping(state.options())?).await;
     }
     let mut answers = Vec::new();
@@ -186,8 +176,48 @@ async fn answer(
 }
 
 impl Answer {
+    /// Common fields of the answer to a request.
+    pub(super) fn new(
+        fields: &GenerationFields,
+        model: &LanguageGuard,
+        prompts: &[Vec<u32>],
+        options: &GenerateOptions,
+    ) -> ApiResult<Self> {
+        let tokenizer = model.llm.info().model.tokenizer();
+        Ok(Self {
+            model: model.spec().id().to_owned(),
+            prompts: prompts.iter().map(|tokens| tokenizer.decode_with_special(tokens)).collect(),
+            n_choices: fields.n_choices()?,
+            probs: fields.prob_fields(options.n_probs),
+            id_slot: fields.id_slot.unwrap_or(-1),
+            returns_tokens: fields.return_tokens.unwrap_or(false),
+            has_progress: fields.return_progress.unwrap_or(false),
+            has_timings_per_token: fields.timings_per_token.unwrap_or(false),
+            selection: Vec::new(),
+            options: options.clone(),
+        })
+    }
+
+    /// `generation_settings` of an ended text.
+    fn settings(&self, tokenizer: &Tokenizer, completion: &Completion) -> Value {
+        let Self { options, probs, .. } = self;
+        let mut sampling = options.sampling.clone();
+        if options.ignore_eos {
+            let ends = tokenizer.ends_of_generation();
+            sampling.logit_bias.extend(ends.map(|token| (token, f32::NEG_INFINITY)));
+        }
+        let mut settings = params(&sampling, options.n_predict);
+        settings["seed"] = completion.seed.into();
+        settings["stop"] = json!(options.stop);
+        settings["ignore_eos"] = options.ignore_eos.into();
+        settings["n_probs"] = probs.n.into();
+        settings["post_sampling_probs"] = probs.is_post_sampling.into();
+        settings["timings_per_token"] = self.has_timings_per_token.into();
+        settings
+    }
+
     /// The object of an ended text, with or without its content.
-    fn last(
+    pub(super) fn last(
         &self,
         tokenizer: &Tokenizer,
         prompt: usize,
@@ -205,10 +235,7 @@ impl Answer {
             prompt_tokens: completion.prompt_tokens,
             ..Timings::of(&completions[choice..=choice])
         };
-        let mut settings = params(&self.options.sampling, self.options.n_predict);
-        settings["seed"] = completion.seed.into();
-        settings["stop"] = json!(self.options.stop);
-        settings["n_probs"] = self.n_probs.into();
+        let mut settings = self.settings(tokenizer, completion);
         settings["stream"] = (!is_whole).into();
         let mut object = json!({
             "index": prompt * self.n_choices + choice,
@@ -228,20 +255,20 @@ impl Answer {
             "tokens_cached": completion.prompt_tokens + completion.tokens.len().saturating_sub(1),
             "timings": timings.to_json(),
         });
-        if is_whole && self.n_probs > 0 {
+        if is_whole && self.probs.n > 0 {
             object["completion_probabilities"] =
-                native_probabilities(tokenizer, &completion.probs, self.n_probs);
+                native_probabilities(tokenizer, &completion.probs, self.probs);
         }
         object
     }
 
     /// The fields that the client asked for.
     fn selected(&self, object: Value) -> Value {
-        let Some(fields) = self.fields.as_ref().filter(|fields| !fields.is_empty()) else {
+        if self.selection.is_empty() {
             return object;
-        };
+        }
         let mut selected = Map::new();
-        for field in fields {
+        for field in &self.selection {
             let found = field.split('/').try_fold(&object, |value, key| value.get(key));
             if let Some(value) = found {
                 selected.insert(field.clone(), value.clone());
@@ -254,7 +281,6 @@ impl Answer {
 /// Objects of a streamed answer.
 struct NativeStream {
     answer: Answer,
-    cached_tokens: usize,
 }
 
 impl NativeStream {
@@ -279,29 +305,24 @@ impl StreamedAnswer for NativeStream {
         let tokenizer = run.model().llm.info().model.tokenizer();
         let first = prompt * self.answer.n_choices;
         match step {
-            Step::Started { cached_tokens } => self.cached_tokens = cached_tokens,
-            Step::Prompt { done, total, elapsed } if self.answer.has_progress => {
+            Step::Started | Step::Prompt if self.answer.has_progress => {
                 let mut object = self.partial(run, first, "", &[]);
-                object["prompt_progress"] = json!({
-                    "total": total,
-                    "cache": self.cached_tokens,
-                    "processed": done,
-                    "time_ms": elapsed.as_millis() as u64,
-                });
+                object["prompt_progress"] = run.progress();
+                object["timings"] = run.timings().to_json();
                 events.push_back(object);
             }
-            Step::Prompt { .. } => {}
+            Step::Started | Step::Prompt => {}
             Step::Text { choice, tokens, text } => {
                 if text.is_empty() && tokens.is_empty() {
                     return;
                 }
                 let ids: Vec<u32> = tokens.iter().map(|token| token.token).collect();
                 let mut object = self.partial(run, first + choice, &text, &ids);
-                if self.answer.n_probs > 0 {
+                if self.answer.probs.n > 0 {
                     let probs: Vec<TokenProbs> =
                         tokens.into_iter().filter_map(|token| token.probs).collect();
                     object["completion_probabilities"] =
-                        native_probabilities(tokenizer, &probs, self.answer.n_probs);
+                        native_probabilities(tokenizer, &probs, self.answer.probs);
                 }
                 if self.answer.has_timings_per_token {
                     object["timings"] = run.timings().to_json();

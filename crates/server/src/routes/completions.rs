@@ -6,15 +6,17 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use stonechat::Completion;
 use stonechat::llm::TokenProbs;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::chat::{finish_reason, unix_time};
+use super::completion;
 use crate::generation::{
-    GenerationFields, Parsed, Step, StreamedAnswer, TextRun, Timings, completion_logprobs, prompts,
-    respond,
+    GenerationFields, Parsed, ProbFields, Step, StreamedAnswer, TextRun, Timings,
+    completion_logprobs, prompts, respond,
 };
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
 use crate::otlp::RequestTrace;
@@ -49,7 +51,6 @@ struct CompletionRequest {
 }
 
 /// Common fields of the objects of an answer.
-#[derive(Debug)]
 struct Answer {
     id: String,
     created: u64,
@@ -57,7 +58,9 @@ struct Answer {
     /// Texts of the prompts, if they are repeated.
     echoes: Vec<String>,
     n_choices: usize,
-    n_probs: Option<usize>,
+    probs: Option<ProbFields>,
+    /// Answer of `/completion`, for `__verbose`.
+    native: Option<completion::Answer>,
     includes_usage: bool,
 }
 
@@ -83,16 +86,24 @@ async fn completions(
     check_texts(prompts.len(), fields.n_choices()?)?;
     let n_probs = fields.completion_probs()?;
     let options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
+    if own.echo == Some(true) && n_probs.is_some() {
+        // Logits of prompts are not computed.
+        let expected = "none beside `echo`: tokens of the prompt have no log-probabilities";
+        return Err(ApiError::field("logprobs", expected, "both"));
+    }
     let echo = |tokens: &Vec<u32>| model.llm.info().model.tokenizer().decode(tokens);
     let echoes =
         if own.echo == Some(true) { prompts.iter().map(echo).collect() } else { Vec::new() };
+    let native = fields.verbose == Some(true);
+    let native = native.then(|| completion::Answer::new(&fields, &model, &prompts, &options));
     let answer = Answer {
         id: new_id("cmpl-"),
         created: unix_time(),
-        model: fields.model.clone().unwrap_or_else(|| model.spec().name.clone()),
+        model: model.name_for(fields.model.as_deref()),
         echoes,
         n_choices: fields.n_choices()?,
-        n_probs,
+        probs: n_probs.map(|n| fields.prob_fields(n)),
+        native: native.transpose()?,
         includes_usage: fields.includes_usage(),
     };
     drop(model);
@@ -128,7 +139,7 @@ impl Answer {
 
     fn logprobs(&self, run: &TextRun, probs: &[TokenProbs], offset: usize) -> Option<Value> {
         let tokenizer = run.model().llm.info().model.tokenizer();
-        self.n_probs.map(|n| completion_logprobs(tokenizer, probs, n, offset))
+        self.probs.map(|fields| completion_logprobs(tokenizer, probs, fields, offset))
     }
 
     /// Chunk of a choice of a prompt.
@@ -147,8 +158,22 @@ impl Answer {
         }]))
     }
 
+    /// Answer of `/completion`, if it was asked for.
+    fn verbose(
+        &self,
+        run: &TextRun,
+        (prompt, choice): (usize, usize),
+        completions: &[Completion],
+        is_whole: bool,
+    ) -> Option<Value> {
+        let tokenizer = run.model().llm.info().model.tokenizer();
+        let native = self.native.as_ref()?;
+        Some(native.last(tokenizer, prompt, choice, completions, is_whole))
+    }
+
     async fn whole(&self, runs: VecDeque<TextRun>) -> ApiResult<Value> {
         let (mut choices, mut timings) = (Vec::new(), Timings::default());
+        let mut verbose = None;
         for (prompt, mut run) in runs.into_iter().enumerate() {
             let echo = self.echo(prompt);
             let completions = run.finish().await?;
@@ -162,8 +187,14 @@ impl Answer {
                 }));
             }
             timings = timings.sum(Timings::of(&completions));
+            if prompt == 0 {
+                verbose = self.verbose(&run, (prompt, 0), &completions, true);
+            }
         }
         let mut object = self.object(choices.into());
+        if let Some(verbose) = verbose {
+            object["__verbose"] = verbose;
+        }
         object["usage"] = timings.usage();
         object["timings"] = timings.to_json();
         Ok(object)
@@ -189,7 +220,7 @@ impl StreamedAnswer for CompletionStream {
                     Some(length) => (text, length),
                     None => (format!("{echo}{text}"), echo.chars().count()),
                 };
-                if text.is_empty() && (self.answer.n_probs.is_none() || tokens.is_empty()) {
+                if text.is_empty() && (self.answer.probs.is_none() || tokens.is_empty()) {
                     return;
                 }
                 let before = self.lengths[choice].unwrap_or(0);
@@ -204,11 +235,16 @@ impl StreamedAnswer for CompletionStream {
                     // A text without a token repeats the prompt here.
                     let echo = if self.lengths[choice].is_none() { echo } else { "" };
                     let finish = Some(finish_reason(completion.finish));
-                    events.push_back(self.answer.chunk((prompt, choice), echo, None, finish));
+                    let mut chunk = self.answer.chunk((prompt, choice), echo, None, finish);
+                    let text = (prompt, choice);
+                    if let Some(verbose) = self.answer.verbose(run, text, &completions, false) {
+                        chunk["__verbose"] = verbose;
+                    }
+                    events.push_back(chunk);
                 }
                 self.lengths.fill(None);
             }
-            Step::Started { .. } | Step::Prompt { .. } => {}
+            Step::Started | Step::Prompt => {}
         }
     }
 

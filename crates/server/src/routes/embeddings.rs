@@ -162,7 +162,7 @@ async fn embed(state: &AppState, body: &EmbeddingsBody) -> ApiResult<Embedded> {
         vectors: vectors.collect(),
         width,
         n_tokens,
-        model: body.model.clone().unwrap_or_else(|| model.spec().name.clone()),
+        model: model.name_for(body.model.as_deref()),
     })
 }
 

@@ -5,6 +5,7 @@ use axum::routing::get;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stonechat::ModelKind;
+use stonechat::formats::Format;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -44,9 +45,7 @@ async fn retrieve(
     Path(name): Path<String>,
 ) -> ApiResult<Json<Value>> {
     let listed = state.models().list().await;
-    let is_it =
-        |model: &&ListedModel| model.spec.name == name || model.spec.aliases.contains(&name);
-    let model = listed.iter().find(is_it);
+    let model = listed.iter().find(|model| model.spec.has_name(&name));
     let model = model.ok_or_else(|| ApiError::not_found(format!("model `{name}` not found")))?;
     Ok(Json(openai(model)))
 }
@@ -60,7 +59,7 @@ fn openai(model: &ListedModel) -> Value {
         status["error"] = json!(failure);
     }
     json!({
-        "id": spec.name,
+        "id": spec.id(),
         "aliases": spec.aliases,
         "tags": spec.tags,
         "object": "model",
@@ -81,7 +80,7 @@ fn openai(model: &ListedModel) -> Value {
     })
 }
 
-/// Entry of `models`.
+/// Entry of `models`. What a server does not know of a file, such as its digest, is absent.
 fn ollama(model: &ListedModel) -> Value {
     let spec = &model.spec;
     let capabilities = match spec.kind {
@@ -89,11 +88,10 @@ fn ollama(model: &ListedModel) -> Value {
         _ => json!(["audio", "transcription"]),
     };
     json!({
-        "name": spec.name,
-        "model": spec.name,
-        "modified_at": "",
-        "size": spec.size.to_string(),
-        "digest": "",
+        "name": spec.id(),
+        "model": spec.id(),
+        "modified_at": rfc3339(spec.created),
+        "size": spec.file_bytes,
         "type": "model",
         "description": "",
         "tags": spec.tags,
@@ -101,13 +99,37 @@ fn ollama(model: &ListedModel) -> Value {
         "parameters": "",
         "details": {
             "parent_model": "",
-            "format": "gguf",
-            "family": "",
-            "families": [""],
+            "format": format_name(spec.format),
+            "family": spec.architecture,
+            "families": [spec.architecture],
             "parameter_size": spec.n_params.to_string(),
             "quantization_level": spec.weights,
         },
     })
+}
+
+/// Format of a file, under Ollama's name where it has one.
+fn format_name(format: Format) -> String {
+    match format {
+        Format::WhisperBin => "ggml".to_owned(),
+        other => other.to_string().to_lowercase(),
+    }
+}
+
+/// Date and time in UTC of seconds since 1970.
+fn rfc3339(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years begin in March, so that the day of a leap year is the last one; an era has 400 years.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next_year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = year + era * 400 + next_year;
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 /// Body of `/models/load` and `/models/unload`.
@@ -152,4 +174,24 @@ async fn unload(
 ) -> ApiResult<Json<Success>> {
     state.models().unload(&body.model).await?;
     Ok(Json(Success { success: true }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rfc3339;
+
+    #[test]
+    fn times_are_in_utc() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_704_067_199, "2023-12-31T23:59:59Z"),
+            (1_764_408_896, "2025-11-29T09:34:56Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(rfc3339(seconds), expected);
+        }
+    }
 }

@@ -55,7 +55,7 @@ fn of_model(
             "n_ctx": model.map_or(0, |model| model.llm.info().n_ctx),
         },
         "total_slots": model.map_or(options.engine.n_parallel, |model| model.llm.info().n_parallel),
-        "model_alias": spec.aliases.first().unwrap_or(&spec.name),
+        "model_alias": spec.id(),
         "model_ftype": spec.weights,
         "model_path": spec.path.display().to_string(),
         "modalities": {"vision": false, "video": false, "audio": false},
@@ -97,6 +97,9 @@ fn of_model(
 /// Options of a request under llama-server's names.
 pub(super) fn params(options: &SamplingOptions, n_predict: Option<usize>) -> Value {
     let seed = options.seed.unwrap_or(RANDOM_SEED.into());
+    // JSON has no infinity: the bias of a forbidden token is null, as in llama-server.
+    let bias = |&(token, bias): &(u32, f32)| json!({"token": token, "bias": bias});
+    let biases: Vec<Value> = options.logit_bias.iter().map(bias).collect();
     let samplers: Vec<&str> = options.order.iter().map(|kind| kind.name()).collect();
     json!({
         "seed": seed,
@@ -123,8 +126,15 @@ pub(super) fn params(options: &SamplingOptions, n_predict: Option<usize>) -> Val
         "mirostat_tau": options.mirostat_tau,
         "mirostat_eta": options.mirostat_eta,
         "n_predict": n_predict.map_or(-1, |n| n as i64),
+        "max_tokens": n_predict.map_or(-1, |n| n as i64),
         "n_keep": 0,
+        "n_discard": 0,
+        "stop": [],
+        "ignore_eos": false,
+        "logit_bias": biases,
         "n_probs": 0,
+        "post_sampling_probs": false,
+        "timings_per_token": false,
         "min_keep": options.min_keep,
         "samplers": samplers,
         "stream": false,

@@ -16,7 +16,7 @@ use crate::support::{App, language, speech, test_data};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts a server on loopback; returns its address.
-async fn start(mut options: ServerOptions) -> String {
+pub(crate) async fn start(mut options: ServerOptions) -> String {
     options.port = 0;
     options.engine.device = stonechat::Device::Cpu;
     options.engine.n_threads = 1;
@@ -29,7 +29,7 @@ async fn start(mut options: ServerOptions) -> String {
 }
 
 /// Sends a text; returns all that comes back until the end of the connection.
-async fn talk(address: &str, text: &str) -> String {
+pub(crate) async fn talk(address: &str, text: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
@@ -194,57 +194,6 @@ async fn clients_that_do_not_read_are_cut_off() {
     let answer = talk(&address, &request("GET /health", "Host: localhost\r\n")).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     timeout(PATIENCE, sending).await.unwrap().unwrap();
-}
-
-/// A FLAC file of silence: 16 kHz, mono, frames of 65,535 samples in a dozen bytes each.
-fn silent_flac(n_frames: u32) -> Vec<u8> {
-    const BLOCK: u64 = 65_535;
-    let crc = |bytes: &[u8], polynomial: u32, n_bits: u32| {
-        bytes.iter().fold(0_u32, |crc, byte| {
-            (0..8).fold(crc ^ (u32::from(*byte) << (n_bits - 8)), |crc, _| {
-                let carry = if crc >> (n_bits - 1) & 1 == 1 { polynomial } else { 0 };
-                (crc << 1 ^ carry) & ((1 << n_bits) - 1)
-            })
-        })
-    };
-    let mut file = b"fLaC\x80\x00\x00\x22\xff\xff\xff\xff\0\0\0\0\0\0".to_vec();
-    // Rate (20 bits), channels less one (3), bits of a sample less one (5), samples (36).
-    let n_samples = BLOCK * u64::from(n_frames);
-    file.extend_from_slice(&(16_000_u64 << 44 | 15 << 36 | n_samples).to_be_bytes());
-    file.extend_from_slice(&[0; 16]);
-    for i in 0..n_frames {
-        let mut frame = vec![0xff, 0xf8, 0x70, 0x08];
-        // Its number as in UTF-8.
-        let number = char::from_u32(i).unwrap().to_string();
-        frame.extend_from_slice(number.as_bytes());
-        frame.extend_from_slice(&[0xff, 0xfe]);
-        frame.push(crc(&frame, 0x07, 8) as u8);
-        frame.extend_from_slice(&[0, 0, 0]);
-        let check = crc(&frame, 0x8005, 16) as u16;
-        frame.extend_from_slice(&check.to_be_bytes());
-        file.extend(frame);
-    }
-    file
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_files_of_much_silence_are_refused() {
-    let send = async |n_frames, max_audio_seconds, max_audio_memory| {
-        let limits = ServerOptions { max_audio_seconds, max_audio_memory, ..Default::default() };
-        let app = App::new(ServerOptions { models: vec![speech("s")], ..limits }).await;
-        let head = b"--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n".to_vec();
-        let body = [head, silent_flac(n_frames), b"\r\n--b--\r\n".to_vec()].concat();
-        let request = Request::post("/v1/audio/transcriptions");
-        let request = request.header("content-type", "multipart/form-data; boundary=b");
-        app.send(request.body(Body::from(body)).unwrap()).await
-    };
-    // 4 s are decoded; four hours from 50 kB are more than the seconds, or than the memory.
-    let answer = send(1, 60, 16 << 20).await;
-    assert_eq!(answer.status, 200, "{answer:?}");
-    let answer = send(3600, 60, 1 << 30).await;
-    assert!([400, 413].contains(&answer.status), "{answer:?}");
-    let answer = send(3600, 1 << 20, 16 << 20).await;
-    assert!([413, 503].contains(&answer.status), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -53,7 +53,7 @@ fn fox() -> Vec<u8> {
 }
 
 /// Noise as a 16-bit WAV file.
-fn noise(seconds: usize) -> Vec<u8> {
+pub(crate) fn noise(seconds: usize) -> Vec<u8> {
     let samples = stonechat_testkit::Lcg::new(5).normals(seconds * 16_000, 0.1);
     let n_bytes = samples.len() as u32 * 2;
     let mut wav = Vec::new();
@@ -100,7 +100,7 @@ pub(crate) fn fox_upload() -> Request<Body> {
     request(TRANSCRIPTIONS, form(&SHORT, &fox()))
 }
 
-async fn transcribe(app: &App, fields: &[(&str, &str)], file: &[u8]) -> Answer {
+pub(crate) async fn transcribe(app: &App, fields: &[(&str, &str)], file: &[u8]) -> Answer {
     let fields = [&SHORT[..], fields].concat();
     app.send(request(TRANSCRIPTIONS, form(&fields, file))).await
 }
@@ -338,7 +338,7 @@ async fn wrong_uploads_are_errors_of_the_request() {
     long[32] = 1;
     let answer = transcribe(&app, &[], &long).await;
     let expected = "`file`: expected at most 5 seconds of audio, got more";
-    assert_eq!((answer.status, answer.message().as_str()), (400, expected));
+    assert_eq!((answer.status, answer.message().as_str()), (413, expected));
     let answer = transcribe(&app, &[], &noise(7)).await;
     let expected = "the body is too large: expected at most 200000 bytes";
     assert_eq!((answer.status, answer.message().as_str()), (413, expected));
@@ -375,6 +375,7 @@ async fn an_upload_is_read_as_it_arrives() {
     };
     let answer = app.send(request(TRANSCRIPTIONS, Body::from_stream(Parts(parts))));
     let (answer, ()) = tokio::join!(answer, upload);
+    assert_eq!(answer.status, 413);
     assert_eq!(answer.message(), "`file`: expected at most 2 seconds of audio, got more");
     // A client that goes away in the middle.
     let (sender, parts) = mpsc::channel(10);

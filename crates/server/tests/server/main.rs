@@ -2,12 +2,17 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod abuse;
+mod abuse_bodies;
+mod abuse_models;
 mod abuse_transport;
 mod audio;
+mod control_tokens;
 mod deadlines;
 mod drafts;
 mod llama_server;
 mod models;
+mod native_fields;
+mod numbers;
 mod operation;
 mod otlp;
 mod routes;

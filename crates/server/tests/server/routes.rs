@@ -41,7 +41,7 @@ async fn the_list_of_models_has_both_shapes() {
     assert_eq!(answer, app.get("/models").await.json());
     assert_eq!(answer["object"], "list");
     let first = &answer["data"][0];
-    assert_eq!((&first["id"], &first["object"]), (&json!("chat-model"), &json!("model")));
+    assert_eq!((&first["id"], &first["object"]), (&json!("gpt-4"), &json!("model")));
     assert_eq!((&first["aliases"], &first["tags"]), (&json!(["gpt-4"]), &json!(["tiny"])));
     assert_eq!(first["status"]["value"], "loaded");
     assert!(first["created"].as_u64().unwrap() > 1_600_000_000);
@@ -54,7 +54,20 @@ async fn the_list_of_models_has_both_shapes() {
     assert_eq!(answer["data"][1]["task"], "automatic-speech-recognition");
     assert_eq!(answer["models"][0]["capabilities"], json!(["completion"]));
     assert_eq!(answer["models"][1]["name"], "ears");
-    assert_eq!(app.get("/v1/models/gpt-4").await.json()["id"], "chat-model");
+    for (i, family) in ["llama", "whisper"].into_iter().enumerate() {
+        let model = &answer["models"][i];
+        let details = &model["details"];
+        assert_eq!((&details["format"], &details["family"]), (&"gguf".into(), &family.into()));
+        assert_eq!(details["families"], json!([family]));
+        assert!(model.get("digest").is_none(), "{model}");
+        let modified = model["modified_at"].as_str().unwrap();
+        assert!(modified.starts_with("20") && modified.ends_with('Z'), "{modified}");
+    }
+    let file = std::fs::metadata(language("").path).unwrap();
+    assert_eq!(answer["models"][0]["size"], file.len());
+    for name in ["gpt-4", "chat-model"] {
+        assert_eq!(app.get(&format!("/v1/models/{name}")).await.json()["id"], "gpt-4");
+    }
     let answer = app.get("/v1/models/gpt-5").await;
     assert_eq!((answer.status, answer.kind()), (404, "not_found_error".to_owned()));
 }

@@ -140,16 +140,21 @@ async fn probabilities_have_the_shapes_of_their_routes() {
         .collect();
     assert_eq!(&all, content);
 
-    let body =
-        with(json!({"prompt": "ab", "max_tokens": 3, "logprobs": 2, "echo": true}), greedy());
+    let body = with(json!({"prompt": "ab", "max_tokens": 3, "logprobs": 2}), greedy());
     let answer = app.post("/v1/completions", &body).await.json();
     let choice = &answer["choices"][0];
-    assert!(choice["text"].as_str().unwrap().starts_with("ab"), "{choice}");
     let logprobs = &choice["logprobs"];
     for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset", "content"] {
         assert_eq!(logprobs[list].as_array().unwrap().len(), 3, "{list}");
     }
-    assert_eq!(logprobs["text_offset"][0], 2);
+    assert_eq!(logprobs["text_offset"][0], 0);
+    let answer = app.post("/v1/completions", &with(body.clone(), json!({"echo": true}))).await;
+    let expected = "`logprobs`: expected none beside `echo`";
+    assert_eq!(answer.status, 400, "{answer:?}");
+    assert!(answer.message().starts_with(expected), "{answer:?}");
+    let echo = with(body, json!({"echo": true, "logprobs": null}));
+    let answer = app.post("/v1/completions", &echo).await.json();
+    assert_eq!(answer["choices"][0]["text"], format!("ab{}", choice["text"].as_str().unwrap()));
 
     let body = with(json!({"prompt": "ab", "n_predict": 3, "n_probs": 2}), greedy());
     let answer = app.post("/completion", &body).await.json();

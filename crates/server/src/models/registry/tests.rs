@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
+use super::super::memory::Memory;
 use super::super::table::{ModelId, ModelStatus};
 use super::{Lease, Loader, OpenError, Registry};
 
@@ -81,8 +82,8 @@ impl Fixture {
             permits: Arc::clone(&permits),
             stopped: Arc::clone(&stopped),
         };
-        let registry = Registry::new(fake, budget, 100, Handle::current());
-        names.iter().for_each(|name| _ = registry.add(*name, 10));
+        let registry = Registry::new(fake, Memory::host(budget), 100, Handle::current());
+        names.iter().for_each(|name| _ = registry.add(*name, Memory::host(10)));
         Self { registry, counts, permits, stopped }
     }
 
@@ -150,7 +151,7 @@ async fn a_failure_reaches_all_who_wait() {
         assert_eq!(fixture.registry.status(ModelId(id)), ModelStatus::Failed);
         assert!(fixture.registry.failure(ModelId(id)).unwrap().contains(expected));
     }
-    assert_eq!(fixture.registry.memory(), (0, 100));
+    assert_eq!(fixture.registry.memory(), (Memory::default(), Memory::host(100)));
 }
 
 #[tokio::test]
@@ -239,10 +240,10 @@ async fn a_removed_model_is_closed_once_it_has_no_users() {
     let lease = fixture.open(0).await;
     fixture.registry.remove(ModelId(0));
     let listed: Vec<_> = fixture.registry.specs().into_iter().map(|(id, _)| id).collect();
-    assert_eq!((listed, fixture.registry.memory().0), (vec![ModelId(1)], 10));
+    assert_eq!((listed, fixture.registry.memory().0.host), (vec![ModelId(1)], 10));
     drop(lease);
     let freed = async {
-        while fixture.registry.memory().0 > 0 {
+        while fixture.registry.memory().0.host > 0 {
             sleep(Duration::from_millis(1)).await;
         }
     };

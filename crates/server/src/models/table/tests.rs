@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::super::memory::Memory;
 use super::{Action, ModelId, ModelStatus, Refusal, Requested, Table, Waiter};
 
 /// A request that ends in `gone` has no client any more.
@@ -21,9 +22,9 @@ struct Fixture {
 
 impl Fixture {
     fn new(budget: u64, sizes: &[u64]) -> Self {
-        let (mut table, start) = (Table::new(budget, 4), Instant::now());
+        let (mut table, start) = (Table::new(Memory::host(budget), 4), Instant::now());
         for &bytes in sizes {
-            table.add(bytes, start);
+            table.add(Memory::host(bytes), start);
         }
         Self { table, start, seconds: 0 }
     }
@@ -79,6 +80,32 @@ fn text(action: &Action<usize>) -> String {
 }
 
 #[test]
+fn models_of_a_gpu_make_room_for_each_other() {
+    let mut f = Fixture::new(100, &[]);
+    f.table.set_gpu_budget(50);
+    let sizes = [(60, 0), (5, 40), (5, 30), (5, 20), (35, 0)];
+    for (host, gpu) in sizes {
+        f.table.add(Memory { host, gpu }, f.start);
+    }
+    // Two thirds of the host and most of the GPU are in use.
+    (0..2).for_each(|id| f.open(id));
+    assert_eq!(f.table.used(), Memory { host: 65, gpu: 40 });
+    // The host's model is older, and stays.
+    assert_eq!(f.request(2, "a"), "waits");
+    assert_eq!(f.work(), ["close 1"]);
+    f.table.closed(ModelId(1));
+    assert_eq!(f.work(), ["load 2"]);
+    assert_eq!(f.loaded(2), ["a"]);
+    // Beside one in use.
+    f.open(3);
+    assert_eq!(f.table.used(), Memory { host: 70, gpu: 50 });
+    assert_eq!((f.status(0), f.status(1)), ("loaded", "unloaded"));
+    // What lacks on the host is given back by any model that has some, the oldest first.
+    assert_eq!(f.request(4, "b"), "waits");
+    assert_eq!(f.work(), ["close 0"]);
+}
+
+#[test]
 fn requests_for_one_model_share_a_load() {
     let mut f = Fixture::new(100, &[10]);
     assert_eq!(f.status(0), "unloaded");
@@ -102,7 +129,7 @@ fn a_failure_is_reported_to_all_and_tried_again() {
     let waiters = f.table.loaded(ModelId(0), Err("damaged".to_owned()), now);
     assert_eq!(waiters, ["a", "b"]);
     assert_eq!((f.status(0), f.table.failure(ModelId(0))), ("failed", Some("damaged")));
-    assert_eq!((f.table.used_bytes(), f.table.n_users(ModelId(0))), (0, 0));
+    assert_eq!((f.table.used().host, f.table.n_users(ModelId(0))), (0, 0));
     f.open(0);
     assert_eq!((f.status(0), f.table.failure(ModelId(0))), ("loaded", None));
 }
@@ -114,17 +141,17 @@ fn the_least_recently_used_are_closed_until_the_new_one_fits() {
     // Model 0 is used again, so that 1 and 2 are older.
     assert_eq!(f.request(0, "a"), "open");
     f.release(0);
-    assert_eq!(f.table.used_bytes(), 90);
+    assert_eq!(f.table.used().host, 90);
     assert_eq!(f.request(3, "b"), "waits");
     // 60 bytes fit once 1 (30 bytes) and 2 (20 bytes) are closed.
     assert_eq!(f.work(), ["close 1", "close 2"]);
-    assert_eq!(f.table.used_bytes(), 90);
+    assert_eq!(f.table.used().host, 90);
     f.table.closed(ModelId(1));
     assert!(f.work().is_empty());
     f.table.closed(ModelId(2));
     assert_eq!(f.work(), ["load 3"]);
     assert_eq!(f.loaded(3), ["b"]);
-    assert_eq!((f.table.used_bytes(), f.status(0), f.status(1)), (100, "loaded", "unloaded"));
+    assert_eq!((f.table.used().host, f.status(0), f.status(1)), (100, "loaded", "unloaded"));
 }
 
 #[test]
@@ -243,7 +270,7 @@ fn a_model_is_unloaded_by_request_unless_it_is_busy() {
     f.release(0);
     assert_eq!(text(&f.table.unload(ModelId(0)).unwrap()), "close 0");
     f.table.closed(ModelId(0));
-    assert_eq!((f.status(0), f.table.used_bytes()), ("unloaded", 0));
+    assert_eq!((f.status(0), f.table.used().host), ("unloaded", 0));
 }
 
 #[test]

@@ -28,6 +28,9 @@ impl Form {
     pub(super) async fn read(state: &AppState, request: Request) -> ApiResult<Self> {
         let (max_bytes, max_seconds) =
             (state.options().max_audio_size, state.options().max_audio_seconds);
+        // A file that can never fit is refused whatever others use.
+        let budget = usize::try_from(state.audio_memory().n_bytes()).unwrap_or(usize::MAX);
+        let max_bytes = max_bytes.min(budget);
         let headers = request.headers();
         if content_length(headers).is_some_and(|n| n > max_bytes as u64 + MAX_OTHER_BYTES) {
             return Err(ApiError::too_large(max_bytes));

@@ -3,8 +3,9 @@
 //! The bytes are collected first: a client that stalls holds no thread. Both are charged to one budget of all uploads.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use axum::http::StatusCode;
 use stonechat::audio::{Audio, Decoder, Error, SAMPLE_RATE};
 use tokio::task::spawn_blocking;
 
@@ -54,11 +55,16 @@ impl Upload {
         let gone = Gone::default();
         let is_gone = Arc::clone(&gone.0);
         let (raised, checked) = (charge.clone(), charge.clone());
+        // Bytes of the file and of the samples, of all of them where the container tells their length.
+        let (file_bytes, needed) = (file_charge.n_bytes(), Arc::<AtomicU64>::default());
+        let noted = Arc::clone(&needed);
         let decode = move || -> Result<Audio, Error> {
             let (_turn, _file_charge) = (turn, file_charge);
             Decoder::new()
                 .max_seconds(max_seconds)
                 .on_progress(move |progress| {
+                    let seconds = progress.total_s.unwrap_or_default().max(progress.decoded_s);
+                    noted.store((seconds * SECOND_BYTES) as u64, Ordering::Release);
                     raised.raise((progress.decoded_s * SECOND_BYTES) as u64);
                 })
                 .cancelled_by(move || checked.is_full() || is_gone.load(Ordering::Acquire))
@@ -69,10 +75,16 @@ impl Upload {
             ApiError::server("internal error: see the log of the server")
         })?;
         if charge.is_full() {
-            return Err(charge.error(0));
+            let needed = needed.load(Ordering::Acquire);
+            return Err(charge.error(file_bytes.saturating_add(needed)));
         }
         let audio = decoded.map_err(|error| {
-            ApiError::bad_request(format!("`file`: {error}")).with_field("param", "file".into())
+            let status = match error {
+                Error::TooLong { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+                _ => StatusCode::BAD_REQUEST,
+            };
+            let error = ApiError::of_status(status, format!("`file`: {error}"));
+            error.with_field("param", "file".into())
         })?;
         let samples = audio.samples;
         charge.try_raise(size_of_val(&samples[..]) as u64)?;

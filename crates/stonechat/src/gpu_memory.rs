@@ -1,0 +1,92 @@
+//! Memory of GPUs for models.
+
+use crate::{ChosenDevice, Device, Error, GpuLayers};
+
+impl Device {
+    /// Device of a language model with so many layers on a GPU.
+    ///
+    /// # Errors
+    /// If layers on a GPU are asked for beside [`Device::Cpu`].
+    pub fn with_layers(self, layers: Option<GpuLayers>) -> Result<Self, Error> {
+        match (self, layers) {
+            (device, None) => Ok(device),
+            (_, Some(GpuLayers::Last(0))) => Ok(Self::Cpu),
+            (Self::Auto, Some(_)) => Ok(Self::any_gpu()),
+            (Self::Cpu, Some(_)) => {
+                let (expected, got) = ("a GPU".to_owned(), "cpu".to_owned());
+                Err(stonechat_llm::Error::Option { option: "gpu_layers", expected, got }.into())
+            }
+            (device, Some(_)) => Ok(device),
+        }
+    }
+}
+
+impl ChosenDevice {
+    /// Whether it is a GPU.
+    #[must_use]
+    pub fn is_gpu(&self) -> bool {
+        !matches!(self, Self::Cpu(_))
+    }
+
+    /// Bytes of the GPU for models: those that no program uses, less a reserve. wgpu does not tell how many are in use: all of
+    /// them, less the reserve. `None` for the CPU, and for a GPU of an unknown size.
+    #[must_use]
+    pub fn memory_for_models(&self) -> Option<u64> {
+        let bytes: u64 = match self {
+            Self::Cpu(_) => return None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda { device, .. } => cuda::free_bytes([device])?,
+            #[cfg(feature = "cuda")]
+            Self::CudaGroup { devices, .. } => cuda::free_bytes(devices)?,
+            #[cfg(feature = "wgpu")]
+            Self::Gpu(adapter) => adapter.total_memory_bytes?,
+        };
+        Some(bytes.saturating_sub(crate::device::RESERVED_BYTES))
+    }
+}
+
+/// NVIDIA GPUs.
+#[cfg(feature = "cuda")]
+mod cuda {
+    use std::collections::BTreeMap;
+
+    use stonechat_compute::cuda::{CudaDevice, Gpu};
+
+    /// Free bytes of as many GPUs as there are, each with those of the one with the least; total ones of a GPU that cannot be
+    /// opened.
+    pub(super) fn free_bytes<'a>(devices: impl IntoIterator<Item = &'a CudaDevice>) -> Option<u64> {
+        let free = |device: &CudaDevice| Gpu::open(device)?.free_memory_bytes();
+        let bytes = devices
+            .into_iter()
+            .map(|device| (device.index, free(device).unwrap_or(device.total_memory_bytes)));
+        let bytes: BTreeMap<usize, u64> = bytes.collect();
+        Some(bytes.values().min()? * bytes.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Device, DeviceNeeds, GpuLayers};
+
+    #[test]
+    fn layers_choose_the_device() {
+        for device in [Device::Auto, Device::Cpu, Device::Cuda(Some(1)), Device::Wgpu(None)] {
+            assert_eq!(device.with_layers(None).unwrap(), device);
+            assert_eq!(device.with_layers(Some(GpuLayers::Last(0))).unwrap(), Device::Cpu);
+        }
+        assert_eq!(
+            Device::Wgpu(None).with_layers(Some(GpuLayers::All)).unwrap(),
+            Device::Wgpu(None)
+        );
+        assert_ne!(Device::Auto.with_layers(Some(GpuLayers::Auto)).unwrap(), Device::Auto);
+        assert!(Device::Cpu.with_layers(Some(GpuLayers::All)).is_err());
+    }
+
+    #[test]
+    fn the_cpu_has_no_gpu_memory() {
+        let needs = DeviceNeeds { weight_bytes: 1 << 40, can_split: false };
+        let chosen = Device::Cpu.placement(needs).unwrap();
+        assert!(!chosen.is_gpu());
+        assert_eq!(chosen.memory_for_models(), None);
+    }
+}
