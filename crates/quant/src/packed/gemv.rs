@@ -41,11 +41,16 @@ impl PanelTask<'_> {
         let n_rows = self.x.rows();
         let mut row = 0;
         while row < n_rows {
-            row += match n_rows - row {
-                8.. if S::GEMV_ROWS == 8 => self.gemv_rows::<S, F, 8, Q>(s, row),
-                4.. => self.gemv_rows::<S, F, 4, Q>(s, row),
-                2.. => self.gemv_rows::<S, F, 2, Q>(s, row),
-                _ => self.gemv_rows::<S, F, 1, Q>(s, row),
+            let n = n_rows - row;
+            // Constants in conditions of their own: kernels that no tier runs are not compiled.
+            row += if const { S::GEMV_ROWS >= 8 } && n >= 8 {
+                self.gemv_rows::<S, F, 8, Q>(s, row)
+            } else if n >= 4 {
+                self.gemv_rows::<S, F, 4, Q>(s, row)
+            } else if const { S::LANES > 1 } && n >= 2 {
+                self.gemv_rows::<S, F, 2, Q>(s, row)
+            } else {
+                self.gemv_rows::<S, F, 1, Q>(s, row)
             };
         }
     }
@@ -56,8 +61,10 @@ impl PanelTask<'_> {
         s: S,
         row: usize,
     ) -> usize {
-        // Later rows find the weights in the caches.
-        if row == 0 && (M >= MIN_ROWS_TO_PREFETCH || !reads_ahead()) {
+        // Later rows find the weights in the caches; with many rows a prefetch too much costs nothing.
+        if const { M >= MIN_ROWS_TO_PREFETCH } {
+            s.vectorize(Gemv::<S, F, M, Q, true> { task: self, s, row, format: PhantomData });
+        } else if const { S::LANES > 1 } && row == 0 && !reads_ahead() {
             s.vectorize(Gemv::<S, F, M, Q, true> { task: self, s, row, format: PhantomData });
         } else {
             s.vectorize(Gemv::<S, F, M, Q, false> { task: self, s, row, format: PhantomData });

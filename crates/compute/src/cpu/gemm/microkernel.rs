@@ -93,22 +93,23 @@ pub(crate) unsafe fn run_tiles<S: Simd, M: MulAdd<S>, const NV: usize, const PRE
     mut o: Operands<S, M>,
 ) {
     let mut left = rows;
+    // Constants in conditions of their own: tiles that no tier needs are not compiled.
     while left > 0 {
         // SAFETY: every arm computes at most `left` rows, which are among those of the contract.
         let done = unsafe {
             if const { NV <= 2 && S::N_REGISTERS >= 32 } && left >= 12 {
                 tile::<S, M, 12, NV, PREFETCH>(s, o);
                 12
-            } else if left >= 6 {
+            } else if const { S::LANES > 1 } && left >= 6 {
                 tile::<S, M, 6, NV, PREFETCH>(s, o);
                 6
-            } else if left >= 5 {
+            } else if const { S::LANES > 1 } && left >= 5 {
                 tile::<S, M, 5, NV, PREFETCH>(s, o);
                 5
             } else if left >= 4 {
                 tile::<S, M, 4, NV, PREFETCH>(s, o);
                 4
-            } else if left >= 3 {
+            } else if const { S::LANES > 1 } && left >= 3 {
                 tile::<S, M, 3, NV, PREFETCH>(s, o);
                 3
             } else {
