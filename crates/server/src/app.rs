@@ -13,14 +13,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
-use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder};
-use utoipa_axum::router::OpenApiRouter;
 
-use crate::{ApiError, AppState, Json, auth, incoming, routes, trace};
+use crate::document::DOCUMENT;
+use crate::{ApiError, AppState, auth, incoming, routes, trace};
 
 /// All routes of a server, with their layers.
 pub fn router(state: AppState) -> Router {
-    let (router, document) = OpenApiRouter::with_openapi(empty_document())
+    let router = Router::new()
         .merge(routes::health::router())
         .merge(routes::models::router())
         .merge(routes::props::router())
@@ -34,11 +33,9 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::embeddings::router())
         .merge(routes::slots::router())
         .merge(routes::audio::router())
-        .split_for_parts();
-    let document = move || async move { Json(document) };
+        .route("/openapi.json", get(document));
     let cors = cors(&state.options().cors_origins);
     let router = router
-        .route("/openapi.json", get(document))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         // Extractors have limits of their own, which the options set.
@@ -53,16 +50,8 @@ pub fn router(state: AppState) -> Router {
     Router::new().fallback_service(router).layer(from_fn(name_allowed))
 }
 
-/// Document without routes.
-fn empty_document() -> OpenApi {
-    let info = InfoBuilder::new()
-        .title("stonechat")
-        .description(Some(
-            "Language models and Whisper with the routes of OpenAI and llama-server.",
-        ))
-        .version(env!("CARGO_PKG_VERSION"))
-        .build();
-    OpenApiBuilder::new().info(info).build()
+async fn document() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "application/json")], DOCUMENT)
 }
 
 async fn not_found(method: Method, uri: Uri) -> ApiError {

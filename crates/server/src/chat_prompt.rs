@@ -6,7 +6,6 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use stonechat::text::Conversation;
-use utoipa::ToSchema;
 
 use crate::{ApiError, ApiResult, LanguageModel};
 
@@ -18,22 +17,23 @@ const BILLING_LINE: &str = "x-anthropic-billing-header";
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
 /// Fields of a chat request that make its prompt. A body with more fields has these in it (`#[serde(flatten)]`).
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub struct ChatBody {
     /// Messages of OpenAI's chat API.
-    #[schema(value_type = Vec<Object>)]
+    #[cfg_attr(test, schema(value_type = Vec<Object>))]
     pub messages: Vec<Value>,
     /// Definitions of tools.
     #[serde(default)]
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
     pub tools: Option<Vec<Value>>,
     /// Documents, for templates of retrieval.
     #[serde(default)]
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
     pub documents: Option<Vec<Value>>,
     /// Further variables of the template, such as `enable_thinking`.
     #[serde(default)]
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<Object>))]
     pub chat_template_kwargs: Option<Map<String, Value>>,
     /// Effort of reasoning, a variable of templates that know it.
     #[serde(default)]

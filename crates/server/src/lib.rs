@@ -6,6 +6,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `app`, `routes` | the router; one file for each group of routes |
+//! | `document` | the OpenAPI document of the routes |
 //! | `error`, `json`, `sse`, `deadline` | errors as clients know them; JSON bodies with limits; events; time limits |
 //! | `models` | open models: loading, sharing, eviction by memory |
 //! | `generation` | what routes of generated text share: fields, the running request, streams |
@@ -35,6 +36,7 @@ mod auth;
 mod chat_prompt;
 mod credentials;
 mod deadline;
+mod document;
 mod error;
 mod generation;
 mod ids;
@@ -44,8 +46,11 @@ mod limits;
 mod listen;
 mod metrics;
 mod models;
+#[cfg(not(feature = "disk-cache"))]
+mod no_page_file;
 mod options;
 mod otlp;
+#[cfg(feature = "disk-cache")]
 mod page_file;
 mod routes;
 mod server;
@@ -66,8 +71,11 @@ pub use models::{
     LanguageGuard, LanguageModel, ListedModel, LoadError, ModelSpec, ModelStatus, ServerModels,
     SpeechGuard, SpeechModel, machine_memory,
 };
+#[cfg(not(feature = "disk-cache"))]
+pub use no_page_file::{PageFile, PageFileError};
 pub use options::{EngineOptions, ModelOption, ServerOptions, StepObserver, TlsFiles};
 pub use otlp::{Traces, TracesError};
+#[cfg(feature = "disk-cache")]
 pub use page_file::{PageFile, PageFileError};
 pub use server::{Server, ServerError, stop_signal};
 pub use state::AppState;

@@ -34,7 +34,6 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use utoipa::IntoParams;
 
 use crate::{ApiError, AppState};
 
@@ -52,7 +51,8 @@ impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for Query<T> {
 }
 
 /// The parameter `model` of a `GET`.
-#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::IntoParams))]
 pub(crate) struct ModelQuery {
     /// Name of the model; not needed if there is only one.
     pub(crate) model: Option<String>,

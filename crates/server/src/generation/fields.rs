@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use stonechat::LlmRequest;
 use stonechat::llm::{GenerateOptions, ModelInfo, OnFull};
 use stonechat::nn::sample::{GrammarSource, SamplerKind, SamplingOptions};
-use utoipa::ToSchema;
 
 use super::{ProbFields, logit_bias};
 use crate::chat_prompt::blocking;
@@ -17,7 +16,8 @@ use crate::limits::{self, MAX_PROBS};
 use crate::{ApiError, ApiResult, LanguageGuard, ServerOptions};
 
 /// Fields of generation. Those that are absent or null have the defaults of the server.
-#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(crate) struct GenerationFields {
     /// Name of the model.
     pub(crate) model: Option<String>,
@@ -38,7 +38,7 @@ pub(crate) struct GenerationFields {
     /// A stop string, or several.
     pub(crate) stop: Option<Stop>,
     /// Seed; -1: a random one.
-    #[schema(value_type = Option<i64>)]
+    #[cfg_attr(test, schema(value_type = Option<i64>))]
     pub(crate) seed: Option<i128>,
     /// Temperature; 0 is greedy.
     pub(crate) temperature: Option<f32>,
@@ -94,14 +94,14 @@ pub(crate) struct GenerationFields {
     /// Names of the samplers in order, or their letters.
     pub(crate) samplers: Option<Samplers>,
     /// Bias of tokens: pairs, or an object by id or text; `false` forbids a token.
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<Object>))]
     pub(crate) logit_bias: Option<Value>,
     /// Whether end tokens are never sampled.
     pub(crate) ignore_eos: Option<bool>,
     /// Grammar in GBNF.
     pub(crate) grammar: Option<String>,
     /// JSON schema of the text.
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<Object>))]
     pub(crate) json_schema: Option<Value>,
     /// Format of the text: `text`, `json_object` or `json_schema`.
     pub(crate) response_format: Option<ResponseFormat>,
@@ -110,7 +110,7 @@ pub(crate) struct GenerationFields {
     /// Whether these are the probabilities after all samplers, as `prob` and `top_probs`.
     pub(crate) post_sampling_probs: Option<bool>,
     /// OpenAI: whether log-probabilities are reported (chat), or how many (completions).
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<Object>))]
     pub(crate) logprobs: Option<Value>,
     /// OpenAI's chat: number of probable tokens.
     pub(crate) top_logprobs: Option<i64>,
@@ -142,12 +142,13 @@ pub(crate) struct GenerationFields {
     /// Seconds between comments in a stream without data; -1: none.
     pub(crate) sse_ping_interval: Option<i64>,
     /// Adapters: none can be loaded.
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
     pub(crate) lora: Option<Vec<Value>>,
 }
 
 /// Options of a stream.
-#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(crate) struct StreamOptions {
     /// Whether a last event has the counts of tokens.
     #[serde(default)]
@@ -155,7 +156,8 @@ pub(crate) struct StreamOptions {
 }
 
 /// Stop strings.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 pub(crate) enum Stop {
     /// One.
@@ -165,7 +167,8 @@ pub(crate) enum Stop {
 }
 
 /// Samplers in order.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(untagged, expecting = "expected a list of names or a string of letters")]
 pub(crate) enum Samplers {
     /// Letters, as llama.cpp's `--sampling-seq`.
@@ -175,16 +178,17 @@ pub(crate) enum Samplers {
 }
 
 /// Format of the text.
-#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(crate) struct ResponseFormat {
     /// `text`, `json_object` or `json_schema`.
     #[serde(rename = "type")]
     pub(crate) kind: String,
     /// llama-server: the schema of `json_object`.
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<Object>))]
     pub(crate) schema: Option<Value>,
     /// The schema of `json_schema`, as `{"schema": …}`.
-    #[schema(value_type = Option<Object>)]
+    #[cfg_attr(test, schema(value_type = Option<Object>))]
     pub(crate) json_schema: Option<Value>,
 }
 

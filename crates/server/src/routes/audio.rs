@@ -19,59 +19,57 @@ mod upload;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::post;
 use serde::Serialize;
 use stonechat::whisper::Task;
 use stonechat::{Recording, Transcript, Transcription};
-use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::audio_memory::Charge;
 use crate::deadline::within;
 use crate::otlp::{RequestTrace, SpeechTimes};
 use crate::{ApiError, ApiResult, AppState, AudioReport, FinishReason, Metrics, SpeechGuard};
-use fields::Fields;
 use form::Form;
 use upload::Samples;
 
 /// Time for which a stream waits for its first segment before its status is sent: an error until then has one of its own.
 const MAX_STATUS_DELAY: Duration = Duration::from_secs(5);
 
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(transcriptions))
-        .routes(routes!(translations))
+pub(crate) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/v1/audio/transcriptions", post(transcriptions))
+        .route("/v1/audio/translations", post(translations))
         .route("/audio/transcriptions", post(transcriptions))
         .route("/audio/translations", post(translations))
 }
 
 /// Answer in the format `json`.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct TranscriptionAnswer {
     /// Text.
     text: String,
     /// Log-probability of each token, with `include[]=logprobs`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Vec<Object>>)]
+    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
     logprobs: Option<Vec<serde_json::Value>>,
     /// `{"type": "duration", "seconds": 9}`.
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     usage: serde_json::Value,
 }
 
 /// Text of a recording in its language
-#[utoipa::path(post, path = "/v1/audio/transcriptions", tag = "audio",
-    request_body(content = Fields, content_type = "multipart/form-data"),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/audio/transcriptions", tag = "audio",
+    request_body(content = fields::Fields, content_type = "multipart/form-data"),
     responses(
         (status = 200, description = "JSON, text, subtitles or events", body = TranscriptionAnswer),
         (status = 400, description = "A field is invalid, or the file is no audio"),
         (status = 413, description = "The file has too many bytes, or is too long"),
     ),
-)]
-async fn transcriptions(
+))]
+pub(crate) async fn transcriptions(
     State(state): State<AppState>,
     trace: RequestTrace,
     request: Request,
@@ -80,15 +78,15 @@ async fn transcriptions(
 }
 
 /// English translation of a recording
-#[utoipa::path(post, path = "/v1/audio/translations", tag = "audio",
-    request_body(content = Fields, content_type = "multipart/form-data"),
+#[cfg_attr(test, utoipa::path(post, path = "/v1/audio/translations", tag = "audio",
+    request_body(content = fields::Fields, content_type = "multipart/form-data"),
     responses(
         (status = 200, description = "JSON, text, subtitles or events", body = TranscriptionAnswer),
         (status = 400, description = "A field is invalid, or the file is no audio"),
         (status = 413, description = "The file has too many bytes, or is too long"),
     ),
-)]
-async fn translations(
+))]
+pub(crate) async fn translations(
     State(state): State<AppState>,
     trace: RequestTrace,
     request: Request,

@@ -3,36 +3,34 @@
 use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
 use stonechat::{Completion, Finish};
-use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::completion;
 use crate::generation::{
-    GenerationFields, Parsed, ProbFields, Step, StreamedAnswer, TextRun, Timings, chat_logprobs,
-    respond,
+    Parsed, ProbFields, Step, StreamedAnswer, TextRun, Timings, chat_logprobs, respond,
 };
 use crate::limits::check_chat;
 use crate::otlp::RequestTrace;
 use crate::{ApiResult, AppState, ChatBody, ChatPrompt, Json, new_id};
 
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(chat)).route("/chat/completions", post(chat))
+pub(crate) fn router() -> Router<AppState> {
+    Router::new().route("/v1/chat/completions", post(chat)).route("/chat/completions", post(chat))
 }
 
 /// Body of a chat request, for the document.
-#[derive(ToSchema)]
+#[cfg(test)]
+#[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "the fields are read by two structures")]
 struct ChatRequest {
     #[serde(flatten)]
     chat: ChatBody,
     #[serde(flatten)]
-    generation: GenerationFields,
+    generation: crate::generation::GenerationFields,
 }
 
 /// Common fields of the objects of an answer.
@@ -50,13 +48,13 @@ struct Answer {
 }
 
 /// Answers a conversation
-#[utoipa::path(post, path = "/v1/chat/completions", tag = "text", request_body = ChatRequest, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/v1/chat/completions", tag = "text", request_body = ChatRequest, responses(
     (status = 200, body = Object, description = "`chat.completion`, or a stream of `chat.completion.chunk`"),
     (status = 400, description = "A field is invalid, or the prompt exceeds the context"),
     (status = 429, description = "The queue is full"),
     (status = 503, description = "The time of the request passed before its first token"),
-))]
-async fn chat(
+)))]
+pub(crate) async fn chat(
     State(state): State<AppState>,
     trace: RequestTrace,
     Json(body): Json<Value>,

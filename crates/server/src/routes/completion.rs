@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -10,9 +11,6 @@ use serde_json::{Map, Value, json};
 use stonechat::llm::{GenerateOptions, TokenProbs};
 use stonechat::text::Tokenizer;
 use stonechat::{Completion, Finish};
-use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::props::params;
 use crate::generation::{
@@ -23,18 +21,19 @@ use crate::limits::{MAX_TEXTS, check_items, check_texts};
 use crate::otlp::RequestTrace;
 use crate::{ApiResult, AppState, Json, LanguageGuard};
 
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(completion))
+pub(crate) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/completion", post(completion))
         .route("/completions", post(completion))
-        .routes(routes!(infill))
+        .route("/infill", post(infill))
 }
 
 /// Fields of `/completion` beside those of generation.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct PromptFields {
     /// A text, token ids, both in turn, or a list of such prompts.
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     prompt: Value,
     /// Fields of the answer to return; a field inside another is `outer/inner`.
     #[serde(default)]
@@ -42,7 +41,8 @@ struct PromptFields {
 }
 
 /// Fields of `/infill` beside those of generation.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct InfillFields {
     /// Text before the gap.
     input_prefix: String,
@@ -60,7 +60,8 @@ struct InfillFields {
 }
 
 /// Another file of an infill.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct ExtraFile {
     /// Name.
     #[serde(default)]
@@ -70,7 +71,8 @@ struct ExtraFile {
 }
 
 /// Body of `/completion`, for the document.
-#[derive(ToSchema)]
+#[cfg(test)]
+#[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "the fields are read by two structures")]
 struct NativeRequest {
     #[serde(flatten)]
@@ -80,13 +82,13 @@ struct NativeRequest {
 }
 
 /// Completes prompts, with llama-server's fields
-#[utoipa::path(post, path = "/completion", tag = "text", request_body = NativeRequest, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/completion", tag = "text", request_body = NativeRequest, responses(
     (status = 200, body = Object, description = "An object, a list of them for several texts, or a stream"),
     (status = 400, description = "A field is invalid, or a prompt exceeds the context"),
     (status = 429, description = "The queue is full"),
     (status = 503, description = "The time of the request passed before its first token"),
-))]
-async fn completion(
+)))]
+pub(crate) async fn completion(
     State(state): State<AppState>,
     trace: RequestTrace,
     Json(body): Json<Value>,
@@ -99,11 +101,11 @@ async fn completion(
 }
 
 /// Fills the gap between two texts
-#[utoipa::path(post, path = "/infill", tag = "text", request_body = InfillFields, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/infill", tag = "text", request_body = InfillFields, responses(
     (status = 200, body = Object, description = "As of `/completion`"),
     (status = 501, description = "The vocabulary has no tokens for it"),
-))]
-async fn infill(
+)))]
+pub(crate) async fn infill(
     State(state): State<AppState>,
     trace: RequestTrace,
     Json(body): Json<Value>,

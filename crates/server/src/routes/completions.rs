@@ -2,35 +2,35 @@
 
 use std::collections::VecDeque;
 
+use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::routing::post;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stonechat::Completion;
 use stonechat::llm::TokenProbs;
-use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::chat::{finish_reason, unix_time};
 use super::completion;
 use crate::generation::{
-    GenerationFields, Parsed, ProbFields, Step, StreamedAnswer, TextRun, Timings,
-    completion_logprobs, prompts, respond,
+    Parsed, ProbFields, Step, StreamedAnswer, TextRun, Timings, completion_logprobs, prompts,
+    respond,
 };
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
 use crate::otlp::RequestTrace;
 use crate::{ApiError, ApiResult, AppState, Json, new_id};
 
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(completions))
+pub(crate) fn router() -> Router<AppState> {
+    Router::new().route("/v1/completions", post(completions))
 }
 
 /// Fields of a completion beside those of generation.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct CompletionFields {
     /// A text, a list of texts, token ids, or lists of them.
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     prompt: Value,
     /// Whether the text begins with the prompt.
     #[serde(default)]
@@ -41,13 +41,14 @@ struct CompletionFields {
 }
 
 /// Body of a completion, for the document.
-#[derive(ToSchema)]
+#[cfg(test)]
+#[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "the fields are read by two structures")]
 struct CompletionRequest {
     #[serde(flatten)]
     own: CompletionFields,
     #[serde(flatten)]
-    generation: GenerationFields,
+    generation: crate::generation::GenerationFields,
 }
 
 /// Common fields of the objects of an answer.
@@ -65,13 +66,13 @@ struct Answer {
 }
 
 /// Completes prompts
-#[utoipa::path(post, path = "/v1/completions", tag = "text", request_body = CompletionRequest, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/v1/completions", tag = "text", request_body = CompletionRequest, responses(
     (status = 200, body = Object, description = "`text_completion`, or a stream of them"),
     (status = 400, description = "A field is invalid, or a prompt exceeds the context"),
     (status = 429, description = "The queue is full"),
     (status = 503, description = "The time of the request passed before its first token"),
-))]
-async fn completions(
+)))]
+pub(crate) async fn completions(
     State(state): State<AppState>,
     trace: RequestTrace,
     Json(body): Json<Value>,

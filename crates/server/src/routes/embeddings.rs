@@ -1,5 +1,6 @@
 //! `/v1/embeddings` and llama-server's `/embedding`.
 
+use axum::Router;
 use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::response::Response;
@@ -9,9 +10,6 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stonechat::llm::{Norm, Pooling, normalize};
-use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::chat_prompt::{blocking, kind_of};
 use crate::deadline::within;
@@ -19,22 +17,23 @@ use crate::generation::part;
 use crate::limits::{MAX_INPUTS, check, check_items};
 use crate::{ApiError, ApiResult, AppState, Json, LanguageGuard};
 
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(embeddings))
-        .routes(routes!(embedding))
+pub(crate) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/v1/embeddings", post(embeddings))
+        .route("/embedding", post(embedding))
         .route("/embeddings", post(embedding))
 }
 
 /// Body of an embeddings request.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct EmbeddingsBody {
     /// Name of the model.
     #[serde(default)]
     model: Option<String>,
     /// A text, a list of texts, token ids, or lists of them.
     #[serde(alias = "content")]
-    #[schema(value_type = Object)]
+    #[cfg_attr(test, schema(value_type = Object))]
     input: Value,
     /// `float` or `base64`.
     #[serde(default)]
@@ -57,11 +56,14 @@ struct Embedded {
 }
 
 /// Embeds texts
-#[utoipa::path(post, path = "/v1/embeddings", tag = "text", request_body = EmbeddingsBody, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/v1/embeddings", tag = "text", request_body = EmbeddingsBody, responses(
     (status = 200, body = Object, description = "A `list` of `embedding`"),
     (status = 400, description = "A field is invalid, or a text exceeds the context"),
-))]
-async fn embeddings(State(state): State<AppState>, Json(body): Json<Value>) -> ApiResult<Response> {
+)))]
+pub(crate) async fn embeddings(
+    State(state): State<AppState>,
+    Json(body): Json<Value>,
+) -> ApiResult<Response> {
     let body = read(body, &state)?;
     let is_base64 = match body.encoding_format.as_deref() {
         None | Some("float") => false,
@@ -101,10 +103,10 @@ async fn embeddings(State(state): State<AppState>, Json(body): Json<Value>) -> A
 }
 
 /// Embeds texts, in llama-server's shape: a list of vectors a text
-#[utoipa::path(post, path = "/embedding", tag = "text", request_body = EmbeddingsBody, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/embedding", tag = "text", request_body = EmbeddingsBody, responses(
     (status = 200, body = Object, description = "A list of `{index, embedding}`"),
-))]
-async fn embedding(
+)))]
+pub(crate) async fn embedding(
     State(state): State<AppState>,
     Json(body): Json<Value>,
 ) -> ApiResult<Json<Value>> {

@@ -1,21 +1,20 @@
 //! `/health`: probes. It wakes no model and needs no key.
 
+use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use serde::Serialize;
-use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::{ApiError, ApiResult, AppState, Json};
 
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(health)).route("/v1/health", get(health))
+pub(crate) fn router() -> Router<AppState> {
+    Router::new().route("/health", get(health)).route("/v1/health", get(health))
 }
 
 /// Answer of `/health`.
-#[derive(Debug, Serialize, ToSchema)]
-struct Health {
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct Health {
     /// `ok`.
     status: &'static str,
     /// Panics on threads of models since the start, if there were any.
@@ -29,11 +28,11 @@ struct Health {
 /// Tells if requests are answered
 ///
 /// 503 while the first models load, and while the server stops.
-#[utoipa::path(get, path = "/health", tag = "server", responses(
+#[cfg_attr(test, utoipa::path(get, path = "/health", tag = "server", responses(
     (status = 200, body = Health),
     (status = 503, description = "The models are loading"),
-))]
-async fn health(State(state): State<AppState>) -> ApiResult<Json<Health>> {
+)))]
+pub(crate) async fn health(State(state): State<AppState>) -> ApiResult<Json<Health>> {
     state.check_ready()?;
     if state.is_stopping() {
         return Err(ApiError::unavailable("The server is stopping"));

@@ -1,28 +1,28 @@
 //! `/metrics`: Prometheus text.
 
+use axum::Router;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
+use axum::routing::get;
 
 use crate::{ApiError, ApiResult, AppState};
 
 /// Media type of the text of `prometheus-client`.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(metrics))
+pub(crate) fn router() -> Router<AppState> {
+    Router::new().route("/metrics", get(metrics))
 }
 
 /// Metrics of llama-server and vLLM
 ///
 /// 501 unless the server was started with `--metrics`.
-#[utoipa::path(get, path = "/metrics", tag = "server", responses(
+#[cfg_attr(test, utoipa::path(get, path = "/metrics", tag = "server", responses(
     (status = 200, content_type = "application/openmetrics-text", body = String),
     (status = 501, description = "Started without `--metrics`"),
-))]
-async fn metrics(State(state): State<AppState>) -> ApiResult<impl IntoResponse> {
+)))]
+pub(crate) async fn metrics(State(state): State<AppState>) -> ApiResult<impl IntoResponse> {
     if !state.options().metrics {
         return Err(ApiError::not_supported(
             "This server does not support metrics endpoint. Start it with `--metrics`",

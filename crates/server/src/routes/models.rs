@@ -1,33 +1,31 @@
 //! `/v1/models` and the management of models.
 
+use axum::Router;
 use axum::extract::{Path, State};
-use axum::routing::get;
+use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stonechat::ModelKind;
 use stonechat::formats::Format;
-use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::{ApiError, ApiResult, AppState, Json, ListedModel};
 
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(list))
+pub(crate) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/v1/models", get(list))
         .route("/models", get(list))
-        .routes(routes!(retrieve))
-        .routes(routes!(load))
-        .routes(routes!(unload))
+        .route("/v1/models/{model}", get(retrieve))
+        .route("/models/load", post(load))
+        .route("/models/unload", post(unload))
 }
 
 /// Models of the server
 ///
 /// OpenAI's list in `data`, and one in the shape of Ollama in `models`. Neither wakes a model.
-#[utoipa::path(get, path = "/v1/models", tag = "models", responses(
+#[cfg_attr(test, utoipa::path(get, path = "/v1/models", tag = "models", responses(
     (status = 200, body = Object),
-))]
-async fn list(State(state): State<AppState>) -> Json<Value> {
+)))]
+pub(crate) async fn list(State(state): State<AppState>) -> Json<Value> {
     let listed = state.models().list().await;
     let data: Vec<Value> = listed.iter().map(openai).collect();
     let models: Vec<Value> = listed.iter().map(ollama).collect();
@@ -35,12 +33,12 @@ async fn list(State(state): State<AppState>) -> Json<Value> {
 }
 
 /// A model of the server
-#[utoipa::path(get, path = "/v1/models/{model}", tag = "models",
+#[cfg_attr(test, utoipa::path(get, path = "/v1/models/{model}", tag = "models",
     params(("model" = String, Path, description = "Name")), responses(
     (status = 200, body = Object),
     (status = 404, description = "There is no model of this name"),
-))]
-async fn retrieve(
+)))]
+pub(crate) async fn retrieve(
     State(state): State<AppState>,
     Path(name): Path<String>,
 ) -> ApiResult<Json<Value>> {
@@ -133,15 +131,17 @@ fn rfc3339(seconds: u64) -> String {
 }
 
 /// Body of `/models/load` and `/models/unload`.
-#[derive(Debug, Deserialize, ToSchema)]
-struct ModelBody {
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct ModelBody {
     /// Name of the model.
     model: String,
 }
 
 /// Answer of `/models/load` and `/models/unload`.
-#[derive(Debug, Serialize, ToSchema)]
-struct Success {
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct Success {
     /// `true`.
     success: bool,
 }
@@ -149,12 +149,12 @@ struct Success {
 /// Starts to load a model
 ///
 /// Answers at once; `/models` has the status.
-#[utoipa::path(post, path = "/models/load", tag = "models", request_body = ModelBody, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/models/load", tag = "models", request_body = ModelBody, responses(
     (status = 200, body = Success),
     (status = 400, description = "It is loaded"),
     (status = 404, description = "There is no model of this name"),
-))]
-async fn load(
+)))]
+pub(crate) async fn load(
     State(state): State<AppState>,
     Json(body): Json<ModelBody>,
 ) -> ApiResult<Json<Success>> {
@@ -163,12 +163,12 @@ async fn load(
 }
 
 /// Unloads a model that no request uses
-#[utoipa::path(post, path = "/models/unload", tag = "models", request_body = ModelBody, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/models/unload", tag = "models", request_body = ModelBody, responses(
     (status = 200, body = Success),
     (status = 400, description = "It is not loaded, or in use"),
     (status = 404, description = "There is no model of this name"),
-))]
-async fn unload(
+)))]
+pub(crate) async fn unload(
     State(state): State<AppState>,
     Json(body): Json<ModelBody>,
 ) -> ApiResult<Json<Success>> {

@@ -1,10 +1,10 @@
 //! `/props`: properties of the server and of a language model. It wakes no model.
 
+use axum::Router;
 use axum::extract::State;
+use axum::routing::get;
 use serde_json::{Value, json};
 use stonechat::nn::sample::SamplingOptions;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::{ModelQuery, Query};
 use crate::{ApiError, ApiResult, AppState, Json, LanguageModel, ModelSpec, ModelStatus};
@@ -12,18 +12,18 @@ use crate::{ApiError, ApiResult, AppState, Json, LanguageModel, ModelSpec, Model
 /// Seed that llama-server shows for a random one.
 const RANDOM_SEED: u32 = u32::MAX;
 
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(props, set_props))
+pub(crate) fn router() -> Router<AppState> {
+    Router::new().route("/props", get(props).post(set_props))
 }
 
 /// Properties of the server and its language model
 ///
 /// Fields of the model are empty while it is not loaded.
-#[utoipa::path(get, path = "/props", tag = "server", params(ModelQuery), responses(
+#[cfg_attr(test, utoipa::path(get, path = "/props", tag = "server", params(ModelQuery), responses(
     (status = 200, body = Object),
     (status = 404, description = "There is no model of this name"),
-))]
-async fn props(
+)))]
+pub(crate) async fn props(
     State(state): State<AppState>,
     Query(query): Query<ModelQuery>,
 ) -> ApiResult<Json<Value>> {
@@ -35,10 +35,10 @@ async fn props(
 }
 
 /// Changing properties is not supported
-#[utoipa::path(post, path = "/props", tag = "server", responses(
+#[cfg_attr(test, utoipa::path(post, path = "/props", tag = "server", responses(
     (status = 501, description = "Not supported"),
-))]
-async fn set_props() -> ApiError {
+)))]
+pub(crate) async fn set_props() -> ApiError {
     ApiError::not_supported("This server does not support changing global properties")
 }
 

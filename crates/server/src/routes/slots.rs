@@ -1,29 +1,32 @@
 //! `/slots`: the sequences of a language model, and their texts in files.
-#![expect(unused_qualifications, reason = "the macro of utoipa qualifies names of this file")]
+#![cfg_attr(
+    test,
+    expect(unused_qualifications, reason = "the macro of utoipa qualifies names of this file")
+)]
 
 use std::path::{Component, Path, PathBuf};
 use std::time::Instant;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
+use axum::routing::{get, post};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stonechat::llm::{Error as LlmError, SlotInfo};
-use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use super::Query;
 use crate::json::from_bytes;
 use crate::{ApiError, ApiResult, AppState, Json, read_body};
 
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(slots)).routes(routes!(act))
+pub(crate) fn router() -> Router<AppState> {
+    Router::new().route("/slots", get(slots)).route("/slots/{id}", post(act))
 }
 
 /// Parameters of `GET /slots`.
-#[derive(Debug, Default, Deserialize, IntoParams)]
-struct SlotsQuery {
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::IntoParams))]
+pub(crate) struct SlotsQuery {
     /// Name of the model.
     model: Option<String>,
     /// With any value: 503 if no slot is idle.
@@ -31,8 +34,9 @@ struct SlotsQuery {
 }
 
 /// Parameters of `POST /slots/{id}`.
-#[derive(Debug, Deserialize, IntoParams)]
-struct ActionQuery {
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::IntoParams))]
+pub(crate) struct ActionQuery {
     /// Name of the model.
     model: Option<String>,
     /// `save`, `restore` or `erase`.
@@ -40,7 +44,8 @@ struct ActionQuery {
 }
 
 /// Body of `POST /slots/{id}`.
-#[derive(Debug, Default, Deserialize, ToSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 struct ActionBody {
     /// Name of a file in the folder of saved slots.
     #[serde(default)]
@@ -48,12 +53,12 @@ struct ActionBody {
 }
 
 /// State of the slots
-#[utoipa::path(get, path = "/slots", tag = "server", params(SlotsQuery), responses(
+#[cfg_attr(test, utoipa::path(get, path = "/slots", tag = "server", params(SlotsQuery), responses(
     (status = 200, body = Object, description = "A list of slots"),
     (status = 501, description = "Switched off"),
     (status = 503, description = "No slot is idle"),
-))]
-async fn slots(
+)))]
+pub(crate) async fn slots(
     State(state): State<AppState>,
     Query(query): Query<SlotsQuery>,
 ) -> ApiResult<Json<Value>> {
@@ -91,13 +96,13 @@ async fn slots(
 }
 
 /// Saves, restores or erases the text of a slot
-#[utoipa::path(post, path = "/slots/{id}", tag = "server", params(ActionQuery, ("id" = usize, Path)),
+#[cfg_attr(test, utoipa::path(post, path = "/slots/{id}", tag = "server", params(ActionQuery, ("id" = usize, Path)),
     request_body = ActionBody, responses(
     (status = 200, body = Object),
     (status = 400, description = "The slot is in use, or the file does not fit"),
     (status = 501, description = "No folder of saved slots"),
-))]
-async fn act(
+)))]
+pub(crate) async fn act(
     State(state): State<AppState>,
     axum::extract::Path(id): axum::extract::Path<String>,
     Query(query): Query<ActionQuery>,

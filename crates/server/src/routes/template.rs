@@ -1,24 +1,23 @@
 //! `/apply-template` and `/v1/chat/completions/input_tokens`: the prompt of a chat request, and its length.
 
+use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::{ApiResult, AppState, ChatBody, ChatPrompt, Json};
 
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
-        .routes(routes!(apply_template))
-        .routes(routes!(input_tokens))
+pub(crate) fn router() -> Router<AppState> {
+    Router::new()
+        .route("/apply-template", post(apply_template))
+        .route("/v1/chat/completions/input_tokens", post(input_tokens))
         .route("/chat/completions/input_tokens", post(input_tokens))
 }
 
 /// Body of a chat request.
-#[derive(Debug, Deserialize, ToSchema)]
-struct PromptBody {
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct PromptBody {
     /// Name of the model.
     model: Option<String>,
     #[serde(flatten)]
@@ -26,15 +25,17 @@ struct PromptBody {
 }
 
 /// Answer of `/apply-template`.
-#[derive(Debug, Serialize, ToSchema)]
-struct Prompt {
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct Prompt {
     /// Rendered text.
     prompt: String,
 }
 
 /// Answer of `/v1/chat/completions/input_tokens`.
-#[derive(Debug, Serialize, ToSchema)]
-struct InputTokens {
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct InputTokens {
     /// `response.input_tokens`.
     object: &'static str,
     /// Tokens of the prompt.
@@ -47,11 +48,11 @@ async fn render(state: &AppState, body: &PromptBody) -> ApiResult<ChatPrompt> {
 }
 
 /// Renders the chat template without generating
-#[utoipa::path(post, path = "/apply-template", tag = "text", request_body = PromptBody, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/apply-template", tag = "text", request_body = PromptBody, responses(
     (status = 200, body = Prompt),
     (status = 400, description = "A message is invalid, or the template refuses it"),
-))]
-async fn apply_template(
+)))]
+pub(crate) async fn apply_template(
     State(state): State<AppState>,
     Json(body): Json<PromptBody>,
 ) -> ApiResult<Json<Prompt>> {
@@ -59,11 +60,11 @@ async fn apply_template(
 }
 
 /// Counts the tokens of a chat request
-#[utoipa::path(post, path = "/v1/chat/completions/input_tokens", tag = "text", request_body = PromptBody, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/v1/chat/completions/input_tokens", tag = "text", request_body = PromptBody, responses(
     (status = 200, body = InputTokens),
     (status = 400, description = "A message is invalid, or the template refuses it"),
-))]
-async fn input_tokens(
+)))]
+pub(crate) async fn input_tokens(
     State(state): State<AppState>,
     Json(body): Json<PromptBody>,
 ) -> ApiResult<Json<InputTokens>> {

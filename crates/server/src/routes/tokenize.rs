@@ -1,22 +1,22 @@
 //! `/tokenize` and `/detokenize`.
 
+use axum::Router;
 use axum::extract::State;
+use axum::routing::post;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stonechat::text::Tokenizer;
-use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::chat_prompt::blocking;
 use crate::{ApiError, ApiResult, AppState, Json};
 
-pub(crate) fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(tokenize)).routes(routes!(detokenize))
+pub(crate) fn router() -> Router<AppState> {
+    Router::new().route("/tokenize", post(tokenize)).route("/detokenize", post(detokenize))
 }
 
 /// Text, or texts and tokens in turn.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(untagged, expecting = "expected a string, or a list of strings and token ids")]
 enum Content {
     /// A text.
@@ -25,7 +25,8 @@ enum Content {
     Mixed(Vec<Item>),
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(untagged, expecting = "expected a string or a token id")]
 enum Item {
     /// A token.
@@ -35,8 +36,9 @@ enum Item {
 }
 
 /// Body of `/tokenize`.
-#[derive(Debug, Deserialize, ToSchema)]
-struct TokenizeBody {
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct TokenizeBody {
     /// Name of the model.
     model: Option<String>,
     /// Text to tokenize.
@@ -57,18 +59,19 @@ fn yes() -> bool {
 }
 
 /// Answer of `/tokenize`.
-#[derive(Debug, Serialize, ToSchema)]
-struct Tokens {
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct Tokens {
     /// Token ids, or objects `{id, piece}`; a piece that is no UTF-8 is a list of bytes.
-    #[schema(value_type = Vec<Object>)]
+    #[cfg_attr(test, schema(value_type = Vec<Object>))]
     tokens: Vec<Value>,
 }
 
 /// Tokens of a text
-#[utoipa::path(post, path = "/tokenize", tag = "text", request_body = TokenizeBody, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/tokenize", tag = "text", request_body = TokenizeBody, responses(
     (status = 200, body = Tokens),
-))]
-async fn tokenize(
+)))]
+pub(crate) async fn tokenize(
     State(state): State<AppState>,
     Json(body): Json<TokenizeBody>,
 ) -> ApiResult<Json<Tokens>> {
@@ -120,8 +123,9 @@ fn piece(bytes: &[u8]) -> Value {
 }
 
 /// Body of `/detokenize`.
-#[derive(Debug, Deserialize, ToSchema)]
-struct DetokenizeBody {
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct DetokenizeBody {
     /// Name of the model.
     model: Option<String>,
     /// Token ids.
@@ -129,17 +133,18 @@ struct DetokenizeBody {
 }
 
 /// Answer of `/detokenize`.
-#[derive(Debug, Serialize, ToSchema)]
-struct Text {
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct Text {
     /// Text of the tokens.
     content: String,
 }
 
 /// Text of tokens
-#[utoipa::path(post, path = "/detokenize", tag = "text", request_body = DetokenizeBody, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/detokenize", tag = "text", request_body = DetokenizeBody, responses(
     (status = 200, body = Text),
-))]
-async fn detokenize(
+)))]
+pub(crate) async fn detokenize(
     State(state): State<AppState>,
     Json(body): Json<DetokenizeBody>,
 ) -> ApiResult<Json<Text>> {

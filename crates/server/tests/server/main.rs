@@ -14,6 +14,7 @@ mod models;
 mod native_fields;
 mod numbers;
 mod operation;
+#[cfg(feature = "traces")]
 mod otlp;
 mod routes;
 mod support;

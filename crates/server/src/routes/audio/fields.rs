@@ -6,13 +6,13 @@ use serde::Deserialize;
 use serde_json::Value;
 use stonechat::VadMode;
 use stonechat::whisper::{Language, Options, Task};
-use utoipa::ToSchema;
 
 use crate::{ApiError, ApiResult};
 
 /// Format of the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ToSchema)]
-#[schema(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+#[cfg_attr(test, schema(rename_all = "snake_case"))]
 pub(super) enum ResponseFormat {
     /// `{"text"}`.
     #[default]
@@ -28,10 +28,11 @@ pub(super) enum ResponseFormat {
 }
 
 /// Fields of a form. Lists are repeated fields, with or without `[]` after their name.
-#[derive(Debug, Clone, Default, ToSchema)]
+#[derive(Debug, Clone, Default)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(super) struct Fields {
     /// Audio or video file: WAV, FLAC, MP3, OGG, Opus, M4A, MP4, MKV, `WebM`, AIFF, CAF.
-    #[schema(value_type = String, format = Binary)]
+    #[cfg_attr(test, schema(value_type = String, format = Binary))]
     #[expect(dead_code, reason = "a part of the document: the file is decoded as it arrives")]
     file: (),
     /// Name of the model; any name if there is one speech model.
@@ -75,7 +76,7 @@ pub(super) struct Fields {
     /// Seed at temperatures above 0.
     pub(super) seed: Option<u64>,
     /// Fields of `chunking_strategy[…]`.
-    #[schema(ignore)]
+    #[cfg_attr(test, schema(ignore))]
     pub(super) vad: VadFields,
 }
 

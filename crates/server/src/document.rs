@@ -1,0 +1,59 @@
+//! The OpenAPI document of the routes.
+//!
+//! A test makes it from the annotations of the routes and compares it with the file, so that no build pays for them.
+//! `UPDATE_SNAPSHOTS=1` writes the file instead.
+
+/// Text of `/openapi.json`.
+pub(crate) const DOCUMENT: &str = include_str!("openapi.json");
+
+#[cfg(test)]
+mod tests {
+
+    use super::DOCUMENT;
+
+    #[derive(OpenApi)]
+    #[openapi(
+        info(
+            title = "stonechat",
+            description = "Language models and Whisper with the routes of OpenAI and llama-server."
+        ),
+        paths(
+            crate::routes::audio::transcriptions,
+            crate::routes::audio::translations,
+            crate::routes::chat::chat,
+            crate::routes::completion::completion,
+            crate::routes::completion::infill,
+            crate::routes::completions::completions,
+            crate::routes::embeddings::embeddings,
+            crate::routes::embeddings::embedding,
+            crate::routes::health::health,
+            crate::routes::lora::list,
+            crate::routes::lora::set,
+            crate::routes::metrics::metrics,
+            crate::routes::models::list,
+            crate::routes::models::retrieve,
+            crate::routes::models::load,
+            crate::routes::models::unload,
+            crate::routes::props::props,
+            crate::routes::props::set_props,
+            crate::routes::slots::slots,
+            crate::routes::slots::act,
+            crate::routes::template::apply_template,
+            crate::routes::template::input_tokens,
+            crate::routes::tokenize::tokenize,
+            crate::routes::tokenize::detokenize,
+        )
+    )]
+    struct Annotations;
+
+    #[test]
+    fn the_document_is_that_of_the_annotations() {
+        let expected = Annotations::openapi().to_pretty_json().unwrap() + "\n";
+        if std::env::var_os("UPDATE_SNAPSHOTS").is_some_and(|value| !value.is_empty()) {
+            let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/openapi.json");
+            std::fs::write(path, &expected).unwrap();
+            return;
+        }
+        assert!(DOCUMENT == expected, "src/openapi.json is old: UPDATE_SNAPSHOTS=1 writes it");
+    }
+}
