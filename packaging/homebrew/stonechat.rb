@@ -8,7 +8,7 @@ class Stonechat < Formula
   depends_on "rust" => :build
 
   def install
-    system "cargo", "build", "--locked", "--profile", "dist", "--package", "stonechat-cli"
+    system "cargo", "build", "--locked", "--profile", "dist", "--package", "stonechat-cli", "--features", "full"
     bin.install "target/dist/stonechat"
     generate_completions_from_executable(bin/"stonechat", "completions")
     system bin/"stonechat", "man-pages", buildpath/"man"

@@ -46,7 +46,7 @@ pub(crate) struct DistArgs {
 /// Builds the program with the profile `dist` and packs it.
 pub(crate) fn run(args: &DistArgs) -> Result<()> {
     let mut build = shell::cargo();
-    build.args(["build", "--profile", "dist", "--package", "stonechat-cli"]);
+    build.args(["build", "--profile", "dist", "--package", "stonechat-cli", "--features", "full"]);
     let mut binary = shell::target_dir();
     if let Some(target) = &args.target {
         build.args(["--target", target]);

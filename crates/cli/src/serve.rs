@@ -174,7 +174,7 @@ struct NetworkArgs {
     ///
     /// Such as `http://localhost:4318`; without it `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or
     /// `OTEL_EXPORTER_OTLP_ENDPOINT`. The variables `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_SERVICE_NAME` and
-    /// `OTEL_TRACES_SAMPLER` also apply.
+    /// `OTEL_TRACES_SAMPLER` also apply. Needs the feature `traces` of the build.
     #[arg(long, visible_alias = "otlp-traces-endpoint", value_name = "URL")]
     otlp_endpoint: Option<String>,
     /// Seconds between the comments in a stream without data; -1 sends none
@@ -218,7 +218,8 @@ struct ContextArgs {
     cache_ram: usize,
     /// Folder and size of a file for earlier prompts, which outlives the server
     ///
-    /// A prompt is written as soon as it has run; the oldest ones are removed once the file exceeds the size.
+    /// A prompt is written as soon as it has run; the oldest ones are removed once the file exceeds the size. Needs
+    /// the feature `disk-cache` of the build.
     #[arg(long, value_names = ["DIR", "SIZE"], num_args = 2)]
     cache_disk: Vec<String>,
     /// Requests of a model that share a step; others wait; -1 is 16
