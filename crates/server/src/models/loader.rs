@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use stonechat::device::{ChosenDevice, DeviceNeeds};
 use stonechat::formats::ModelFile;
 use stonechat::llm::{
     ChatFormat, Config, MemoryStore, ModelDrafter, PageName, PageStore, SessionOptions,
@@ -9,7 +10,7 @@ use stonechat::llm::{
 };
 use stonechat::nn::{Cpu, PAGE_LEN};
 use stonechat::whisper::Options;
-use stonechat::{ChosenDevice, DeviceNeeds, GpuLayers, Llm, ModelKind, Whisper};
+use stonechat::{GpuLayers, Llm, ModelKind, Whisper};
 
 use super::ModelSpec;
 use super::registry::Loader;
