@@ -45,7 +45,13 @@ impl Adapted {
     #[must_use]
     pub fn running_ahead(device: impl Into<Device>, max_in_flight: &Arc<AtomicUsize>) -> Device {
         let max_in_flight = Some(Arc::clone(max_in_flight));
-        Device::new(Self { device: device.into(), fuses: true, max_in_flight, log_mel: None, memory: None })
+        Device::new(Self {
+            device: device.into(),
+            fuses: true,
+            max_in_flight,
+            log_mel: None,
+            memory: None,
+        })
     }
 
     /// `device` as one with a log-mel kernel.
