@@ -90,6 +90,7 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError
         let path = error.path().to_string();
         let error = error.into_inner();
         let is_data = error.is_data();
+        let error = plain(&error);
         match path.as_str() {
             "." if is_data => ApiError::bad_request(format!("the body is invalid: {error}")),
             // No field was read yet.
@@ -104,6 +105,25 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError
     let end = deserializer.end();
     end.map_err(|error| ApiError::bad_request(format!("the body is no JSON: {error}")))?;
     Ok(value)
+}
+
+/// Text of an error, with the name of a number in place of its type in this program.
+pub(crate) fn plain(error: &serde_json::Error) -> String {
+    let mut text = error.to_string();
+    for (name, types) in [
+        ("a number", &["f32", "f64"][..]),
+        ("a whole number", &["i32", "i64", "i128", "isize", "u8", "u16", "u32", "u64", "usize"]),
+    ] {
+        for wrong in types {
+            let wrong = format!("expected {wrong}");
+            if let Some(at) = text.rfind(&wrong)
+                && !text[at + wrong.len()..].starts_with(|c: char| c.is_ascii_alphanumeric())
+            {
+                text.replace_range(at..at + wrong.len(), &format!("expected {name}"));
+            }
+        }
+    }
+    text
 }
 
 /// Deepest nesting of brackets outside of strings.
@@ -167,6 +187,26 @@ mod tests {
         let error = from_bytes::<Chat>(body.as_bytes()).unwrap_err();
         assert_eq!(error.status(), 400);
         assert!(error.message().contains(expected), "{}", error.message());
+    }
+
+    #[test]
+    fn errors_name_no_types_of_the_program() {
+        fn got<T: serde::de::DeserializeOwned + std::fmt::Debug>(body: &str) -> String {
+            from_bytes::<T>(body.as_bytes()).unwrap_err().message().to_owned()
+        }
+        let message = got::<Vec<f32>>("[\"hot\"]");
+        assert_eq!(
+            message,
+            "`[0]`: invalid type: string \"hot\", expected a number at line 1 column 6"
+        );
+        for message in
+            [got::<Vec<i64>>("[{}]"), got::<Vec<usize>>("[-1]"), got::<Vec<Option<u8>>>("[300]")]
+        {
+            assert!(message.contains(", expected a whole number at line 1"), "{message}");
+        }
+        // A text of the client is not changed.
+        let message = got::<Vec<bool>>("[\"expected f32s\"]");
+        assert!(message.contains("\"expected f32s\", expected a boolean"), "{message}");
     }
 
     #[test]

@@ -221,7 +221,7 @@ pub(crate) fn part<T: DeserializeOwned>(body: &Value) -> ApiResult<T> {
     }
     serde_path_to_error::deserialize(body).map_err(|error| {
         let path = error.path().to_string();
-        let error = error.into_inner();
+        let error = crate::json::plain(&error.into_inner());
         match path.as_str() {
             "." => ApiError::bad_request(format!("the body is invalid: {error}")),
             path => {

@@ -69,7 +69,7 @@ fn silent_flac(n_frames: u32) -> Vec<u8> {
     file
 }
 
-/// A WebM file of silence: Opus packets of 120 ms in eight bytes each.
+/// A `WebM` file of silence: Opus packets of 120 ms in eight bytes each.
 fn silent_webm(n_blocks: usize) -> Vec<u8> {
     let element = |id: &[u8], content: &[u8]| {
         let size = (content.len() as u64 | 1 << 56).to_be_bytes();

@@ -69,6 +69,7 @@ fn with_control_tokens() -> Vec<u8> {
 }
 
 /// Servers of the tiny model, and of SmolLM2 if it is installed.
+#[expect(clippy::print_stdout, reason = "tells why a model was not tested")]
 async fn servers() -> Vec<App> {
     let mut models = vec![tiny()];
     let installed = stonechat_testkit::models_folder().map(|folder| folder.join("smollm2-135m"));

@@ -149,3 +149,20 @@ async fn a_wrong_method_is_told_the_right_ones() {
     assert_eq!((answer.status, answer.message().as_str()), (405, expected));
     assert_eq!(app.get("/props").await.status, 200);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_name_no_types_of_the_program() {
+    let app = App::language().await;
+    for (fields, expected) in [
+        (json!({"temperature": "hot"}), "string \"hot\", expected a number"),
+        (json!({"top_k": "a"}), "string \"a\", expected a whole number"),
+        (json!({"seed": "a"}), "string \"a\", expected a whole number"),
+        (json!({"n_probs": []}), "sequence, expected a whole number"),
+    ] {
+        let answer = app.post("/v1/chat/completions", &with(chat(), fields)).await;
+        assert_eq!(answer.status, 400, "{answer:?}");
+        assert!(answer.message().contains(expected), "{answer:?}");
+    }
+    let answer = app.post("/v1/embeddings", &json!({"input": "a", "dimensions": "a"})).await;
+    assert!(answer.message().contains("expected a whole number"), "{answer:?}");
+}
