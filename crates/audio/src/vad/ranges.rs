@@ -70,6 +70,12 @@ impl VadOptions {
         Ok(())
     }
 
+    /// Longest silence within the speech segments and between them once the rest is removed, in samples.
+    #[must_use]
+    pub fn max_pause(&self) -> usize {
+        samples(self.min_silence_ms).max(2 * samples(self.speech_pad_ms))
+    }
+
     /// Speech may end below this probability.
     pub(super) fn lower_threshold(&self) -> f32 {
         self.neg_threshold.unwrap_or((self.threshold - 0.15).max(0.01))
