@@ -27,7 +27,9 @@ use crate::times::{frames, hundredths, seconds};
 use crate::transcript::Segment;
 use crate::window::WindowResult;
 use crate::words::speech_end;
-use crate::{FRAMES_PER_POSITION, HOP_LENGTH, SAMPLE_RATE, TIMESTAMP_SECONDS, WINDOW_FRAMES};
+use crate::{
+    FRAMES_PER_POSITION, HOP_LENGTH, SAMPLE_RATE, TIMESTAMP_SECONDS, WINDOW_FRAMES, chunking,
+};
 
 /// Samples at the end of a batched chunk that are searched for the end of speech: longer than a
 /// sentence that the model leaves to a further window.
@@ -55,7 +57,8 @@ pub(crate) struct Chunk {
     speech_end: Option<usize>,
     /// Whether the samples are nothing but speech.
     is_speech: bool,
-    /// Frames at which windows were cut whose text left speech out; the last is the end of the current window.
+    /// Frames at which windows are cut, descending: pauses, and places in windows whose text left speech out. The last is the end
+    /// of the current window.
     cuts: Vec<usize>,
     /// End of the last segment or word, in seconds of the audio source.
     pub(crate) last_speech: f64,
@@ -96,6 +99,18 @@ impl Chunk {
     #[must_use]
     pub(crate) fn with_speech_only(mut self, is_speech: bool) -> Self {
         self.is_speech = is_speech;
+        self
+    }
+
+    /// Cuts the windows in pauses of `samples`, if `is_cut`: a text without timestamps does not say where it ends, and the words
+    /// that a window cuts are lost.
+    #[must_use]
+    pub(crate) fn with_windows_cut(mut self, is_cut: bool, samples: &[f32]) -> Self {
+        if is_cut {
+            let windows = chunking::cut(samples, self.range.clone(), usize::MAX);
+            let ends = windows.iter().rev().skip(1).map(|window| window.end - self.range.start);
+            self.cuts = ends.map(|end| end / HOP_LENGTH).collect();
+        }
         self
     }
 

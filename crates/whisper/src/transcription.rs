@@ -15,6 +15,8 @@
 //!
 //! Source: openai/whisper `transcribe.py`; faster-whisper `BatchedInferencePipeline`.
 
+mod detection;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -381,30 +383,6 @@ impl<'a> Transcription<'a> {
         Ok(())
     }
 
-    /// Spectrogram of the first 30 s for language detection; with the first sample of the current window of the first
-    /// chunk, if it is that.
-    fn detection_window(
-        &mut self,
-        decoder: &mut WindowDecoder,
-    ) -> Result<(Vec<f32>, Option<usize>), Error> {
-        // A chunk of less than half a window holds too little speech if there is more.
-        let is_enough = self.pending.len() == 1
-            || self.pending.front().is_some_and(|range| 2 * range.len() > WINDOW_SAMPLES);
-        if is_enough {
-            self.prepare_chunks(1, &mut decoder.timings)?;
-            if let Some(chunk) = self.prepared.front() {
-                return Ok((chunk.window_mel(), Some(chunk.window_start())));
-            }
-        }
-        let samples = &self.audio.samples;
-        let speech = self.pending.iter().flat_map(|range| &samples[range.clone()]);
-        let speech: Vec<f32> = speech.take(WINDOW_SAMPLES).copied().collect();
-        let started = Instant::now();
-        let mel = self.model.mel(&speech, WINDOW_SAMPLES);
-        decoder.timings.mel += started.elapsed();
-        Ok((Chunk::new(0..speech.len(), mel, false).window_mel(), None))
-    }
-
     fn build_prompts(&mut self, language: Language) -> Result<(), Error> {
         let sot_sequence = sot_sequence(&self.model, language, &self.options)?;
         let prompts =
@@ -427,7 +405,8 @@ impl<'a> Transcription<'a> {
         };
         let chunk = Chunk::new(range, mel, self.audio.is_batched)
             .with_speech_end(speech_end)
-            .with_speech_only(self.audio.map.is_some());
+            .with_speech_only(self.audio.map.is_some())
+            .with_windows_cut(self.options.without_timestamps, &self.audio.samples);
         timings.mel += started.elapsed();
         Ok(chunk)
     }

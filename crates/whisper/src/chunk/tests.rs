@@ -391,3 +391,30 @@ fn split_characters_belong_to_the_token_that_completes_them() {
     assert_eq!(texts(&"謝".as_bytes()[..2]), ["", "\u{fffd}"]);
     assert_eq!(texts(&[]), [""; 0]);
 }
+
+#[test]
+fn windows_without_timestamps_end_in_pauses() {
+    let mut samples = vec![0.0; START];
+    samples.extend(tone(6000));
+    for pause in [19, 42] {
+        samples[START + pause * SAMPLE_RATE..START + (pause + 1) * SAMPLE_RATE].fill(0.0);
+    }
+    let mut chunk = chunk(6000, false).with_windows_cut(true, &samples);
+    let mut windows = Vec::new();
+    while !chunk.is_done() {
+        let n_frames = chunk.window_frames();
+        assert!(chunk.window_mel()[2 * n_frames..].iter().all(|&value| value == 0.0));
+        windows.push((chunk.seek, n_frames));
+        chunk.skip_window();
+    }
+    let [(0, first), (second_start, second), (third_start, third)] = windows[..] else {
+        panic!("{windows:?}")
+    };
+    assert!((1900..2000).contains(&first) && (4200..4300).contains(&third_start), "{windows:?}");
+    assert_eq!(
+        (first, second_start + second, third_start + third),
+        (second_start, third_start, 6000)
+    );
+    let whole = self::chunk(6000, false).with_windows_cut(false, &samples);
+    assert_eq!(whole.window_frames(), 3000);
+}
