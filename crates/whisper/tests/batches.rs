@@ -11,7 +11,8 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::{
-    Options, Progress, Recording, SAMPLE_RATE, Segment, Transcriber, Transcript, WINDOW_SAMPLES,
+    Options, Progress, Recording, SAMPLE_RATE, Segment, Transcriber, Transcript, VadMode,
+    WINDOW_SAMPLES,
 };
 
 const FOX: &str = " The quick brown fox jumps over the lazy dog.";
@@ -29,6 +30,7 @@ fn accept_all() -> Options {
         logprob_threshold: None,
         no_speech_threshold: None,
         max_new_tokens: Some(40),
+        vad: VadMode::Off,
         ..Options::default()
     }
 }
@@ -222,7 +224,7 @@ fn a_long_recording_in_batches() {
     let names = ["quick_brown_fox.wav", "hello_world.wav", "counting.wav", "quick_brown_fox.wav"];
     let samples = long_recording(&names);
     for beam_size in [1, 5] {
-        let options = Options { beam_size, ..Options::default() };
+        let options = Options { beam_size, vad: VadMode::Off, ..Options::default() };
         let sequential = transcribe(&mut tiny, &samples, &options);
         let in_batches = Options { batch_size: Some(4), ..options.clone() };
         let unaware = Options { condition_on_previous_text: false, ..options.clone() };

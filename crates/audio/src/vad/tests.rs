@@ -264,7 +264,10 @@ fn quiet_speech_after_loud_speech_is_found() {
         let covered = |at: usize| speech.iter().any(|range| range.contains(&at));
         let quiet = alone.iter().flat_map(|range| range.clone().step_by(STEP));
         let n_missed = quiet.clone().filter(|at| !covered(start + at)).count();
-        assert!(n_missed * 10 <= quiet.count(), "level {level}: {n_missed} steps missed, {speech:?}");
+        assert!(
+            n_missed * 10 <= quiet.count(),
+            "level {level}: {n_missed} steps missed, {speech:?}"
+        );
         assert!(speech.windows(2).all(|pair| pair[0].end <= pair[1].start), "{speech:?}");
     }
 }
@@ -292,7 +295,8 @@ fn other_sound_after_speech_is_not_searched_into_speech() {
         samples.extend(&sound);
         samples.extend(&speech);
         let ranges = vad.detect(&samples, &options).unwrap();
-        let middle = speech.len() + 3 * SAMPLE_RATE as usize..speech.len() + n - SAMPLE_RATE as usize;
+        let middle =
+            speech.len() + 3 * SAMPLE_RATE as usize..speech.len() + n - SAMPLE_RATE as usize;
         let is_outside = |r: &Range<usize>| r.end <= middle.start || middle.end <= r.start;
         assert!(ranges.iter().all(is_outside), "{name}: {ranges:?}");
     }
