@@ -152,7 +152,7 @@ pub(crate) fn select<'a>(
             Speech::Found(None) | Speech::Detect => AudioSource::whole(samples),
         };
         if audio.map.is_some() {
-            raise_quiet_parts(audio.samples.to_mut(), options.vad_options.max_pause());
+            raise_quiet_parts(audio.samples.to_mut(), options.max_pause());
         }
         let n_samples = audio.samples.len();
         chunks = Vec::from_iter((n_samples > 0).then_some(0..n_samples));

@@ -20,6 +20,7 @@ use stonechat_audio::{Mel, Vad, VadOptions};
 use stonechat_text::Tokenizer;
 use unicode_general_category::{GeneralCategory, get_general_category};
 
+use crate::options::Options;
 use crate::prompt::History;
 use crate::search::FinishReason;
 use crate::special::SpecialTokens;
@@ -114,6 +115,12 @@ impl Chunk {
         self
     }
 
+    /// Whether the times of its words tell where the text of a window ends. That of a recording of one window is all of its text.
+    pub(crate) fn seeks_last_word(&self, options: &Options) -> bool {
+        let is_one_window = !self.is_batched && self.n_frames <= WINDOW_FRAMES;
+        options.without_timestamps && !options.word_timestamps && !is_one_window
+    }
+
     /// Earliest timestamp token that may end the text of the current window; `None` if any may.
     pub(crate) fn min_end_timestamp(&self, special: &SpecialTokens) -> Option<u32> {
         let end = self.speech_end.filter(|_| self.remaining_frames() == self.window_frames())?;
@@ -125,7 +132,7 @@ impl Chunk {
     pub(crate) fn skip_silence(&mut self, audio: &[f32]) -> bool {
         let samples = &audio[self.range.clone()];
         while !self.is_done() && is_digital_silence(samples, self.seek, self.window_frames()) {
-            self.seek += self.window_frames();
+            self.skip_window();
         }
         !self.is_done()
     }
@@ -355,6 +362,14 @@ pub(crate) struct WindowSegments {
 }
 
 impl WindowSegments {
+    /// Ends a window that starts at `offset` seconds, and its last segment, `end` seconds after its start.
+    pub(crate) fn end_at(&mut self, offset: f64, end: f64) {
+        self.advance = frames(end).clamp(1, self.advance.max(1));
+        if let Some(last) = self.segments.last_mut() {
+            last.end = offset + end;
+        }
+    }
+
     /// Sets the advance to the end of the last word of a window that starts at `offset` seconds.
     pub(crate) fn advance_to_last_word(&mut self, offset: f64) {
         let end = speech_end(&self.segments).filter(|&end| self.is_open && end > offset);

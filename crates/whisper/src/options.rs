@@ -184,6 +184,12 @@ impl Options {
         self.batch_size.unwrap_or(1)
     }
 
+    /// Whether words are aligned with the audio: for their times, or to find the end of a text without timestamps.
+    #[must_use]
+    pub fn needs_alignment(&self) -> bool {
+        self.word_timestamps || self.without_timestamps
+    }
+
     /// Decoder sequences of a window.
     #[must_use]
     pub fn n_sequences(&self) -> usize {

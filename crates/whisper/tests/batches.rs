@@ -245,6 +245,31 @@ fn a_long_recording_in_batches() {
     }
 }
 
+/// A window without timestamps loses neither its end nor what follows it.
+#[test]
+fn a_long_recording_without_timestamps() {
+    let Some(mut tiny) = tiny_en("a_long_recording_without_timestamps") else { return };
+    let names = ["quick_brown_fox.wav", "counting.wav", "hello_world.wav"];
+    let samples: Vec<f32> = (0..15)
+        .flat_map(|i| [recording(names[i % 3]), vec![0.0; SAMPLE_RATE / 2]].concat())
+        .collect();
+    assert!(samples.len() > WINDOW_SAMPLES + 10 * SAMPLE_RATE, "{} samples", samples.len());
+    let without_timestamps = true;
+    for (vad, batch_size) in [(VadMode::Off, None), (VadMode::Auto, None), (VadMode::Auto, Some(4))]
+    {
+        let options =
+            Options { beam_size: 1, vad, batch_size, without_timestamps, ..Options::default() };
+        let transcript = transcribe(&mut tiny, &samples, &options);
+        let text = transcript.text.to_lowercase();
+        for word in ["brown fox", "hello"] {
+            let n = text.matches(word).count();
+            assert!((4..=5).contains(&n), "{vad:?} {batch_size:?}: {n} times {word} of 5: {text}");
+        }
+        assert!(transcript.segments.iter().all(|s| s.start < s.end && s.words.is_none()));
+        assert!(transcript.segments.windows(2).all(|s| s[0].end <= s[1].start + 0.02));
+    }
+}
+
 #[test]
 fn prompts_prefixes_and_limits() {
     let Some(mut tiny) = tiny_en("prompts_prefixes_and_limits") else { return };

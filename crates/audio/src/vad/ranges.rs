@@ -70,10 +70,16 @@ impl VadOptions {
         Ok(())
     }
 
-    /// Longest silence within the speech segments and between them once the rest is removed, in samples.
+    /// Silence that ends a speech segment, in samples.
     #[must_use]
-    pub fn max_pause(&self) -> usize {
-        samples(self.min_silence_ms).max(2 * samples(self.speech_pad_ms))
+    pub fn min_silence(&self) -> usize {
+        samples(self.min_silence_ms)
+    }
+
+    /// Padding before and after a speech segment, in samples.
+    #[must_use]
+    pub fn speech_pad(&self) -> usize {
+        samples(self.speech_pad_ms)
     }
 
     /// Speech may end below this probability.
