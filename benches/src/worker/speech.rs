@@ -8,7 +8,7 @@ use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
 use stonechat_nn::{Device, KvDType};
 use stonechat_whisper::{
-    Config, Language, Model, Options, State, StateOptions, Transcriber, WINDOW_FRAMES,
+    Config, Language, Model, Options, State, StateOptions, Transcriber, VadMode, WINDOW_FRAMES,
     WINDOW_SAMPLES,
 };
 
@@ -58,7 +58,12 @@ impl Speech {
             audio,
             samples,
             unresampled,
-            options: Options { language: Some(english), beam_size: 1, ..Options::default() },
+            options: Options {
+                language: Some(english),
+                beam_size: 1,
+                vad: VadMode::Off,
+                ..Options::default()
+            },
             dtype,
             text: None,
         })

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use stonechat_compute::{Cpu, usable_cores};
 
-use crate::Error;
+use crate::{Error, SAMPLE_RATE};
 pub use gate::{SpeechGate, Turn};
 pub use map::SpeechMap;
 use network::Network;
@@ -27,6 +27,16 @@ pub const STEP: usize = 512;
 
 /// Maximum useful threads: one runs the recurrence of the LSTM, a third of the work, and few keep up with it.
 const MAX_THREADS: usize = 8;
+
+/// Least samples of a stretch without speech that is searched again, 2 s.
+const MIN_GAP: usize = 2 * SAMPLE_RATE as usize;
+/// Least steps of speech that count as found there, 0.4 s: a network that has heard nothing may take the end of a word or a
+/// breath for speech for a few steps.
+const MIN_STEPS: usize = 12;
+/// Root mean square below which nothing is searched, -70 dB of full scale: speech of a recording of 16 bits is louder.
+const QUIET: f32 = 0.000_316;
+/// Samples whose level is compared with it, half a second.
+const QUIET_BLOCK: usize = SAMPLE_RATE as usize / 2;
 
 /// The Silero VAD network and its thread team.
 #[derive(Debug)]
@@ -63,6 +73,9 @@ impl Vad {
 
     /// The speech segments of `samples`, ascending and disjoint.
     ///
+    /// Stretches without speech that are not quiet are run through the network again, on their own: after loud speech it misses
+    /// quiet speech for many seconds, which it finds if it has heard nothing before.
+    ///
     /// # Errors
     /// If an option is out of its range.
     pub fn detect(
@@ -71,8 +84,46 @@ impl Vad {
         options: &VadOptions,
     ) -> Result<Vec<Range<usize>>, Error> {
         options.validate()?;
-        Ok(options.ranges(&self.probabilities(samples), samples.len()))
+        let mut probabilities = self.probabilities(samples);
+        let found = self.missed_speech(samples, options, &probabilities);
+        for (step, probability) in found {
+            probabilities[step] = probability;
+        }
+        Ok(options.ranges(&probabilities, samples.len()))
     }
+
+    /// Steps of speech, and their probabilities, that the network finds only in the stretches without speech by `probabilities`.
+    fn missed_speech(
+        &self,
+        samples: &[f32],
+        options: &VadOptions,
+        probabilities: &[f32],
+    ) -> Vec<(usize, f32)> {
+        let mut found = Vec::new();
+        for gap in options.gaps(probabilities, samples.len()) {
+            if gap.len() < MIN_GAP || is_quiet(&samples[gap.clone()]) {
+                continue;
+            }
+            let again = self.probabilities(&samples[gap.clone()]);
+            for speech in options.unpadded(&again, gap.len()) {
+                let steps = speech.start / STEP..speech.end.div_ceil(STEP);
+                let is_speech = |&&p: &&f32| p >= options.threshold;
+                if again[steps.clone()].iter().filter(is_speech).count() >= MIN_STEPS {
+                    found.extend(steps.map(|step| (gap.start / STEP + step, again[step])));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Whether no half second of `samples` is louder than [`QUIET`].
+fn is_quiet(samples: &[f32]) -> bool {
+    let is_quiet = |block: &[f32]| {
+        let energy: f32 = block.iter().map(|sample| sample * sample).sum();
+        energy <= QUIET * QUIET * block.len() as f32
+    };
+    samples.chunks(QUIET_BLOCK).all(is_quiet)
 }
 
 #[cfg(test)]

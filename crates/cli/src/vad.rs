@@ -13,7 +13,8 @@ use super::transcribe::Threshold;
 pub(super) struct VadArgs {
     /// Transcribe only speech: on, off or auto
     ///
-    /// auto enables it for live streams, for split channels and for recordings longer than 30 s.
+    /// auto enables it for live streams, for split channels and for recordings longer than 30 s; of a
+    /// shorter one it only tells whether anyone speaks.
     #[arg(long, value_name = "WHEN", value_enum, hide_possible_values = true, default_value_t = VadName::Auto)]
     vad: VadName,
     /// Speech probability at which a segment starts

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use stonechat::whisper::{OutputFormat, SubtitleLayout, VadMode};
+use stonechat::whisper::{OutputFormat, SubtitleLayout};
 use stonechat::{Recording, Whisper};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let video = args.next().unwrap_or("talk.mp4".into());
     let whisper = Whisper::open(args.next().unwrap_or("base".into()))?;
 
-    let recording = Recording::file(&video).word_timestamps().vad(VadMode::Auto).batch_size(8);
+    let recording = Recording::file(&video).word_timestamps().batch_size(8);
     let transcript = whisper.transcribe(recording).wait()?;
 
     let path = Path::new(&video).with_extension("srt");

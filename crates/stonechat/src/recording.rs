@@ -98,7 +98,7 @@ impl Recording {
         self
     }
 
-    /// Sets when voice activity detection removes silence; default never.
+    /// Sets when voice activity detection removes silence; default [`VadMode::Auto`].
     #[must_use]
     pub fn vad(mut self, mode: VadMode) -> Self {
         self.options.vad = mode;

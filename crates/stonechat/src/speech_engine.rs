@@ -215,7 +215,7 @@ impl SpeechEngine {
             if self.active.is_empty()
                 && next.options.n_sequences() <= self.least.n_sequences
                 && n_windows <= self.least.n_windows
-                && (self.least.has_alignment || !next.options.word_timestamps)
+                && (self.least.has_alignment || !next.options.needs_alignment())
             {
                 self.shrink();
             }

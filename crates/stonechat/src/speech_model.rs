@@ -248,7 +248,7 @@ impl Load for WhisperBuilder {
             n_encoded: model.n_encoded(n_decoded),
             n_sequences: reserved.beam_size.max(reserved.best_of),
             kv_dtype,
-            has_alignment: reserved.word_timestamps,
+            has_alignment: reserved.needs_alignment(),
         };
         let mut decoder = WindowDecoder::new(&model, sizes)?;
         decoder.reserve(&reserved, sizes.n_windows)?;

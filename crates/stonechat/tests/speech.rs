@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use stonechat::compute::DType;
 use stonechat::formats::ModelFile;
-use stonechat::whisper::{ExportFormat, Language, Options, Segment, Task, export};
+use stonechat::whisper::{ExportFormat, Language, Options, Segment, Task, VadMode, export};
 use stonechat::{Device, KvDType, Recording, SpeechStep, Whisper, WhisperBuilder};
 use stonechat_testkit::{Lcg, TinyWhisper};
 
@@ -48,6 +48,7 @@ fn short() -> Options {
         logprob_threshold: None,
         no_speech_threshold: None,
         max_new_tokens: Some(8),
+        vad: VadMode::Off,
         ..Options::default()
     }
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use stonechat_audio::SpeechMap;
 
 use crate::error::Error;
+use crate::loudness::raise_quiet_parts;
 use crate::model::Model;
 use crate::options::{Options, VadMode};
 use crate::times::{samples, seconds};
@@ -150,6 +151,9 @@ pub(crate) fn select<'a>(
             Speech::Cut(map) => AudioSource { samples, map: Some(map), is_batched: false },
             Speech::Found(None) | Speech::Detect => AudioSource::whole(samples),
         };
+        if audio.map.is_some() {
+            raise_quiet_parts(audio.samples.to_mut(), options.max_pause());
+        }
         let n_samples = audio.samples.len();
         chunks = Vec::from_iter((n_samples > 0).then_some(0..n_samples));
     } else if let Speech::Cut(_) = speech {

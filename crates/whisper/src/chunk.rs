@@ -20,6 +20,7 @@ use stonechat_audio::{Mel, Vad, VadOptions};
 use stonechat_text::Tokenizer;
 use unicode_general_category::{GeneralCategory, get_general_category};
 
+use crate::options::Options;
 use crate::prompt::History;
 use crate::search::FinishReason;
 use crate::special::SpecialTokens;
@@ -27,7 +28,9 @@ use crate::times::{frames, hundredths, seconds};
 use crate::transcript::Segment;
 use crate::window::WindowResult;
 use crate::words::speech_end;
-use crate::{FRAMES_PER_POSITION, HOP_LENGTH, SAMPLE_RATE, TIMESTAMP_SECONDS, WINDOW_FRAMES};
+use crate::{
+    FRAMES_PER_POSITION, HOP_LENGTH, SAMPLE_RATE, TIMESTAMP_SECONDS, WINDOW_FRAMES, chunking,
+};
 
 /// Samples at the end of a batched chunk that are searched for the end of speech: longer than a
 /// sentence that the model leaves to a further window.
@@ -55,7 +58,8 @@ pub(crate) struct Chunk {
     speech_end: Option<usize>,
     /// Whether the samples are nothing but speech.
     is_speech: bool,
-    /// Frames at which windows were cut whose text left speech out; the last is the end of the current window.
+    /// Frames at which windows are cut, descending: pauses, and places in windows whose text left speech out. The last is the end
+    /// of the current window.
     cuts: Vec<usize>,
     /// End of the last segment or word, in seconds of the audio source.
     pub(crate) last_speech: f64,
@@ -99,6 +103,24 @@ impl Chunk {
         self
     }
 
+    /// Cuts the windows in pauses of `samples`, if `is_cut`: a text without timestamps does not say where it ends, and the words
+    /// that a window cuts are lost.
+    #[must_use]
+    pub(crate) fn with_windows_cut(mut self, is_cut: bool, samples: &[f32]) -> Self {
+        if is_cut {
+            let windows = chunking::cut(samples, self.range.clone(), usize::MAX);
+            let ends = windows.iter().rev().skip(1).map(|window| window.end - self.range.start);
+            self.cuts = ends.map(|end| end / HOP_LENGTH).collect();
+        }
+        self
+    }
+
+    /// Whether the times of its words tell where the text of a window ends. That of a recording of one window is all of its text.
+    pub(crate) fn seeks_last_word(&self, options: &Options) -> bool {
+        let is_one_window = !self.is_batched && self.n_frames <= WINDOW_FRAMES;
+        options.without_timestamps && !options.word_timestamps && !is_one_window
+    }
+
     /// Earliest timestamp token that may end the text of the current window; `None` if any may.
     pub(crate) fn min_end_timestamp(&self, special: &SpecialTokens) -> Option<u32> {
         let end = self.speech_end.filter(|_| self.remaining_frames() == self.window_frames())?;
@@ -110,7 +132,7 @@ impl Chunk {
     pub(crate) fn skip_silence(&mut self, audio: &[f32]) -> bool {
         let samples = &audio[self.range.clone()];
         while !self.is_done() && is_digital_silence(samples, self.seek, self.window_frames()) {
-            self.seek += self.window_frames();
+            self.skip_window();
         }
         !self.is_done()
     }
@@ -340,6 +362,14 @@ pub(crate) struct WindowSegments {
 }
 
 impl WindowSegments {
+    /// Ends a window that starts at `offset` seconds, and its last segment, `end` seconds after its start.
+    pub(crate) fn end_at(&mut self, offset: f64, end: f64) {
+        self.advance = frames(end).clamp(1, self.advance.max(1));
+        if let Some(last) = self.segments.last_mut() {
+            last.end = offset + end;
+        }
+    }
+
     /// Sets the advance to the end of the last word of a window that starts at `offset` seconds.
     pub(crate) fn advance_to_last_word(&mut self, offset: f64) {
         let end = speech_end(&self.segments).filter(|&end| self.is_open && end > offset);

@@ -61,10 +61,34 @@ impl Options {
             return Ok(vad.probabilities(samples).iter().all(is_faint).then(Vec::new));
         }
         let speech = vad.detect(samples, &self.vad_options)?;
+        let speech = self.keep_short_silence(speech, samples.len());
         if self.clip_timestamps.is_empty() {
             return Ok(Some(speech));
         }
         Ok(Some(within(&speech, &self.clips(samples.len()))))
+    }
+
+    /// Joins the segments of speech of a recording of `n_samples`, and extends them to its ends, where less than
+    /// `min_silence_ms` would be cut out: a short pause cut shorter is not what the model knows, and gains nothing.
+    fn keep_short_silence(&self, speech: Vec<Range<usize>>, n_samples: usize) -> Vec<Range<usize>> {
+        let min_cut = self.vad_options.min_silence();
+        let mut kept: Vec<Range<usize>> = Vec::with_capacity(speech.len());
+        for range in speech {
+            match kept.last_mut() {
+                Some(last) if range.start - last.end < min_cut => last.end = range.end,
+                None if range.start < min_cut => kept.push(0..range.end),
+                _ => kept.push(range),
+            }
+        }
+        if let Some(last) = kept.last_mut().filter(|last| n_samples - last.end < min_cut) {
+            last.end = n_samples;
+        }
+        kept
+    }
+
+    /// Longest pause in what [`find_speech`](Self::find_speech) finds, in samples.
+    pub(crate) fn max_pause(&self) -> usize {
+        self.vad_options.min_silence() + 2 * self.vad_options.speech_pad()
     }
 
     /// Sample ranges of the clips, within a recording of `n_samples`.
@@ -142,7 +166,7 @@ fn energies(samples: &[f32], places: &[usize]) -> Vec<f32> {
 
 #[cfg(test)]
 mod tests {
-    use stonechat_audio::decode_file;
+    use stonechat_audio::{VadOptions, decode_file};
 
     use super::{QUIET_SAMPLES, cut, energies, within};
     use crate::SAMPLE_RATE;
@@ -188,6 +212,34 @@ mod tests {
             ("clicks", (0..n).map(|i| if i % 16_000 == 0 { 0.5 } else { 0.0 }).collect()),
         ] {
             assert_eq!(speech(VadMode::Auto, &[], &samples), Some(Vec::new()), "{name}");
+        }
+    }
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one range is a case")]
+    fn only_long_silence_is_cut_out() {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/audio/quick_brown_fox.wav");
+        let spoken = decode_file(path).unwrap().samples;
+        let speech = |seconds: f64, min_silence_ms| {
+            let silence = vec![0.0; (seconds * SAMPLE_RATE as f64) as usize];
+            let samples = [&silence[..], &spoken, &silence, &spoken, &silence].concat();
+            let vad_options = VadOptions { min_silence_ms, ..VadOptions::default() };
+            let options = Options { vad: VadMode::On, vad_options, ..Options::default() };
+            (options.find_speech(&samples, 1).unwrap().unwrap(), samples.len())
+        };
+        for (seconds, min_silence_ms, is_kept) in
+            [(0.0, 2000, true), (1.5, 2000, true), (1.5, 500, false), (4.0, 2000, false)]
+        {
+            let (speech, n_samples) = speech(seconds, min_silence_ms);
+            if is_kept {
+                assert_eq!(speech[..], [0..n_samples], "{seconds} s");
+            } else {
+                let [first, second] = &speech[..] else { panic!("{seconds} s: {speech:?}") };
+                let n = (seconds * SAMPLE_RATE as f64) as usize;
+                assert!(0 < first.start && first.start <= n && n < first.end);
+                assert!(first.end < second.start && second.end < n_samples);
+            }
         }
     }
 

@@ -48,6 +48,7 @@ mod languages;
 mod live;
 mod logit_filters;
 mod loops;
+mod loudness;
 mod model;
 mod options;
 mod output;

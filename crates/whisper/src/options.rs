@@ -33,11 +33,11 @@ impl Task {
 #[non_exhaustive]
 pub enum VadMode {
     /// Never.
-    #[default]
     Off,
     /// Always.
     On,
     /// In recordings longer than one window (30 s); a shorter one is transcribed whole, unless nobody speaks. Not with clips.
+    #[default]
     Auto,
 }
 
@@ -50,7 +50,7 @@ const MAX_CLIP_S: f64 = 1e7;
 /// command line, "faster-whisper" a parameter of `WhisperModel.transcribe`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Spoken language; `None` (default) detects it from the first 30 s. openai `--language`.
+    /// Spoken language; `None` (default) detects it from the first 30 s with speech. openai `--language`.
     pub language: Option<Language>,
     /// Languages that detection chooses from; empty (default) is all of the model's. OpenAI's API `languages`.
     pub languages: Vec<Language>,
@@ -116,7 +116,7 @@ pub struct Options {
     pub without_timestamps: bool,
     /// Seed of the sampler at temperatures above 0; default 0.
     pub seed: u64,
-    /// Voice activity detection; default off. faster-whisper `vad_filter`.
+    /// Voice activity detection; default [`VadMode::Auto`]. faster-whisper `vad_filter`.
     pub vad: VadMode,
     /// Options of voice activity detection. faster-whisper `vad_parameters`.
     pub vad_options: VadOptions,
@@ -162,7 +162,7 @@ impl Default for Options {
             max_initial_timestamp: 1.0,
             without_timestamps: false,
             seed: 0,
-            vad: VadMode::Off,
+            vad: VadMode::Auto,
             vad_options: VadOptions::default(),
             clip_timestamps: Vec::new(),
             word_timestamps: false,
@@ -182,6 +182,12 @@ impl Options {
     /// Windows of a batch.
     pub(crate) fn n_windows(&self) -> usize {
         self.batch_size.unwrap_or(1)
+    }
+
+    /// Whether words are aligned with the audio: for their times, or to find the end of a text without timestamps.
+    #[must_use]
+    pub fn needs_alignment(&self) -> bool {
+        self.word_timestamps || self.without_timestamps
     }
 
     /// Decoder sequences of a window.

@@ -15,6 +15,9 @@
 //!
 //! Source: openai/whisper `transcribe.py`; faster-whisper `BatchedInferencePipeline`.
 
+mod detection;
+mod times;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,15 +27,13 @@ use stonechat_audio::Mel;
 use web_time::Instant;
 
 use crate::WINDOW_SAMPLES;
-use crate::align::AlignRequest;
 use crate::audio_source::{self, AudioSource, Recording};
 use crate::chunk::{Chunk, WindowSegments, find_speech_end};
 use crate::error::Error;
 use crate::fallback::{DecodedWindow, is_silent};
-use crate::hallucination;
 use crate::languages::{self, Language};
 use crate::model::Model;
-use crate::options::{Options, Task};
+use crate::options::Options;
 use crate::prompt::{History, Prompt, PromptBuilder, sot_sequence};
 use crate::rules::Rules;
 use crate::times::seconds;
@@ -42,7 +43,6 @@ use crate::window_decoder::WindowDecoder;
 use crate::window_request::{
     DecodeRequest, WindowAudio, WindowHandle, WindowOutput, WindowRequest, WindowTask,
 };
-use crate::words::{Placement, TokenTimes, place_words, speech_end, time_words};
 
 /// Number of transcriptions so far.
 static N_TRANSCRIPTIONS: AtomicU64 = AtomicU64::new(0);
@@ -381,30 +381,6 @@ impl<'a> Transcription<'a> {
         Ok(())
     }
 
-    /// Spectrogram of the first 30 s for language detection; with the first sample of the current window of the first
-    /// chunk, if it is that.
-    fn detection_window(
-        &mut self,
-        decoder: &mut WindowDecoder,
-    ) -> Result<(Vec<f32>, Option<usize>), Error> {
-        // A chunk of less than half a window holds too little speech if there is more.
-        let is_enough = self.pending.len() == 1
-            || self.pending.front().is_some_and(|range| 2 * range.len() > WINDOW_SAMPLES);
-        if is_enough {
-            self.prepare_chunks(1, &mut decoder.timings)?;
-            if let Some(chunk) = self.prepared.front() {
-                return Ok((chunk.window_mel(), Some(chunk.window_start())));
-            }
-        }
-        let samples = &self.audio.samples;
-        let speech = self.pending.iter().flat_map(|range| &samples[range.clone()]);
-        let speech: Vec<f32> = speech.take(WINDOW_SAMPLES).copied().collect();
-        let started = Instant::now();
-        let mel = self.model.mel(&speech, WINDOW_SAMPLES);
-        decoder.timings.mel += started.elapsed();
-        Ok((Chunk::new(0..speech.len(), mel, false).window_mel(), None))
-    }
-
     fn build_prompts(&mut self, language: Language) -> Result<(), Error> {
         let sot_sequence = sot_sequence(&self.model, language, &self.options)?;
         let prompts =
@@ -427,7 +403,8 @@ impl<'a> Transcription<'a> {
         };
         let chunk = Chunk::new(range, mel, self.audio.is_batched)
             .with_speech_end(speech_end)
-            .with_speech_only(self.audio.map.is_some());
+            .with_speech_only(self.audio.map.is_some())
+            .with_windows_cut(self.options.without_timestamps, &self.audio.samples);
         timings.mel += started.elapsed();
         Ok(chunk)
     }
@@ -474,7 +451,7 @@ impl<'a> Transcription<'a> {
             owner: self.id,
             audio,
             task: WindowTask::Decode(request),
-            keep_audio: self.options.word_timestamps,
+            keep_audio: self.options.word_timestamps || chunk.seeks_last_word(&self.options),
         }
     }
 
@@ -483,6 +460,8 @@ impl<'a> Transcription<'a> {
         let OpenChunk { chunk, request } = &mut self.chunks[index];
         let Some(handle) = request.as_ref().map(Request::handle) else { return Ok(()) };
         let Some(output) = decoder.finished(handle) else { return Ok(()) };
+        let has_alignment = decoder.state_options().has_alignment;
+        let is_last_word_sought = has_alignment && chunk.seeks_last_word(&self.options);
         match (request.take(), output) {
             (Some(Request::Text(handle)), WindowOutput::Text(decoded)) => {
                 if is_silent(&decoded.result, &self.options) {
@@ -490,80 +469,34 @@ impl<'a> Transcription<'a> {
                 } else {
                     let (special, tokenizer) = (self.model.special(), self.model.tokenizer());
                     let new = chunk.split_segments(&decoded.result, special, tokenizer);
-                    let Some(new) = chunk.hear_all(new, &self.audio.samples) else { return Ok(()) };
+                    let (vad, threshold) = (self.model.vad()?, self.options.vad_options.threshold);
+                    let is_speech = |samples: &[f32]| {
+                        vad.probabilities(samples).iter().map(|&p| p >= threshold).collect()
+                    };
+                    let new = chunk.hear_all(new, &self.audio.samples, is_speech);
+                    let Some(new) = new else { return Ok(()) };
                     let DecodedWindow { temperature, has_failed, .. } = decoded;
                     let tokens = new.segments.iter().flat_map(|segment| &segment.tokens);
                     let text = tokens.copied().filter(|&token| token < special.eot).collect();
                     let decoded = DecodedSegments { new, text, temperature, has_failed };
-                    if self.options.word_timestamps {
+                    if self.options.word_timestamps || is_last_word_sought {
                         return self.request_times(index, handle, decoded, decoder);
                     }
                     self.push(index, decoded);
                 }
             }
             (Some(Request::Times(_, mut decoded)), WindowOutput::Times(times)) => {
-                self.place_words(index, &mut decoded, &times);
+                if self.options.word_timestamps {
+                    self.place_words(index, &mut decoded, &times);
+                } else {
+                    self.seek_last_word(index, &mut decoded, &times)?;
+                }
                 self.push(index, *decoded);
             }
             (request, output) => unreachable!("{output:?} of {request:?}"),
         }
         self.chunks[index].chunk.skip_silence(&self.audio.samples);
         Ok(())
-    }
-
-    /// Requests the times of the tokens of `decoded`, over the audio that `handle` kept.
-    fn request_times(
-        &mut self,
-        index: usize,
-        handle: WindowHandle,
-        decoded: DecodedSegments,
-        decoder: &mut WindowDecoder,
-    ) -> Result<(), Error> {
-        let no_timestamps = self.model.special().no_timestamps;
-        let prompts = self.prompts.as_ref().expect("the language is known");
-        let start = prompts.sot_sequence().iter().copied().filter(|&t| t != no_timestamps);
-        let request = AlignRequest {
-            start: start.collect(),
-            text: decoded.text.clone(),
-            n_frames: self.chunks[index].chunk.window_frames(),
-        };
-        let handle = decoder.add(WindowRequest {
-            owner: self.id,
-            audio: WindowAudio::Kept(handle),
-            task: WindowTask::Align(request),
-            keep_audio: false,
-        })?;
-        self.chunks[index].request = Some(Request::Times(handle, Box::new(decoded)));
-        Ok(())
-    }
-
-    /// Sets the words of the segments, removes hallucinated segments, and moves the advance to the end of the last word.
-    fn place_words(&mut self, index: usize, decoded: &mut DecodedSegments, times: &TokenTimes) {
-        let chunk = &mut self.chunks[index].chunk;
-        let options = &self.options;
-        let new = &mut decoded.new;
-        let is_translated = options.task == Task::Translate;
-        let spoken = match self.language {
-            DetectedLanguage::Known(language, _) => language.code,
-            _ => "en",
-        };
-        let language = if is_translated { "en" } else { spoken };
-        let punctuation = (&*options.prepend_punctuations, &*options.append_punctuations);
-        let (words, median) =
-            time_words(self.model.tokenizer(), &decoded.text, times, language, punctuation);
-        let (offset, last_speech) = (chunk.window_start_seconds(), chunk.last_speech);
-        let placement =
-            Placement { offset, last_speech, median, token_seconds: &times.seconds[..] };
-        place_words(words, &mut new.segments, self.model.special(), placement);
-        new.advance_to_last_word(offset);
-        if let Some(threshold) = options.hallucination_silence_threshold {
-            let (n_frames, n_left) = (chunk.window_frames(), chunk.remaining_frames());
-            let window = hallucination::Window { offset, n_frames, n_left, last_speech };
-            if let Some(advance) = hallucination::remove(&mut new.segments, window, threshold) {
-                new.advance = advance;
-            }
-        }
-        chunk.last_speech = speech_end(&new.segments).unwrap_or(last_speech);
     }
 
     /// Appends the segments of the current window of chunk `index`, which moves to its next window.

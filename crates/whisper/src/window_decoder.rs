@@ -196,7 +196,7 @@ impl WindowDecoder {
         options.validate()?;
         options.validate_for(model.config())?;
         let (n_windows, n_sequences) = (options.n_windows(), options.n_sequences());
-        let has_alignment = options.word_timestamps;
+        let has_alignment = options.needs_alignment();
         let n_encoded = model.n_encoded(n_windows);
         Self::new(
             model,
@@ -329,7 +329,8 @@ impl WindowDecoder {
     /// Whether recordings with `options` fit the state without [`reserve`](Self::reserve).
     #[must_use]
     pub fn fits(&self, options: &Options) -> bool {
-        self.check(options).is_ok()
+        let has_alignment = self.state.options().has_alignment;
+        self.check(options).is_ok() && (has_alignment || !options.needs_alignment())
     }
 
     /// Checks that recordings with `options` fit the state.

@@ -16,6 +16,7 @@ fn options() -> Options {
         logprob_threshold: None,
         no_speech_threshold: None,
         max_new_tokens: Some(40),
+        vad: VadMode::Off,
         ..Options::default()
     }
 }

@@ -11,7 +11,8 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::{
-    Options, Progress, Recording, SAMPLE_RATE, Segment, Transcriber, Transcript, WINDOW_SAMPLES,
+    Options, Progress, Recording, SAMPLE_RATE, Segment, Transcriber, Transcript, VadMode,
+    WINDOW_SAMPLES,
 };
 
 const FOX: &str = " The quick brown fox jumps over the lazy dog.";
@@ -29,6 +30,7 @@ fn accept_all() -> Options {
         logprob_threshold: None,
         no_speech_threshold: None,
         max_new_tokens: Some(40),
+        vad: VadMode::Off,
         ..Options::default()
     }
 }
@@ -222,7 +224,7 @@ fn a_long_recording_in_batches() {
     let names = ["quick_brown_fox.wav", "hello_world.wav", "counting.wav", "quick_brown_fox.wav"];
     let samples = long_recording(&names);
     for beam_size in [1, 5] {
-        let options = Options { beam_size, ..Options::default() };
+        let options = Options { beam_size, vad: VadMode::Off, ..Options::default() };
         let sequential = transcribe(&mut tiny, &samples, &options);
         let in_batches = Options { batch_size: Some(4), ..options.clone() };
         let unaware = Options { condition_on_previous_text: false, ..options.clone() };
@@ -240,6 +242,31 @@ fn a_long_recording_in_batches() {
             assert!(times.all(|(_, stop)| stop <= end + 0.01));
             assert!(transcript.segments.windows(2).all(|s| s[0].end <= s[1].start + 0.01));
         }
+    }
+}
+
+/// A window without timestamps loses neither its end nor what follows it.
+#[test]
+fn a_long_recording_without_timestamps() {
+    let Some(mut tiny) = tiny_en("a_long_recording_without_timestamps") else { return };
+    let names = ["quick_brown_fox.wav", "counting.wav", "hello_world.wav"];
+    let samples: Vec<f32> = (0..15)
+        .flat_map(|i| [recording(names[i % 3]), vec![0.0; SAMPLE_RATE / 2]].concat())
+        .collect();
+    assert!(samples.len() > WINDOW_SAMPLES + 10 * SAMPLE_RATE, "{} samples", samples.len());
+    let without_timestamps = true;
+    for (vad, batch_size) in [(VadMode::Off, None), (VadMode::Auto, None), (VadMode::Auto, Some(4))]
+    {
+        let options =
+            Options { beam_size: 1, vad, batch_size, without_timestamps, ..Options::default() };
+        let transcript = transcribe(&mut tiny, &samples, &options);
+        let text = transcript.text.to_lowercase();
+        for word in ["brown fox", "hello"] {
+            let n = text.matches(word).count();
+            assert!((4..=5).contains(&n), "{vad:?} {batch_size:?}: {n} times {word} of 5: {text}");
+        }
+        assert!(transcript.segments.iter().all(|s| s.start < s.end && s.words.is_none()));
+        assert!(transcript.segments.windows(2).all(|s| s[0].end <= s[1].start + 0.02));
     }
 }
 

@@ -8,7 +8,9 @@ use pollster::block_on;
 use stonechat_compute::wgpu::Counters;
 use stonechat_nn::{Cpu, Device, KvDType, Slot};
 use stonechat_testkit::{Lcg, TinyWhisper, wgpu};
-use stonechat_whisper::{Model, Options, SAMPLE_RATE, StateOptions, Transcriber, WINDOW_FRAMES};
+use stonechat_whisper::{
+    Model, Options, SAMPLE_RATE, StateOptions, Transcriber, VadMode, WINDOW_FRAMES,
+};
 
 #[test]
 fn kernels_are_compiled_before_the_first_window() {
@@ -24,6 +26,7 @@ fn kernels_are_compiled_before_the_first_window() {
             logprob_threshold: None,
             no_speech_threshold: None,
             max_new_tokens: Some(12),
+            vad: VadMode::Off,
             ..Options::default()
         };
         let transcript = transcriber.transcribe(&samples, &options, &mut |_| ()).unwrap();
@@ -46,6 +49,7 @@ fn tokens(device: impl Into<Device>) -> Vec<Vec<u32>> {
         no_speech_threshold: None,
         no_repeat_ngram_size: 1,
         max_new_tokens: Some(12),
+        vad: VadMode::Off,
         ..Options::default()
     };
     let samples = Lcg::new(9).normals(5 * SAMPLE_RATE, 0.1);

@@ -11,8 +11,8 @@ use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::{
     DecodeRequest, Error, ExportFormat, Model, Options, Rules, SAMPLE_RATE, Segment, StateOptions,
-    Task, Transcription, WINDOW_SAMPLES, WindowAudio, WindowDecoder, WindowOutput, WindowRequest,
-    WindowTask, export,
+    Task, Transcription, VadMode, WINDOW_SAMPLES, WindowAudio, WindowDecoder, WindowOutput,
+    WindowRequest, WindowTask, export,
 };
 
 /// Beams of the widest options.
@@ -81,6 +81,7 @@ fn options(random: &mut Lcg) -> Options {
         without_timestamps: pick(4) == 0,
         seed: pick(100).into(),
         word_timestamps: pick(3) == 0,
+        vad: VadMode::Off,
         ..Options::default()
     }
 }

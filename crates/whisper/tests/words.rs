@@ -38,6 +38,7 @@ fn options(language: &str) -> Options {
         beam_size: 1,
         condition_on_previous_text: false,
         word_timestamps: true,
+        vad: VadMode::Off,
         ..Options::default()
     }
 }

@@ -70,6 +70,18 @@ impl VadOptions {
         Ok(())
     }
 
+    /// Silence that ends a speech segment, in samples.
+    #[must_use]
+    pub fn min_silence(&self) -> usize {
+        samples(self.min_silence_ms)
+    }
+
+    /// Padding before and after a speech segment, in samples.
+    #[must_use]
+    pub fn speech_pad(&self) -> usize {
+        samples(self.speech_pad_ms)
+    }
+
     /// Speech may end below this probability.
     pub(super) fn lower_threshold(&self) -> f32 {
         self.neg_threshold.unwrap_or((self.threshold - 0.15).max(0.01))
@@ -84,7 +96,20 @@ impl VadOptions {
         ranges
     }
 
-    fn unpadded(&self, probabilities: &[f32], n_samples: usize) -> Vec<Range<usize>> {
+    /// The stretches of a recording of `n_samples` between the speech segments, without their padding.
+    pub(super) fn gaps(&self, probabilities: &[f32], n_samples: usize) -> Vec<Range<usize>> {
+        let mut gaps = Vec::new();
+        let mut end = 0;
+        for speech in self.unpadded(probabilities, n_samples) {
+            gaps.push(end..speech.start);
+            end = speech.end;
+        }
+        gaps.push(end..n_samples);
+        gaps
+    }
+
+    /// The speech segments of a recording of `n_samples` before they are padded.
+    pub(super) fn unpadded(&self, probabilities: &[f32], n_samples: usize) -> Vec<Range<usize>> {
         let neg_threshold = self.lower_threshold();
         let (min_speech, min_silence) = (samples(self.min_speech_ms), samples(self.min_silence_ms));
         let max_speech = self.max_speech_s.map_or(f64::INFINITY, |s| {

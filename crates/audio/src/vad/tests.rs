@@ -244,3 +244,60 @@ proptest! {
         }
     }
 }
+
+/// After loud speech the network takes quiet speech for silence; a run that begins with it finds it.
+#[test]
+fn quiet_speech_after_loud_speech_is_found() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/audio/quick_brown_fox.wav");
+    let spoken = crate::decode_file(path).unwrap().samples;
+    let peak = spoken.iter().fold(0f32, |peak, sample| peak.max(sample.abs()));
+    let at_level = |level: f32| spoken.iter().map(move |sample| sample * level / peak);
+    let vad = Vad::new().unwrap();
+    let options = VadOptions::default();
+    let alone = vad.detect(&spoken, &options).unwrap();
+    for level in [0.01, 0.004] {
+        let mut samples: Vec<f32> = at_level(0.95).chain(at_level(0.95)).collect();
+        let start = samples.len();
+        samples.extend(at_level(level));
+        samples.extend(at_level(level));
+        let speech = vad.detect(&samples, &options).unwrap();
+        let covered = |at: usize| speech.iter().any(|range| range.contains(&at));
+        let quiet = alone.iter().flat_map(|range| range.clone().step_by(STEP));
+        let n_missed = quiet.clone().filter(|at| !covered(start + at)).count();
+        assert!(
+            n_missed * 10 <= quiet.count(),
+            "level {level}: {n_missed} steps missed, {speech:?}"
+        );
+        assert!(speech.windows(2).all(|pair| pair[0].end <= pair[1].start), "{speech:?}");
+    }
+}
+
+/// Noise, hum, clicks and the room after speech are no speech when they are searched again.
+#[test]
+fn other_sound_after_speech_is_not_searched_into_speech() {
+    let (_, speech) = cases().remove(0);
+    let vad = Vad::new().unwrap();
+    let options = VadOptions::default();
+    let n = 20 * SAMPLE_RATE as usize;
+    let mut seed = 1u32;
+    let mut noise = |level: f32| {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        level * ((seed >> 8) as f32 / (1 << 23) as f32 - 1.0)
+    };
+    for (name, sound) in [
+        ("zeros", vec![0.0; n]),
+        ("noise of -60 dB", (0..n).map(|_| noise(0.001_7)).collect()),
+        ("noise of -40 dB", (0..n).map(|_| noise(0.017)).collect()),
+        ("hum", (0..n).map(|i| 0.1 * (i as f32 * 0.0196).sin()).collect()),
+        ("clicks", (0..n).map(|i| if i % 16_000 == 0 { 0.5 } else { 0.0 }).collect::<Vec<f32>>()),
+    ] {
+        let mut samples = speech.clone();
+        samples.extend(&sound);
+        samples.extend(&speech);
+        let ranges = vad.detect(&samples, &options).unwrap();
+        let middle =
+            speech.len() + 3 * SAMPLE_RATE as usize..speech.len() + n - SAMPLE_RATE as usize;
+        let is_outside = |r: &Range<usize>| r.end <= middle.start || middle.end <= r.start;
+        assert!(ranges.iter().all(is_outside), "{name}: {ranges:?}");
+    }
+}

@@ -398,7 +398,7 @@ async fn a_client_that_goes_away_cancels_its_upload() {
     let app = App::new(server()).await;
     let long = noise(200);
     for stream in ["false", "true"] {
-        let fields = [("stream", stream)];
+        let fields = [("stream", stream), ("vad_filter", "false")];
         tokio::select! {
             answer = transcribe(&app, &fields, &long) => panic!("{answer:?}"),
             () = is_used(&app) => {}
@@ -418,7 +418,7 @@ async fn uploads_at_once_give_what_each_gives_alone() {
     let (one, other) = (fox(), noise(35));
     let fields = [("response_format", "verbose_json"), ("timestamp_granularities[]", "word")];
     let first = || transcribe(&app, &fields, &one);
-    let batched = [("batch_size", "2"), ("seed", "5")];
+    let batched = [("batch_size", "2"), ("seed", "5"), ("vad_filter", "false")];
     let second = || transcribe(&app, &batched, &other);
     let alone = (first().await.json(), second().await.json());
     let (a, b, c) = tokio::join!(first(), second(), first());
@@ -432,7 +432,8 @@ async fn uploads_at_once_give_what_each_gives_alone() {
 async fn a_stream_without_segments_has_pings() {
     let interval = Some(Duration::from_millis(10));
     let app = App::new(ServerOptions { sse_ping_interval: interval, ..server() }).await;
-    let answer = transcribe(&app, &[("stream", "true")], &noise(60)).await;
+    let fields = [("stream", "true"), ("vad_filter", "false")];
+    let answer = transcribe(&app, &fields, &noise(60)).await;
     let first_data = answer.text.find("data: ").unwrap();
     assert!(answer.text[..first_data].contains(":\n\n"), "{}", answer.text);
     let events = events(&answer);

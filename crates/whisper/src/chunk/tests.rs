@@ -301,6 +301,10 @@ fn spoken_chunk() -> (Chunk, Vec<f32>) {
     (chunk(6000, false).with_speech_only(true), samples)
 }
 
+fn speech(samples: &[f32]) -> Vec<bool> {
+    vec![true; samples.len().div_ceil(STEP)]
+}
+
 /// Segments of a window that starts at `offset` seconds, as their ends and bytes of text.
 fn heard(offset: f64, spans: &[(f64, usize)], advance: usize) -> WindowSegments {
     let mut start = offset;
@@ -316,11 +320,11 @@ fn heard(offset: f64, spans: &[(f64, usize)], advance: usize) -> WindowSegments 
 #[test]
 fn a_window_starts_again_where_its_text_leaves_speech_out() {
     for (spans, advance, n_kept, expected) in [
-        // Enough text, a slow speaker, pauses.
+        // Enough text, a slow speaker, short gaps.
         (&[(10.0, 140), (30.0, 280)][..], 3000, 2, 3000),
-        (&[(10.0, 50), (30.0, 90)], 3000, 2, 3000),
-        (&[(10.0, 140), (27.5, 280)], 3000, 2, 3000),
-        (&[(10.0, 140), (12.9, 2), (30.0, 200)], 3000, 3, 3000),
+        (&[(10.0, 100), (30.0, 210)], 3000, 2, 3000),
+        (&[(10.0, 140), (28.1, 280)], 3000, 2, 3000),
+        (&[(10.0, 140), (12.0, 2), (30.0, 200)], 3000, 3, 3000),
         // An open window: what follows is that of the next.
         (&[(10.0, 140)], 1000, 1, 1000),
         // The model ended after a sentence.
@@ -330,29 +334,51 @@ fn a_window_starts_again_where_its_text_leaves_speech_out() {
         (&[(10.0, 140), (25.0, 20), (30.0, 60)], 3000, 1, 1000),
     ] {
         let (mut chunk, samples) = spoken_chunk();
-        let new = chunk.hear_all(heard(1.0, spans, advance), &samples).unwrap();
+        let new = chunk.hear_all(heard(1.0, spans, advance), &samples, speech).unwrap();
         assert_eq!((new.segments.len(), new.advance), (n_kept, expected), "{spans:?}");
         let mut whole = self::chunk(6000, false);
-        let new = whole.hear_all(heard(1.0, spans, advance), &samples).unwrap();
+        let new = whole.hear_all(heard(1.0, spans, advance), &samples, speech).unwrap();
         assert_eq!((new.segments.len(), new.advance), (spans.len(), advance), "not only speech");
+    }
+}
+
+#[test]
+fn time_without_speech_needs_no_text() {
+    // Speech in the first half of the window.
+    let half = |samples: &[f32]| {
+        let n_steps = samples.len().div_ceil(STEP);
+        (0..n_steps).map(|step| 2 * step < n_steps).collect()
+    };
+    for (spans, digits, n_kept) in [
+        (&[(14.0, 140)][..], "", 1),
+        (&[(30.0, 150)], "", 1),
+        (&[(5.0, 70), (30.0, 20)], "", 1),
+        (&[(5.0, 70), (30.0, 100)], "", 2),
+        (&[(5.0, 70), (30.0, 0)], "555 123 4567 890 12345", 2),
+    ] {
+        let (mut chunk, samples) = spoken_chunk();
+        let mut new = heard(1.0, spans, 3000);
+        new.segments.last_mut().unwrap().text += digits;
+        let new = chunk.hear_all(new, &samples, half).unwrap();
+        assert_eq!(new.segments.len(), n_kept, "{spans:?} {digits}");
     }
 }
 
 #[test]
 fn a_window_of_too_little_text_is_cut_in_a_pause() {
     let (mut chunk, samples) = spoken_chunk();
-    assert!(chunk.hear_all(heard(1.0, &[(30.0, 20)], 3000), &samples).is_none());
+    assert!(chunk.hear_all(heard(1.0, &[(30.0, 20)], 3000), &samples, speech).is_none());
     let cut = chunk.window_frames();
     assert!((1600..1700).contains(&cut), "{cut}");
     assert!(chunk.window_mel()[2 * cut..].iter().all(|&value| value == 0.0));
     assert_eq!(chunk.min_end_timestamp(&special()), None);
     // The first part is heard; the second starts there and is as long as a window may be.
-    let new = chunk.hear_all(heard(1.0, &[(16.0, 200)], cut), &samples).unwrap();
+    let new = chunk.hear_all(heard(1.0, &[(16.0, 200)], cut), &samples, speech).unwrap();
     chunk.push_segments(new);
     assert_eq!((chunk.seek, chunk.window_frames()), (cut, 3000));
     // Parts are cut again until they are short, and then end.
     let mut n_cuts = 0;
-    while chunk.hear_all(heard(0.0, &[], chunk.window_frames()), &samples).is_none() {
+    while chunk.hear_all(heard(0.0, &[], chunk.window_frames()), &samples, speech).is_none() {
         n_cuts += 1;
     }
     assert!((2..5).contains(&n_cuts) && chunk.window_frames() < 800, "{n_cuts}");
@@ -390,4 +416,51 @@ fn split_characters_belong_to_the_token_that_completes_them() {
     // A character that no token completes stays a mark of that.
     assert_eq!(texts(&"謝".as_bytes()[..2]), ["", "\u{fffd}"]);
     assert_eq!(texts(&[]), [""; 0]);
+}
+
+#[test]
+fn the_last_word_ends_a_window_without_timestamps() {
+    let seeks = |n_frames, is_batched, without_timestamps, word_timestamps| {
+        let options = Options { without_timestamps, word_timestamps, ..Options::default() };
+        chunk(n_frames, is_batched).seeks_last_word(&options)
+    };
+    assert!(seeks(3001, false, true, false) && seeks(2000, true, true, false));
+    assert!(!seeks(3000, false, true, false), "one window is all of the text");
+    assert!(!seeks(6000, false, false, false) && !seeks(6000, false, true, true));
+    let mut new = heard(1.0, &[(30.0, 70)], 3000);
+    new.end_at(1.0, 12.5);
+    assert_eq!((new.advance, new.segments[0].end), (1250, 13.5));
+    new.end_at(1.0, 40.0);
+    assert_eq!(new.advance, 1250, "never later");
+}
+
+#[test]
+fn windows_without_timestamps_end_in_pauses() {
+    let mut samples = vec![0.0; START];
+    samples.extend(tone(6000));
+    for pause in [19, 42] {
+        samples[START + pause * SAMPLE_RATE..START + (pause + 1) * SAMPLE_RATE].fill(0.0);
+    }
+    let mut chunk = chunk(6000, false).with_windows_cut(true, &samples);
+    let mut windows = Vec::new();
+    while !chunk.is_done() {
+        let n_frames = chunk.window_frames();
+        assert!(chunk.window_mel()[2 * n_frames..].iter().all(|&value| value == 0.0));
+        windows.push((chunk.seek, n_frames));
+        chunk.skip_window();
+    }
+    let [(0, first), (second_start, second), (third_start, third)] = windows[..] else {
+        panic!("{windows:?}")
+    };
+    assert!((1900..2000).contains(&first) && (4200..4300).contains(&third_start), "{windows:?}");
+    assert_eq!(
+        (first, second_start + second, third_start + third),
+        (second_start, third_start, 6000)
+    );
+    // Windows of digital silence are passed over, too.
+    let silence = vec![0.0; START + 6000 * HOP_LENGTH];
+    let mut silent = self::chunk(6000, false).with_windows_cut(true, &silence);
+    assert!(silent.window_frames() < 3000 && !silent.skip_silence(&silence) && silent.is_done());
+    let whole = self::chunk(6000, false).with_windows_cut(false, &samples);
+    assert_eq!(whole.window_frames(), 3000);
 }

@@ -9,7 +9,7 @@ use crate::options::{Options, VadMode};
 /// greedy decoding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveOptions {
-    /// Decoding options of the buffer. Defaults: beam size 1, VAD on, `min_silence_ms` 1000.
+    /// Decoding options of the buffer. Defaults: beam size 1, `min_silence_ms` 1000; [`VadMode::Auto`] is on.
     ///
     /// Word timestamps are always on. Only the last hypothesis of an utterance uses temperature
     /// fallback. `batch_size` and `prefix` are refused. With [`VadMode::Off`], all audio is speech.
@@ -25,8 +25,7 @@ pub struct LiveOptions {
 impl Default for LiveOptions {
     fn default() -> Self {
         let vad_options = VadOptions { min_silence_ms: 1000, ..VadOptions::default() };
-        let decoding =
-            Options { beam_size: 1, vad: VadMode::On, vad_options, ..Options::default() };
+        let decoding = Options { beam_size: 1, vad_options, ..Options::default() };
         Self { decoding, min_chunk_s: 1.0, trim_s: 15.0 }
     }
 }

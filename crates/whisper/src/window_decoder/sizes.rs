@@ -19,7 +19,7 @@ impl WindowDecoder {
             n_windows,
             n_encoded: self.model.n_encoded(n_windows).max(old.n_encoded),
             n_sequences: options.n_sequences().max(old.n_sequences),
-            has_alignment: options.word_timestamps || old.has_alignment,
+            has_alignment: options.needs_alignment() || old.has_alignment,
             ..old
         };
         if new == old {
@@ -31,7 +31,7 @@ impl WindowDecoder {
             let got = format!(
                 "{n_windows} windows of {} beams{}",
                 options.n_sequences(),
-                if options.word_timestamps { " with word times" } else { "" }
+                if options.needs_alignment() { " with word times" } else { "" }
             );
             return Err(Error::Option {
                 option: "batch-size, beam-size, word-timestamps",

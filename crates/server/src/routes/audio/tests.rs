@@ -112,7 +112,8 @@ fn chunking_strategies_turn_voice_activity_detection_on() {
         assert_eq!(options(form).vad, VadMode::On, "{form:?}");
     }
     let off = options(&[("chunking_strategy", "auto"), ("vad_filter", "false")]);
-    assert_eq!(off, Options::default());
+    assert_eq!(off, Options { vad: VadMode::Off, ..Options::default() });
+    assert_eq!(options(&[]).vad, VadMode::Auto, "the default of the library and the command line");
     let json =
         r#"{"type":"server_vad","threshold":0.25,"prefix_padding_ms":10,"silence_duration_ms":20}"#;
     let parts = [
