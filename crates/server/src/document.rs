@@ -8,6 +8,7 @@ pub(crate) const DOCUMENT: &str = include_str!("openapi.json");
 
 #[cfg(test)]
 mod tests {
+    use utoipa::OpenApi;
 
     use super::DOCUMENT;
 

@@ -1,6 +1,7 @@
 //! Memory of GPUs for models.
 
-use crate::{ChosenDevice, Device, Error, GpuLayers};
+use crate::device::ChosenDevice;
+use crate::{Device, Error, GpuLayers};
 
 impl Device {
     /// Device of a language model with so many layers on a GPU.
@@ -66,7 +67,8 @@ mod cuda {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Device, DeviceNeeds, GpuLayers};
+    use crate::device::DeviceNeeds;
+    use crate::{Device, GpuLayers};
 
     #[test]
     fn layers_choose_the_device() {
