@@ -26,20 +26,14 @@ mod request;
 #[cfg(feature = "traces")]
 mod sdk;
 
-use std::time::Instant;
-
-#[cfg(not(feature = "traces"))]
-pub(crate) use absent::RequestTrace;
 #[cfg(not(feature = "traces"))]
 pub use absent::Traces;
+#[cfg(not(feature = "traces"))]
+pub(crate) use absent::{RequestTrace, SpeechTimes, TextTimes};
 #[cfg(feature = "traces")]
-pub(crate) use request::RequestTrace;
+pub(crate) use request::{RequestTrace, SpeechTimes, TextTimes};
 #[cfg(feature = "traces")]
 pub use sdk::Traces;
-
-#[cfg(not(feature = "traces"))]
-const MISSING: &str =
-    "this build sends no traces (feature `traces`: cargo install --features full)";
 
 /// Error of the options of traces.
 #[derive(Debug, thiserror::Error)]
@@ -52,34 +46,9 @@ pub enum TracesError {
         endpoint: String,
     },
     /// This build sends no traces.
-    #[cfg(not(feature = "traces"))]
-    #[error("{MISSING}")]
+    #[error("this build sends no traces (feature `traces`: cargo install --features full)")]
     Missing,
     /// A variable of OpenTelemetry is invalid.
-    #[cfg(feature = "traces")]
     #[error(transparent)]
-    Exporter(#[from] opentelemetry_otlp::ExporterBuildError),
-}
-
-/// Times of a text.
-#[derive(Debug)]
-#[cfg_attr(not(feature = "traces"), expect(dead_code, reason = "no span has these times"))]
-pub(crate) struct TextTimes {
-    pub(crate) queued: Instant,
-    /// Start of the prefill.
-    pub(crate) started: Option<Instant>,
-    pub(crate) first_token: Option<Instant>,
-    pub(crate) ended: Instant,
-}
-
-/// Times of a recording.
-#[derive(Debug)]
-#[cfg_attr(not(feature = "traces"), expect(dead_code, reason = "no span has these times"))]
-pub(crate) struct SpeechTimes {
-    /// End of the upload and its decoding.
-    pub(crate) received: Instant,
-    pub(crate) queued: Instant,
-    /// Start of the transcription.
-    pub(crate) started: Option<Instant>,
-    pub(crate) ended: Instant,
+    Exporter(Box<dyn std::error::Error + Send + Sync>),
 }

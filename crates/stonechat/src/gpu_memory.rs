@@ -1,5 +1,8 @@
 //! Memory of GPUs for models.
 
+#[cfg(feature = "cuda")]
+pub(crate) use cuda::free_bytes;
+
 use crate::device::ChosenDevice;
 use crate::{Device, Error, GpuLayers};
 
@@ -28,22 +31,6 @@ impl ChosenDevice {
     pub fn is_gpu(&self) -> bool {
         !matches!(self, Self::Cpu(_))
     }
-
-    /// Bytes of the GPU for models: those that no program uses, less a reserve. wgpu does not tell how many are in use: all of
-    /// them, less the reserve. `None` for the CPU, and for a GPU of an unknown size.
-    #[must_use]
-    pub fn memory_for_models(&self) -> Option<u64> {
-        let bytes: u64 = match self {
-            Self::Cpu(_) => return None,
-            #[cfg(feature = "cuda")]
-            Self::Cuda { device, .. } => cuda::free_bytes([device])?,
-            #[cfg(feature = "cuda")]
-            Self::CudaGroup { devices, .. } => cuda::free_bytes(devices)?,
-            #[cfg(feature = "wgpu")]
-            Self::Gpu(adapter) => adapter.total_memory_bytes?,
-        };
-        Some(bytes.saturating_sub(crate::device::RESERVED_BYTES))
-    }
 }
 
 /// NVIDIA GPUs.
@@ -55,7 +42,7 @@ mod cuda {
 
     /// Free bytes of as many GPUs as there are, each with those of the one with the least; total ones of a GPU that cannot be
     /// opened.
-    pub(super) fn free_bytes<'a>(devices: impl IntoIterator<Item = &'a CudaDevice>) -> Option<u64> {
+    pub(crate) fn free_bytes<'a>(devices: impl IntoIterator<Item = &'a CudaDevice>) -> Option<u64> {
         let free = |device: &CudaDevice| Gpu::open(device)?.free_memory_bytes();
         let bytes = devices
             .into_iter()

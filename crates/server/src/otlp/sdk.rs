@@ -40,7 +40,8 @@ impl Traces {
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(url.to_string())
             .with_http_client(Client::new(&url))
-            .build()?;
+            .build()
+            .map_err(|error| TracesError::Exporter(error.into()))?;
         let provider = SdkTracerProvider::builder()
             .with_resource(resource())
             .with_batch_exporter(exporter)

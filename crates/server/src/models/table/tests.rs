@@ -96,7 +96,7 @@ fn models_of_a_gpu_make_room_for_each_other() {
     f.table.closed(ModelId(1));
     assert_eq!(f.work(), ["load 2"]);
     assert_eq!(f.loaded(2), ["a"]);
-    // Beside one in use.
+    // Next to one in use.
     f.open(3);
     assert_eq!(f.table.used(), Memory { host: 70, gpu: 50 });
     assert_eq!((f.status(0), f.status(1)), ("loaded", "unloaded"));
