@@ -1,4 +1,4 @@
-//! The OpenAPI document of the routes.
+//! The `OpenAPI` document of the routes.
 //!
 //! A test makes it from the annotations of the routes and compares it with the file, so that no build pays for them.
 //! `UPDATE_SNAPSHOTS=1` writes the file instead.

@@ -62,12 +62,12 @@ impl PanelTask<'_> {
         row: usize,
     ) -> usize {
         // Later rows find the weights in the caches; with many rows a prefetch too much costs nothing.
-        if const { M >= MIN_ROWS_TO_PREFETCH } {
-            s.vectorize(Gemv::<S, F, M, Q, true> { task: self, s, row, format: PhantomData });
-        } else if const { S::LANES > 1 } && row == 0 && !reads_ahead() {
-            s.vectorize(Gemv::<S, F, M, Q, true> { task: self, s, row, format: PhantomData });
-        } else {
+        if const { M < MIN_ROWS_TO_PREFETCH }
+            && (const { S::LANES == 1 } || row > 0 || reads_ahead())
+        {
             s.vectorize(Gemv::<S, F, M, Q, false> { task: self, s, row, format: PhantomData });
+        } else {
+            s.vectorize(Gemv::<S, F, M, Q, true> { task: self, s, row, format: PhantomData });
         }
         M
     }

@@ -1,8 +1,4 @@
 //! `/slots`: the sequences of a language model, and their texts in files.
-#![cfg_attr(
-    test,
-    expect(unused_qualifications, reason = "the macro of utoipa qualifies names of this file")
-)]
 
 use std::path::{Component, Path, PathBuf};
 use std::time::Instant;
