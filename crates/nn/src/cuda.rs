@@ -85,7 +85,8 @@ impl Cuda {
     }
 
     fn with_gpu(gpu: Gpu) -> Result<Self, Error> {
-        gpu.target(&ARCHIVE)?;
+        // Every model reads rows. What the driver cannot load is an error here, where another device can still be chosen.
+        gpu.load_module(&ARCHIVE, "rows")?;
         Ok(Self {
             gpu,
             uploads: Arc::default(),

@@ -280,6 +280,18 @@ impl Gpu {
         self.0.device.target(archive).ok_or_else(|| Error::NoCuda { reason: reason() })
     }
 
+    /// Loads a module, if it is not loaded yet: a driver may be too old for the code, or lack its compiler.
+    ///
+    /// # Errors
+    /// If the driver refuses the code, or there is no such module.
+    pub fn load_module(&self, archive: &'static Archive, module: &'static str) -> Result<()> {
+        let mut modules = self.0.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Vacant(entry) = modules.entry((archive.package, module)) {
+            entry.insert(self.load(archive, module)?);
+        }
+        Ok(())
+    }
+
     /// A kernel of a module, which is loaded first if it is not yet. `shared_bytes`: dynamic shared memory of its launches.
     ///
     /// # Errors
