@@ -28,6 +28,17 @@ impl Weights {
         config: &Config,
         mut progress: impl FnMut(f32),
     ) -> Result<Self, Error> {
+        for (stack, n_layers) in
+            [("encoder", config.n_audio_layers), ("decoder", config.n_text_layers)]
+        {
+            let n_found = source.count_layers(stack);
+            if n_found > n_layers {
+                let reason = format!(
+                    "its header has {n_layers} layers of the {stack}, its tensors {n_found}"
+                );
+                return Err(Error::NotWhisper { reason });
+            }
+        }
         let loader = Loader { device, source, d_model: config.d_model };
         let n_layers = (config.n_audio_layers + config.n_text_layers + 1) as f32;
         let mut done = 0.0;
@@ -235,4 +246,30 @@ fn load_joined(parts: &[Tensor<'_>]) -> Result<(DType, SharedBytes), Error> {
         }
     }
     Ok((DType::F32, SharedBytes::from(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use stonechat_nn::Cpu;
+    use stonechat_testkit::TinyWhisper;
+
+    use super::Weights;
+    use crate::config::Config;
+    use crate::source::Source;
+
+    #[test]
+    fn layers_beyond_those_of_the_header_are_an_error() {
+        let file = TinyWhisper::default().file();
+        let source = Source::new(&file).unwrap();
+        let device = Cpu::new(1).unwrap().into();
+        let config = Config::read(&source).unwrap();
+        Weights::load(&device, &source, &config, |_| {}).unwrap();
+        for (stack, less) in [
+            ("encoder", Config { n_audio_layers: 1, ..config }),
+            ("decoder", Config { n_text_layers: 1, ..config }),
+        ] {
+            let error = Weights::load(&device, &source, &less, |_| {}).unwrap_err().to_string();
+            assert!(error.contains(&format!("1 layers of the {stack}, its tensors 2")), "{error}");
+        }
+    }
 }
