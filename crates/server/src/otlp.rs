@@ -25,15 +25,18 @@ mod endpoint;
 mod request;
 #[cfg(feature = "traces")]
 mod sdk;
+#[cfg_attr(not(feature = "traces"), expect(dead_code, reason = "no span has them"))]
+mod times;
 
 #[cfg(not(feature = "traces"))]
-pub use absent::Traces;
+pub(crate) use absent::RequestTrace;
 #[cfg(not(feature = "traces"))]
-pub(crate) use absent::{RequestTrace, SpeechTimes, TextTimes};
+pub use absent::Traces;
 #[cfg(feature = "traces")]
-pub(crate) use request::{RequestTrace, SpeechTimes, TextTimes};
+pub(crate) use request::RequestTrace;
 #[cfg(feature = "traces")]
 pub use sdk::Traces;
+pub(crate) use times::{SpeechTimes, TextTimes};
 
 /// Error of the options of traces.
 #[derive(Debug, thiserror::Error)]

@@ -1,13 +1,12 @@
 //! A build without OpenTelemetry.
 
 use std::convert::Infallible;
-use std::time::Instant;
 
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 
-use super::TracesError;
 use super::endpoint::url;
+use super::{SpeechTimes, TextTimes, TracesError};
 use crate::{AppState, AudioReport, RequestReport};
 
 /// Has no value: [`Traces::start`] is an error or gives none.
@@ -33,29 +32,6 @@ impl Traces {
     pub(crate) fn stop(&self) {
         match *self {}
     }
-}
-
-/// Times of a text.
-#[derive(Debug)]
-#[expect(dead_code, reason = "no span has these times")]
-pub(crate) struct TextTimes {
-    pub(crate) queued: Instant,
-    /// Start of the prefill.
-    pub(crate) started: Option<Instant>,
-    pub(crate) first_token: Option<Instant>,
-    pub(crate) ended: Instant,
-}
-
-/// Times of a recording.
-#[derive(Debug)]
-#[expect(dead_code, reason = "no span has these times")]
-pub(crate) struct SpeechTimes {
-    /// End of the upload and its decoding.
-    pub(crate) received: Instant,
-    pub(crate) queued: Instant,
-    /// Start of the transcription.
-    pub(crate) started: Option<Instant>,
-    pub(crate) ended: Instant,
 }
 
 /// Trace of a request: nothing.

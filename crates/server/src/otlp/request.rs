@@ -14,6 +14,7 @@ use opentelemetry_http::HeaderExtractor;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracer;
 
+use super::{SpeechTimes, TextTimes};
 use crate::{ApiError, AppState, AudioReport, FinishReason, RequestReport};
 
 /// Value of the attribute `error.type` of a request whose client went away.
@@ -34,27 +35,6 @@ struct Root {
     arrival: Instant,
     /// Wall clock of the arrival. Other times are relative to it: the wall clock may be set meanwhile.
     arrival_time: SystemTime,
-}
-
-/// Times of a text.
-#[derive(Debug)]
-pub(crate) struct TextTimes {
-    pub(crate) queued: Instant,
-    /// Start of the prefill.
-    pub(crate) started: Option<Instant>,
-    pub(crate) first_token: Option<Instant>,
-    pub(crate) ended: Instant,
-}
-
-/// Times of a recording.
-#[derive(Debug)]
-pub(crate) struct SpeechTimes {
-    /// End of the upload and its decoding.
-    pub(crate) received: Instant,
-    pub(crate) queued: Instant,
-    /// Start of the transcription.
-    pub(crate) started: Option<Instant>,
-    pub(crate) ended: Instant,
 }
 
 impl RequestTrace {
