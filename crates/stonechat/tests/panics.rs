@@ -9,7 +9,7 @@ use stonechat::llm::{PageName, PageStore};
 use stonechat::nn::sample::SamplingOptions;
 use stonechat::whisper::VadMode;
 use stonechat::{Device, Error, GenerateOptions, Llm, Recording, Whisper};
-use stonechat_testkit::{Lcg, TinyWhisper};
+use stonechat_testkit::{Bomb, Lcg, TinyWhisper};
 
 fn greedy(n: usize) -> GenerateOptions {
     GenerateOptions {
@@ -22,21 +22,6 @@ fn greedy(n: usize) -> GenerateOptions {
 
 fn llama() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm/llama.gguf")
-}
-
-/// Calls until the next panic; it panics at the last one, and at each further one that is asked for.
-#[derive(Debug, Clone, Default)]
-struct Bomb(Arc<AtomicUsize>);
-
-impl Bomb {
-    fn set(&self, n_calls: usize) {
-        self.0.store(n_calls, Ordering::SeqCst);
-    }
-
-    fn call(&self) {
-        let left = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
-        assert!(left != Ok(1), "boom");
-    }
 }
 
 /// A store of pages that may panic.

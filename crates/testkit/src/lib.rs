@@ -12,11 +12,13 @@
 //! | [`device_tests`] | tests of GPUs beyond it |
 //! | [`TinyWhisper`] | a tiny Whisper model with random weights |
 //! | [`random_weights`], [`Lcg`] | reproducible random weights and values |
+//! | [`Bomb`] | a panic after a number of calls |
 //! | [`CountingAllocator`] | an allocator for tests of code that must not allocate |
 //! | `wgpu`, `cuda` | the GPU of the test machine |
 #![deny(unsafe_code)]
 
 mod adapted;
+mod bomb;
 mod counting_allocator;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -33,6 +35,7 @@ mod tiny_whisper;
 pub mod wgpu;
 
 pub use adapted::{Adapted, LogMelOutcome};
+pub use bomb::Bomb;
 pub use counting_allocator::CountingAllocator;
 pub use exchanged_tokens::exchanged_tokens;
 pub use golden_model::{GoldenModel, golden_folder};

@@ -1,31 +1,15 @@
 //! Models that panic, and more models than memory: the server goes on, and says how it is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use stonechat::Models;
 use stonechat_server::{ServerOptions, StepObserver};
-use stonechat_testkit::Lcg;
+use stonechat_testkit::{Bomb, Lcg};
 
 use crate::audio::{multilingual, noise, transcribe};
 use crate::support::{App, language, test_data};
 use crate::text::{greedy, with};
-
-/// Steps until the next panic; none at 0.
-#[derive(Debug, Clone, Default)]
-struct Bomb(Arc<AtomicUsize>);
-
-impl Bomb {
-    fn set(&self, n_steps: usize) {
-        self.0.store(n_steps, Ordering::SeqCst);
-    }
-
-    fn step(&self) {
-        let left = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
-        assert!(left != Ok(1), "boom");
-    }
-}
 
 /// Value of a metric, summed over its labels.
 fn metric(text: &str, name: &str) -> f64 {
@@ -42,7 +26,7 @@ async fn panics_of_engines_leave_a_server_that_says_so() {
         metrics: true,
         ..ServerOptions::default()
     };
-    options.engine.on_step = Some(StepObserver::new(move |_| in_step.step()));
+    options.engine.on_step = Some(StepObserver::new(move |_| in_step.call()));
     let app = App::new(options).await;
     let body = |text: &str| with(json!({"prompt": text, "n_predict": 40}), greedy());
     let expected = app.post("/completion", &body("the cat")).await.json()["content"].clone();
