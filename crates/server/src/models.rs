@@ -33,7 +33,6 @@ use draft::DraftHeaders;
 use loader::{EngineLoader, OpenModel};
 use memory::default_memory;
 use registry::{Lease, OpenError, Registry};
-use spec::file_bytes;
 use table::{ModelId, Refusal};
 
 /// A model with its state, for `/models`.
@@ -62,7 +61,7 @@ pub struct ServerModels {
     gpu_memory: Arc<OnceLock<Option<u64>>>,
 }
 
-/// What the last reading of the folder of installed models found, by path.
+/// Result of the last scan of the folder of installed models, by path.
 #[derive(Debug, Default)]
 struct Scan(HashMap<PathBuf, Seen>);
 
@@ -230,7 +229,7 @@ impl ServerModels {
         }
         let bytes = size + kv_bytes + draft_bytes.unwrap_or_default();
         let memory = self.memory(&file, details.kind, bytes);
-        let file_bytes = file_bytes(&path).map_err(|error| error.to_string())?;
+        let file_bytes = Models::bytes_at(&path, &file);
         let created = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
         let created = created.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         Ok(ModelSpec {

@@ -47,8 +47,8 @@ impl Memory {
         Self { host, gpu }
     }
 
-    /// What is missing of `self` beside `used`. Nothing is missing of a model that is alone on a device: the estimate must not
-    /// forbid what the machine can do.
+    /// Shortfall of each budget if `self` is added to `used`. Zero on a device without other models: an estimate must not
+    /// refuse a model that may fit.
     pub(super) fn lacking(self, used: Self, budget: Self) -> Self {
         let lacking = |needed: u64, used: u64, budget: u64| match (needed, used) {
             (0, _) | (_, 0) => 0,

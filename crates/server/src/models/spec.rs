@@ -1,7 +1,6 @@
 //! Properties of a model, from its headers.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use stonechat::formats::Format;
 use stonechat::{DraftSource, ModelKind};
@@ -68,18 +67,4 @@ impl ModelSpec {
     pub(crate) fn has_name(&self, name: &str) -> bool {
         self.name == name || self.aliases.iter().any(|alias| alias == name)
     }
-}
-
-/// Bytes of a file, or of the files in a folder.
-pub(super) fn file_bytes(path: &Path) -> io::Result<u64> {
-    let metadata = std::fs::metadata(path)?;
-    if metadata.is_file() {
-        return Ok(metadata.len());
-    }
-    let mut n_bytes = 0;
-    for entry in std::fs::read_dir(path)? {
-        let metadata = std::fs::metadata(entry?.path())?;
-        n_bytes += if metadata.is_file() { metadata.len() } else { 0 };
-    }
-    Ok(n_bytes)
 }

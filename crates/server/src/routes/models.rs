@@ -3,6 +3,7 @@
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::{get, post};
+use chrono::{DateTime, SecondsFormat};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stonechat::ModelKind;
@@ -116,18 +117,8 @@ fn format_name(format: Format) -> String {
 
 /// Date and time in UTC of seconds since 1970.
 fn rfc3339(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March, so that the day of a leap year is the last one; an era has 400 years.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next_year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = year + era * 400 + next_year;
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let time = i64::try_from(seconds).ok().and_then(|seconds| DateTime::from_timestamp(seconds, 0));
+    time.unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 /// Body of `/models/load` and `/models/unload`.

@@ -56,7 +56,7 @@ fn numeric(document: &Value, schema: &Value, found: &mut BTreeSet<String>) {
 
 fn is_fine(answer: &Answer, what: &str) {
     assert!(matches!(answer.status, 200 | 400..=499), "{what}: {answer:?}");
-    // What fails within a stream has the status in its event.
+    // An error within a stream has its status in the event.
     assert!(!answer.text.contains("\"code\":5"), "{what}: {answer:?}");
 }
 

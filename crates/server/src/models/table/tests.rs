@@ -100,7 +100,7 @@ fn models_of_a_gpu_make_room_for_each_other() {
     f.open(3);
     assert_eq!(f.table.used(), Memory { host: 70, gpu: 50 });
     assert_eq!((f.status(0), f.status(1)), ("loaded", "unloaded"));
-    // What lacks on the host is given back by any model that has some, the oldest first.
+    // A shortfall of host memory evicts the least recently used model with host memory.
     assert_eq!(f.request(4, "b"), "waits");
     assert_eq!(f.work(), ["close 0"]);
 }
