@@ -45,7 +45,7 @@ pub enum Error {
     UnknownName {
         /// Requested name.
         name: String,
-        /// What it may have meant.
+        /// Nearest known names, as a phrase.
         suggestion: Option<String>,
     },
     /// A name of a family of models whose architecture does not run here.

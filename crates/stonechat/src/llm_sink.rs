@@ -181,7 +181,7 @@ mod tests {
             };
             let most = MAX_PENDING_BYTES * n_choices / size_of::<LlmEvent>();
             assert!(!send(most));
-            // What was read counts no more.
+            // Events that were read no longer count against the limit.
             assert_eq!(job.items().take(10).count(), 10);
             assert!(!send(10));
             assert!(send(1));

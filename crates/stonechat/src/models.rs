@@ -123,7 +123,7 @@ impl Models {
         )
     }
 
-    /// What a name may have meant.
+    /// Suggestion for an unknown name.
     pub(crate) fn suggestion(&self, name: &str) -> Option<String> {
         let installed = self.installed().unwrap_or_default();
         let names: Vec<_> = installed.into_iter().map(|model| model.name).collect();

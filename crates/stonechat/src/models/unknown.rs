@@ -50,7 +50,7 @@ fn family(name: &str) -> Option<&'static str> {
     FAMILIES.iter().find(|(start, _)| plain.starts_with(start)).map(|(_, family)| *family)
 }
 
-/// What a name may have meant: other sizes of its family, or the name most like it of the catalog and of `installed`.
+/// Suggestion for an unknown name: other sizes of its family, or the nearest name of the catalog and of `installed`.
 pub(crate) fn suggestion(name: &str, installed: &[String]) -> Option<String> {
     let lower = name.to_ascii_lowercase();
     if let Some(entry) = lower.strip_prefix("whisper-").and_then(CatalogEntry::find) {
