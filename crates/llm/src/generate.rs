@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use stonechat_nn::sample::{CompiledGrammar, SamplingOptions};
+use stonechat_sampling::{CompiledGrammar, SamplingOptions};
 use web_time::Instant;
 
 use crate::draft_gate::DraftGate;

@@ -4,8 +4,8 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::sample::{CompiledGrammar, GrammarSource, TokenTable};
 use stonechat_nn::{LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, Program};
+use stonechat_sampling::{CompiledGrammar, GrammarSource, TokenTable};
 use stonechat_text::{MarkedText, Tokenizer};
 use web_time::Instant;
 

@@ -1,4 +1,4 @@
-//! Programs of ops, devices that run them, layers, the paged KV cache and sampling.
+//! Programs of ops, devices that run them, layers and the paged KV cache.
 //!
 //! Not here: architectures (in the model crates) and kernels (in `stonechat-compute` and `stonechat-quant`).
 //!
@@ -19,7 +19,6 @@
 //! | `load_stats.rs` | [`LoadStats`]: bytes and time of loading |
 //! | `host_threads.rs`, `tasks.rs` | threads beside a GPU, items as tasks of threads |
 //! | `box_future.rs` | [`BoxFuture`]: `Send` where threads exist |
-//! | `sample.rs` | [`sample`]: the sampling chain |
 //!
 //! Shape letters: `T` token or time rows, `D` `d_model`, `F` `d_ff`, `H` heads, `G` KV heads, `C` `head_dim`,
 //! `E` experts, `V` vocabulary, `N`/`K` rows and columns of a weight matrix, `R` rotated channels.
@@ -44,7 +43,6 @@ mod pages;
 mod plan;
 mod program;
 mod recorder;
-pub mod sample;
 mod shard;
 mod step;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]

@@ -1,6 +1,6 @@
 //! Adaptive-p: keeps the average probability of drawn tokens near a target.
 
-use super::candidates::Candidates;
+use crate::candidates::Candidates;
 
 /// Sampler and state, an exponential moving average of the probabilities of drawn tokens.
 ///
@@ -71,8 +71,8 @@ impl AdaptiveP {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
     use super::AdaptiveP;
+    use crate::testing::{apply, check};
 
     /// Softmax of 5 − 10 d² / (1 + d), d = |p − aim| / 0.3.
     fn expected(p: &[f32], aim: f32) -> Vec<f32> {

@@ -288,7 +288,7 @@ impl Candidates {
 #[cfg(test)]
 mod tests {
     use super::{Candidates, descending};
-    use crate::sample::Rng;
+    use crate::Rng;
 
     fn random(n: usize, rng: &mut Rng) -> Vec<f32> {
         // Few distinct values, so that there are ties.

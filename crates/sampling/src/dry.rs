@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::breakers::DryBreakers;
-use super::candidates::Candidates;
-use super::options::SamplingOptions;
-use super::token_values::TokenValues;
+use crate::breakers::DryBreakers;
+use crate::candidates::Candidates;
+use crate::options::SamplingOptions;
+use crate::token_values::TokenValues;
 
 /// `logit[t] −= multiplier · base^(n − allowed_length)` for each token `t` that would extend a repetition: the last
 /// `n ≥ allowed_length` tokens of the context occur earlier in it, followed by `t`. Repetitions do not cross a breaker.
@@ -149,10 +149,10 @@ fn prefix_matches(tokens: &[u32], matches: &mut Vec<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply_with_values, check};
-    use super::super::token_values::TokenValues;
     use super::{Dry, DryBreakers, DryScratch, SamplingOptions, prefix_matches};
-    use crate::sample::Rng;
+    use crate::Rng;
+    use crate::testing::{apply_with_values, check};
+    use crate::token_values::TokenValues;
 
     fn dry(
         [multiplier, base]: [f32; 2],

@@ -1,6 +1,6 @@
 //! Entropy of the candidates.
 
-use super::candidates::Candidate;
+use crate::candidates::Candidate;
 
 /// Shannon entropy `−Σ p ln p`, in nats.
 pub(super) fn entropy(candidates: &[Candidate]) -> f64 {

@@ -1,7 +1,7 @@
 //! Epsilon and eta sampling: cut-offs of the probability.
 
-use super::candidates::Candidates;
-use super::entropy::entropy;
+use crate::candidates::Candidates;
+use crate::entropy::entropy;
 
 /// Epsilon sampling: keeps tokens with `p >= epsilon`, but at least `min_keep`.
 ///
@@ -31,7 +31,7 @@ fn keep_probable(candidates: &mut Candidates, min: f32, min_keep: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
+    use crate::testing::{apply, check};
 
     const P: [f32; 4] = [0.1, 0.2, 0.3, 0.4];
 

@@ -9,10 +9,9 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
-use super::gbnf;
-use super::grammar_source::{GrammarSource, TokenText};
-use super::sampler::{SampleScratch, Sampler};
-use crate::Error;
+use crate::grammar_source::{GrammarSource, TokenText};
+use crate::sampler::{SampleScratch, Sampler};
+use crate::{Error, gbnf};
 
 mod schema;
 

@@ -9,6 +9,7 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `error.rs` | [`Error`] |
 //! | `options.rs`, `kind.rs` | [`SamplingOptions`]; [`SamplerKind`]: names and default order |
 //! | `sampler.rs` | [`Sampler`]: the chain and the draw; [`SampleScratch`]: memory of a draw |
 //! | `candidates.rs`, `token_values.rs` | the candidates of the chain, dense or a list; numbers by token |
@@ -22,12 +23,14 @@
 //! | `grammar_source.rs`, `no_grammar.rs` | [`GrammarSource`]; the same API without the feature |
 //! | `mt19937.rs` | the seeded generator of the draws, that of llama.cpp |
 //! | `rng.rs` | [`Rng`]: the seeded generator of speech |
+#![forbid(unsafe_code)]
 
 mod adaptive_p;
 mod breakers;
 mod candidates;
 mod dry;
 mod entropy;
+mod error;
 mod eta;
 #[cfg(feature = "grammar")]
 mod gbnf;
@@ -59,6 +62,7 @@ mod xtc;
 
 pub use breakers::DryBreakers;
 pub use candidates::Candidate;
+pub use error::Error;
 pub use grammar::{CompiledGrammar, Grammar, TokenTable};
 pub use grammar_source::{GrammarSource, TokenText};
 pub use healing::PrefixConstraint;

@@ -1,6 +1,6 @@
 //! Min-p: a threshold relative to the most probable token.
 
-use super::candidates::Candidates;
+use crate::candidates::Candidates;
 
 /// Keeps tokens with `p_i >= p · max_j p_j`, but at least `min_keep`; `p` of 0 keeps all.
 ///
@@ -15,7 +15,7 @@ pub(super) fn apply(candidates: &mut Candidates, p: f32, min_keep: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
+    use crate::testing::{apply, check};
 
     #[test]
     fn keeps_tokens_above_the_threshold() {

@@ -1,6 +1,6 @@
 //! Mirostat, versions 1 and 2: truncation with feedback on the surprise of drawn tokens.
 
-use super::candidates::Candidates;
+use crate::candidates::Candidates;
 
 /// State of both versions. The surprise of a token is `−log2 p` bits.
 ///
@@ -76,8 +76,8 @@ impl Mirostat {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
     use super::Mirostat;
+    use crate::testing::{apply, check};
 
     #[test]
     fn version_2_cuts_at_mu() {

@@ -1,8 +1,8 @@
 //! A build without grammars: the API of `grammar.rs`, where making a grammar is an error.
 
-use super::grammar_source::{GrammarSource, TokenText};
-use super::sampler::{SampleScratch, Sampler};
 use crate::Error;
+use crate::grammar_source::{GrammarSource, TokenText};
+use crate::sampler::{SampleScratch, Sampler};
 
 /// The bytes of a vocabulary, of which this build has no use.
 #[derive(Debug, Clone)]

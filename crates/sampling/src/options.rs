@@ -1,7 +1,7 @@
 //! Options of the sampler chain.
 
-use super::kind::SamplerKind;
 use crate::Error;
+use crate::kind::SamplerKind;
 
 /// Options of the sampler chain. The defaults are llama.cpp's.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,7 +52,7 @@ pub struct SamplingOptions {
     pub dry_allowed_length: usize,
     /// DRY: window in tokens; 0 is off.
     pub dry_penalty_last_n: usize,
-    /// DRY: strings that end a repetition, for [`super::DryBreakers::new`].
+    /// DRY: strings that end a repetition, for [`crate::DryBreakers::new`].
     pub dry_sequence_breakers: Vec<String>,
     /// Mirostat version, 1 or 2; 0 is off. With it, only the bias and the fixed temperature run besides.
     pub mirostat: u8,

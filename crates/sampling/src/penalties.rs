@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::candidates::Candidates;
-use super::token_values::TokenValues;
+use crate::candidates::Candidates;
+use crate::token_values::TokenValues;
 
 /// Penalizes each token that occurs `n > 0` times in the window:
 ///
@@ -57,8 +57,8 @@ impl Penalties {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply_with_values as apply, check};
     use super::{Candidates, Penalties, TokenValues};
+    use crate::testing::{apply_with_values as apply, check};
 
     #[track_caller]
     fn penalized(past: &[u32], [repeat, frequency, presence]: [f32; 3], expected: &[f32]) {

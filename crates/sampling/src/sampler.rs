@@ -3,19 +3,21 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
-use super::adaptive_p::AdaptiveP;
-use super::breakers::DryBreakers;
-use super::candidates::{Candidate, Candidates};
-use super::dry::{Dry, DryScratch};
-use super::kind::SamplerKind;
-use super::mirostat::Mirostat;
-use super::mt19937::Mt19937;
-use super::options::SamplingOptions;
-use super::penalties::Penalties;
-use super::temperature::Temperature;
-use super::token_values::TokenValues;
-use super::{eta, min_p, tail_free, top_k, top_n_sigma, top_p, typical, xtc};
-use crate::{Error, TopKEntry};
+use stonechat_compute::cpu::TopKEntry;
+
+use crate::Error;
+use crate::adaptive_p::AdaptiveP;
+use crate::breakers::DryBreakers;
+use crate::candidates::{Candidate, Candidates};
+use crate::dry::{Dry, DryScratch};
+use crate::kind::SamplerKind;
+use crate::mirostat::Mirostat;
+use crate::mt19937::Mt19937;
+use crate::options::SamplingOptions;
+use crate::penalties::Penalties;
+use crate::temperature::Temperature;
+use crate::token_values::TokenValues;
+use crate::{eta, min_p, tail_free, top_k, top_n_sigma, top_p, typical, xtc};
 
 /// Samples tokens from logits: logit bias, the samplers in order, softmax, a draw.
 ///

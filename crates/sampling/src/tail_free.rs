@@ -1,6 +1,6 @@
 //! Tail-free sampling: cuts where the curve of the sorted probabilities flattens.
 
-use super::candidates::Candidates;
+use crate::candidates::Candidates;
 
 /// Keeps the top `i` tokens, `i` the smallest index with `Σ_{j<=i} c_j > z`, but at least `min_keep`; `z` of 1 keeps all.
 /// `c_j = |(p_j − p_{j+1}) − (p_{j+1} − p_{j+2})|`, normalized to a sum of 1, over descending probabilities.
@@ -30,7 +30,7 @@ pub(super) fn apply(candidates: &mut Candidates, z: f32, min_keep: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
+    use crate::testing::{apply, check};
 
     #[test]
     fn cuts_the_tail() {

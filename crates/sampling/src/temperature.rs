@@ -1,7 +1,7 @@
 //! Temperature, fixed or dynamic.
 
-use super::candidates::Candidates;
-use super::entropy::entropy;
+use crate::candidates::Candidates;
+use crate::entropy::entropy;
 
 /// Temperature scaling of the logits.
 #[derive(Debug, Clone, Copy)]
@@ -56,8 +56,8 @@ fn scale(candidates: &mut Candidates, temperature: f32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
     use super::Temperature;
+    use crate::testing::{apply, check};
 
     fn at(temperature: f32, range: f32, exponent: f32) -> Vec<f32> {
         let scale = Temperature { temperature, range, exponent };

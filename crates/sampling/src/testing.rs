@@ -1,7 +1,7 @@
 //! Shared test code of the samplers.
 
-use super::candidates::Candidates;
-use super::token_values::TokenValues;
+use crate::candidates::Candidates;
+use crate::token_values::TokenValues;
 
 /// Runs `sampler` on the logits `ln p`. Returns the non-zero probabilities, in descending order.
 pub(super) fn apply(probabilities: &[f32], sampler: impl FnOnce(&mut Candidates)) -> Vec<f32> {

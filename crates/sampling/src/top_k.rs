@@ -1,6 +1,6 @@
 //! Top-k: the `k` most probable tokens.
 
-use super::candidates::Candidates;
+use crate::candidates::Candidates;
 
 /// Keeps the `k` largest logits; `k` of 0 keeps all.
 ///
@@ -13,7 +13,7 @@ pub(super) fn apply(candidates: &mut Candidates, k: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
+    use crate::testing::{apply, check};
 
     #[test]
     fn keeps_k() {

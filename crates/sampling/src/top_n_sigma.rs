@@ -1,6 +1,6 @@
 //! Top-nσ: tokens within `n` standard deviations of the maximum logit.
 
-use super::candidates::Candidates;
+use crate::candidates::Candidates;
 
 /// Sets logits below `max − n · σ` to −∞, σ the standard deviation of the logits above −∞; `n` of 0 or less keeps all.
 ///
@@ -22,7 +22,7 @@ pub(super) fn apply(candidates: &mut Candidates, n: f32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
+    use crate::testing::{apply, check};
 
     #[test]
     fn keeps_the_logits_near_the_maximum() {

@@ -1,6 +1,6 @@
 //! Top-p (nucleus): the smallest set of tokens with a total probability of `p`.
 
-use super::candidates::Candidates;
+use crate::candidates::Candidates;
 
 /// Keeps the shortest prefix of the tokens in descending order with `Σ p_i >= p`, but at least `min_keep`; `p` of 1
 /// keeps all.
@@ -28,8 +28,8 @@ pub(super) fn apply(candidates: &mut Candidates, p: f32, min_keep: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
-    use crate::sample::candidates::Candidates;
+    use crate::candidates::Candidates;
+    use crate::testing::{apply, check};
 
     #[test]
     fn keeps_the_nucleus() {

@@ -1,7 +1,7 @@
 //! Locally typical sampling: tokens whose surprise is near the entropy.
 
-use super::candidates::Candidates;
-use super::entropy::entropy;
+use crate::candidates::Candidates;
+use crate::entropy::entropy;
 
 /// Keeps the shortest prefix of the tokens by ascending `|−ln p_i − H|` with `Σ p_i > p`, but at least `min_keep`, `H` the
 /// entropy; `p` of 1 keeps all.
@@ -22,7 +22,7 @@ pub(super) fn apply(candidates: &mut Candidates, p: f32, min_keep: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
+    use crate::testing::{apply, check};
 
     #[test]
     fn keeps_the_typical_ones() {

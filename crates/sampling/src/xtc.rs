@@ -1,7 +1,7 @@
 //! XTC ("exclude top choices"): removes the most probable tokens, with a given probability.
 
-use super::candidates::Candidates;
-use super::mt19937::Mt19937;
+use crate::candidates::Candidates;
+use crate::mt19937::Mt19937;
 
 /// With `probability`, removes all tokens with `p_i >= threshold` but the least probable of them, if at least `min_keep`
 /// candidates remain. A threshold above 0.5 disables it.
@@ -32,8 +32,8 @@ pub(super) fn apply(
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{apply, check};
     use super::Mt19937;
+    use crate::testing::{apply, check};
 
     #[test]
     fn drops_all_top_choices_but_the_last() {

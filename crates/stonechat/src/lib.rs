@@ -27,7 +27,8 @@
 //! | [`audio`] | decoding of audio files, resampling, log-mel spectrograms |
 //! | [`formats`] | GGUF, safetensors, whisper.cpp and CTranslate2 files |
 //! | [`text`] | tokenizers, chat templates |
-//! | [`nn`] | backends ([`nn::Cpu`], `nn::Cuda`, `nn::Wgpu`), layers, KV cache, sampling |
+//! | [`nn`] | backends ([`nn::Cpu`], `nn::Cuda`, `nn::Wgpu`), layers, KV cache |
+//! | [`sampling`] | samplers and grammars |
 //! | [`quant`], [`compute`] | block formats and kernels |
 #![forbid(unsafe_code)]
 
@@ -60,6 +61,7 @@ pub use stonechat_formats as formats;
 pub use stonechat_llm as llm;
 pub use stonechat_nn as nn;
 pub use stonechat_quant as quant;
+pub use stonechat_sampling as sampling;
 pub use stonechat_text as text;
 pub use stonechat_whisper as whisper;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{Expr, Rules, parse, to_lark};
-use crate::sample::rng::Rng;
-use crate::sample::{CompiledGrammar, GrammarSource, TokenTable, TokenText};
+use crate::rng::Rng;
+use crate::{CompiledGrammar, GrammarSource, TokenTable, TokenText};
 
 /// End positions of all matches of `expr` that start at `from`.
 fn ends(rules: &Rules, expr: &Expr, text: &[char], from: usize) -> BTreeSet<usize> {

@@ -1,7 +1,7 @@
 //! Grammars over a small vocabulary whose tokens do not align with terminals.
 
 use super::{CompiledGrammar, Grammar, GrammarSource, TokenTable, TokenText};
-use crate::sample::{DryBreakers, Rng, SampleScratch, Sampler, SamplingOptions};
+use crate::{DryBreakers, Rng, SampleScratch, Sampler, SamplingOptions};
 
 const WORDS: [&str; 24] = [
     "true", "false", "null", "{\"", "\":", "\": ", "\",\"", "12", "abc", "name", "name\"", "  ",

@@ -2,9 +2,10 @@
 
 use std::ops::{Deref, DerefMut};
 
+use stonechat_compute::cpu::TopKEntry;
+
 use super::{Candidate, DryBreakers, SampleScratch, Sampler, SamplerKind, SamplingOptions};
-use crate::TopKEntry;
-use crate::sample::Rng;
+use crate::Rng;
 
 /// A sampler with memory of its own.
 struct Tested {
