@@ -7,10 +7,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::detect::Format;
 use crate::error::{Error, Result, printable};
 use crate::files::Files;
-use crate::folder;
+use crate::format::Format;
 use crate::model_file::ModelFile;
 
 const NO: &str = "split.no";
@@ -121,7 +120,7 @@ fn check_part(file: &ModelFile, no: usize, first: Option<Part>) -> Result<Part> 
 }
 
 fn open_part(files: &mut Files<'_>, name: &str, count: usize) -> Result<ModelFile> {
-    folder::open_file(files, name).map_err(|e| match e {
+    ModelFile::open_in(files, name).map_err(|e| match e {
         Error::Io { action, path, source } if source.kind() == io::ErrorKind::NotFound => {
             let message = format!("all {count} parts of a split model must be in one folder");
             Error::Io { action, path, source: io::Error::new(source.kind(), message) }
