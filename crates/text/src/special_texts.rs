@@ -14,61 +14,23 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use aho_corasick::AhoCorasick;
 use serde_json::{Map, Value};
 
-use crate::chat_template::Conversation;
+use crate::conversation::Conversation;
 use crate::tokenizer::Tokenizer;
 
 /// Digits of a marker.
 const DIGITS: usize = 12;
 
-/// Text in which markers break the spelling of special tokens that are ordinary text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MarkedText {
-    text: String,
-    /// Empty: there is none.
-    marker: String,
-}
-
-impl From<&str> for MarkedText {
-    /// Text of which all special tokens are meant.
-    fn from(text: &str) -> Self {
-        Self { text: text.to_owned(), marker: String::new() }
-    }
-}
-
-impl MarkedText {
-    pub(crate) fn new(text: String, marker: String) -> Self {
-        Self { text, marker }
-    }
-
-    /// The text without markers.
-    pub fn text(&self) -> String {
-        if self.marker.is_empty() { self.text.clone() } else { self.text.replace(&self.marker, "") }
-    }
-
-    /// The text with its markers, and the marker; empty if there is none.
-    pub(crate) fn parts(&self) -> (&str, &str) {
-        (&self.text, &self.marker)
-    }
-
-    /// The text without `prefix`, if it begins with that special token.
-    #[must_use]
-    pub fn without_prefix(&self, prefix: &str) -> Self {
-        let text = self.text.strip_prefix(prefix).unwrap_or(&self.text);
-        Self { text: text.to_owned(), marker: self.marker.clone() }
-    }
-}
-
-/// The spelling of the special tokens of a vocabulary.
+/// Spellings of the special tokens of a vocabulary.
 #[derive(Debug, Clone)]
 pub struct SpecialTexts {
-    /// In order. One of a single character cannot be broken, and none is known.
+    /// Sorted. A token of a single character cannot be broken; no vocabulary is known to have one.
     texts: Vec<String>,
     /// Finds `texts`, overlapping; `None` without any.
     finder: Option<AhoCorasick>,
 }
 
 impl SpecialTexts {
-    /// Those of `tokenizer`.
+    /// Spellings of the special tokens of `tokenizer`.
     pub fn new(tokenizer: &Tokenizer) -> Self {
         let texts = tokenizer.specials().map(|(_, text)| text.to_owned());
         let texts: BTreeSet<String> = texts.filter(|text| text.chars().count() > 1).collect();
@@ -226,8 +188,8 @@ impl Marks<'_> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{MarkedText, SpecialTexts};
-    use crate::{ChatTemplate, Conversation, Tokenizer};
+    use super::SpecialTexts;
+    use crate::{ChatTemplate, Conversation, MarkedText, Tokenizer};
 
     const END: u32 = 301;
 
