@@ -11,8 +11,7 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use stonechat_compute::cpu::KvLayout;
-use stonechat_compute::op::{AttentionArgs, Count, Op, RopeArgs, RowTable, SlotTable};
+use stonechat_compute::op::{AttentionArgs, Count, KvLayout, Op, RopeArgs, RowTable, SlotTable};
 
 use crate::device::{AttentionRows, Counts, Step, resolve_token};
 use crate::program::{Program, Segment, SegmentName};

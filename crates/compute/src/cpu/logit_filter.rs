@@ -1,40 +1,10 @@
 //! Logit filters: suppression of the tokens that may not follow.
 
-use std::ops::Range;
-
 use super::log_sum_exp::{log_sum_exp, max};
+use crate::op::LogitFilter;
 use crate::simd::Isa;
 
-/// Logit filter of one row, the tokens of a vocabulary that may follow: text tokens, then timestamps, without listed tokens.
-///
-/// Source: openai/whisper `decoding.py`, `LogitFilter`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogitFilter {
-    /// Text tokens that may follow. Every token from its end on is a timestamp.
-    pub text: Range<u32>,
-    /// Timestamps that may follow.
-    pub timestamps: Range<u32>,
-    /// Suppressed tokens: two ranges of the step's list of tokens.
-    pub suppressed: [Range<u32>; 2],
-}
-
 impl LogitFilter {
-    /// Every token of a vocabulary may follow.
-    #[must_use]
-    pub const fn none(vocab_size: u32) -> Self {
-        Self { text: 0..vocab_size, timestamps: vocab_size..vocab_size, suppressed: [0..0, 0..0] }
-    }
-
-    /// Whether the ranges are those of a vocabulary and of a list of `n_suppressed` tokens.
-    #[must_use]
-    pub fn fits(&self, vocab_size: usize, n_suppressed: usize) -> bool {
-        let Self { text, timestamps, suppressed } = self;
-        let ends = [text.start, text.end, timestamps.start, timestamps.end];
-        ends.is_sorted()
-            && timestamps.end as usize <= vocab_size
-            && suppressed.iter().all(|r| r.start <= r.end && r.end as usize <= n_suppressed)
-    }
-
     /// Sets the logits of a row that may not follow to −∞, then those of all text if `log_sum_exp(timestamps) > max(text)`.
     /// `suppressed` is the step's list.
     ///
@@ -64,7 +34,7 @@ impl LogitFilter {
 
 #[cfg(test)]
 mod tests {
-    use super::LogitFilter;
+    use crate::op::LogitFilter;
     use crate::simd::Isa;
 
     /// Tokens of a vocabulary of 8 text tokens and 4 timestamps that may follow; tokens of `likely` have a logit of 5,
@@ -107,12 +77,5 @@ mod tests {
         // One timestamp as likely as the text.
         let last = LogitFilter { timestamps: 11..12, ..filter };
         check(&last, &[], &[0, 1, 2, 3, 4, 5, 6, 7, 11]);
-    }
-
-    #[test]
-    fn ranges_outside_of_the_vocabulary_do_not_fit() {
-        let filter = LogitFilter { text: 0..8, timestamps: 8..12, suppressed: [0..1, 1..3] };
-        assert!(filter.fits(12, 3) && !filter.fits(11, 3) && !filter.fits(12, 2));
-        assert!(!LogitFilter { text: 0..9, ..filter }.fits(12, 3));
     }
 }
