@@ -11,7 +11,7 @@
 //! | `elementwise` | sum of two matrices, soft cap |
 //! | `layer_norm`, `rms_norm` | norms of rows |
 //! | `log_sum_exp` | reductions of logits |
-//! | `logit_filter` | suppression of tokens |
+//! | `logit_filter` | suppression of columns of logits |
 //! | `rope` | RMS norm and rotary embedding of heads |
 //! | `gated` | `act(gate) * up` of a gated MLP (`SwiGLU`, `GeGLU`) |
 //! | `matmul` | dispatch to `gemv` (decode) or `gemm` (prefill), with an epilogue |

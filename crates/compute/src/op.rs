@@ -104,8 +104,8 @@ pub enum Op {
     /// Paged attention of queries `x`, `[T, H*C]`: `Σ_p softmax_p(scale * x[t, h] · k[p, g]) * v[p, g]` over positions
     /// `kv_start .. kv_len` of the row's pages, `g = h / (H / G)`.
     Attention(AttentionArgs),
-    /// Sets logits `[T, V]` of tokens that may not follow to −∞, by the step's [`LogitFilter`] of each row: tokens in
-    /// neither range, listed tokens, then all text if `ln Σ exp` of the timestamps exceeds its largest logit.
+    /// Sets logits `[T, V]` of columns that may not be chosen to −∞, by the step's [`LogitFilter`] of each row: columns in
+    /// neither range, listed columns, then the first range if `ln Σ exp` of the second exceeds its largest logit.
     LogitFilter,
     /// Top-k of every row, `k` of the step: the `k` largest values in descending order, then their column indices as f32,
     /// packed `[T, 2k]`. Equal values are ordered by ascending column; NaN counts as −∞, +∞ as `f32::MAX`.

@@ -1,5 +1,7 @@
 //! Attention: rows of queries and the arguments of the op.
 
+use std::fmt;
+
 use super::{PoolId, Weight};
 
 /// Pages and visible positions of one query row.
@@ -22,17 +24,39 @@ impl QueryRow {
     }
 }
 
-/// List of pages and visible positions of query rows in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RowTable {
+/// A list of pages and visible positions in a step: what the query rows of an attention see.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RowTable {
+    index: usize,
+    name: &'static str,
+}
+
+impl RowTable {
+    /// Lists of a step.
+    pub const N: usize = 4;
     /// `[T]`: all earlier positions of the sequence.
-    Full,
+    pub const FULL: Self = Self::new(0, "Full");
     /// `[T]`: the sliding window before the position.
-    Window,
-    /// `[W * positions]`: all positions of the window of audio.
-    Encoder,
-    /// `[T]`: the audio of the sequence.
-    Cross,
+    pub const WINDOW: Self = Self::new(1, "Window");
+
+    /// List `index` of a step, `index < N`, and its name in the text of a program.
+    #[must_use]
+    pub const fn new(index: usize, name: &'static str) -> Self {
+        assert!(index < Self::N, "a step has no such list of rows");
+        Self { index, name }
+    }
+
+    /// Index in a step.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.index
+    }
+}
+
+impl fmt::Debug for RowTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
 }
 
 /// Precision of the factors of `Q·Kᵀ` and `P·V` in prefill blocks.

@@ -18,6 +18,8 @@
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod head_places;
 
+use std::fmt;
+
 #[cfg(all(test, any(feature = "wgpu", feature = "cuda")))]
 pub(crate) use head_places::PageElement;
 
@@ -135,15 +137,37 @@ impl KvShape {
     }
 }
 
-/// List of pages and slots of keys and values in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SlotTable {
-    /// `[T]`: of tokens.
-    Tokens,
-    /// `[W * positions]`: of the encoder's own keys and values.
-    Encoder,
-    /// `[W * positions]`: of the keys and values that the decoder attends to.
-    Cross,
+/// A list of pages and slots in a step: where an op writes keys and values.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SlotTable {
+    index: usize,
+    name: &'static str,
+}
+
+impl SlotTable {
+    /// Lists of a step.
+    pub const N: usize = 3;
+    /// `[T]`: slots of the tokens.
+    pub const TOKENS: Self = Self::new(0, "Tokens");
+
+    /// List `index` of a step, `index < N`, and its name in the text of a program.
+    #[must_use]
+    pub const fn new(index: usize, name: &'static str) -> Self {
+        assert!(index < Self::N, "a step has no such list of slots");
+        Self { index, name }
+    }
+
+    /// Index in a step.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.index
+    }
+}
+
+impl fmt::Debug for SlotTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
 }
 
 /// Arguments of [`Op::KvWrite`].

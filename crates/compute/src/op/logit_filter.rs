@@ -1,34 +1,32 @@
-//! Logit filter of a row.
+//! Logit filters.
 
 use std::ops::Range;
 
-/// Logit filter of one row, the tokens of a vocabulary that may follow: text tokens, then timestamps, without listed tokens.
-///
-/// Source: openai/whisper `decoding.py`, `LogitFilter`.
+/// Filter of a row of logits: the columns of two ranges are kept, without listed columns. If the probabilities of the second
+/// range sum to more than the largest of the first, the first is suppressed as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogitFilter {
-    /// Text tokens that may follow. Every token from its end on is a timestamp.
-    pub text: Range<u32>,
-    /// Timestamps that may follow.
-    pub timestamps: Range<u32>,
-    /// Suppressed tokens: two ranges of the step's list of tokens.
+    /// Kept columns, the first range before the second. Every column from the end of the first on counts as one of the
+    /// second, a suppressed one with a probability of zero.
+    pub kept: [Range<u32>; 2],
+    /// Suppressed columns: two ranges of the step's list.
     pub suppressed: [Range<u32>; 2],
 }
 
 impl LogitFilter {
-    /// Every token of a vocabulary may follow.
+    /// Keeps all of `n_cols` columns.
     #[must_use]
-    pub const fn none(vocab_size: u32) -> Self {
-        Self { text: 0..vocab_size, timestamps: vocab_size..vocab_size, suppressed: [0..0, 0..0] }
+    pub const fn none(n_cols: u32) -> Self {
+        Self { kept: [0..n_cols, n_cols..n_cols], suppressed: [0..0, 0..0] }
     }
 
-    /// Whether the ranges are those of a vocabulary and of a list of `n_suppressed` tokens.
+    /// Whether the ranges are those of `n_cols` columns and of a list of `n_suppressed`.
     #[must_use]
-    pub fn fits(&self, vocab_size: usize, n_suppressed: usize) -> bool {
-        let Self { text, timestamps, suppressed } = self;
-        let ends = [text.start, text.end, timestamps.start, timestamps.end];
+    pub fn fits(&self, n_cols: usize, n_suppressed: usize) -> bool {
+        let Self { kept: [first, second], suppressed } = self;
+        let ends = [first.start, first.end, second.start, second.end];
         ends.is_sorted()
-            && timestamps.end as usize <= vocab_size
+            && second.end as usize <= n_cols
             && suppressed.iter().all(|r| r.start <= r.end && r.end as usize <= n_suppressed)
     }
 }
@@ -38,9 +36,9 @@ mod tests {
     use super::LogitFilter;
 
     #[test]
-    fn ranges_outside_of_the_vocabulary_do_not_fit() {
-        let filter = LogitFilter { text: 0..8, timestamps: 8..12, suppressed: [0..1, 1..3] };
+    fn ranges_outside_of_the_columns_do_not_fit() {
+        let filter = LogitFilter { kept: [0..8, 8..12], suppressed: [0..1, 1..3] };
         assert!(filter.fits(12, 3) && !filter.fits(11, 3) && !filter.fits(12, 2));
-        assert!(!LogitFilter { text: 0..9, ..filter }.fits(12, 3));
+        assert!(!LogitFilter { kept: [0..9, 8..12], ..filter }.fits(12, 3));
     }
 }
