@@ -9,11 +9,28 @@
 //! Rows    = count of the step * rows of each         T tokens, 3000 frames of each of W windows, ...
 //! ```
 
+mod activation;
+mod attention;
+mod kv;
+mod logit_filter;
+mod matmul;
+mod moe;
+mod port;
+mod rope;
 mod tensor;
 mod weight;
 
-use crate::cpu::{Activation, GatedActivation, KvDType, KvLayout, Precision, RopePairs};
-
+pub use activation::{Activation, GatedActivation};
+pub use attention::{AttentionArgs, Precision, QueryRow, RowTable};
+#[cfg(all(test, any(feature = "wgpu", feature = "cuda")))]
+pub(crate) use kv::PageElement;
+pub(crate) use kv::Q8_BLOCK_LEN;
+pub use kv::{KvDType, KvLayout, KvRow, KvShape, KvWriteArgs, PAGE_LEN, PoolId, SlotTable};
+pub use logit_filter::LogitFilter;
+pub use matmul::{ConvArgs, GatedProductArgs, MatmulArgs};
+pub use moe::{MoeArgs, Routing};
+pub use port::Port;
+pub use rope::{RopeArgs, RopeKvArgs, RopePairs, Rotation};
 pub use tensor::{Count, Rows, Tensor, TensorInfo, TensorType};
 pub use weight::{Weight, WeightInfo, WeightLayout};
 
@@ -21,90 +38,6 @@ pub use weight::{Weight, WeightInfo, WeightLayout};
 pub const MAX_TOP_K: usize = 128;
 /// Most columns of [`Op::TopK`]: an f32 represents every column index below it exactly.
 pub const MAX_TOP_K_COLS: usize = 1 << 24;
-
-/// KV pool of a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct PoolId(pub usize);
-
-/// Geometry of a KV pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvShape {
-    /// Layers. A page id stands for one page in each of them.
-    pub n_layers: usize,
-    /// Pages per layer.
-    pub n_pages: usize,
-    /// KV heads `G`.
-    pub n_kv_heads: usize,
-    /// Width of a head `C`.
-    pub head_dim: usize,
-    /// Element type.
-    pub dtype: KvDType,
-}
-
-impl KvShape {
-    /// Bytes of the whole pool.
-    #[must_use]
-    pub fn bytes(self) -> u64 {
-        let Self { n_layers, n_pages, .. } = self;
-        self.layout().page_bytes() as u64 * n_pages as u64 * n_layers as u64
-    }
-
-    /// Geometry of a page.
-    #[must_use]
-    pub fn layout(self) -> KvLayout {
-        let Self { n_kv_heads, head_dim, dtype, .. } = self;
-        KvLayout { n_kv_heads, head_dim, dtype }
-    }
-}
-
-/// List of pages and slots of keys and values in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SlotTable {
-    /// `[T]`: of tokens.
-    Tokens,
-    /// `[W * positions]`: of the encoder's own keys and values.
-    Encoder,
-    /// `[W * positions]`: of the keys and values that the decoder attends to.
-    Cross,
-}
-
-/// List of pages and visible positions of query rows in a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RowTable {
-    /// `[T]`: all earlier positions of the sequence.
-    Full,
-    /// `[T]`: the sliding window before the position.
-    Window,
-    /// `[W * positions]`: all positions of the window of audio.
-    Encoder,
-    /// `[T]`: the audio of the sequence.
-    Cross,
-}
-
-/// Values that come from the host, or that the host reads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Port {
-    /// `[T, D]`: the residual stream between two stages of a model.
-    Stream,
-    /// `[H, D]`: hidden states after the last norm.
-    Hidden,
-    /// `[P, V]`: logits.
-    Logits,
-    /// `[Q, 2k]`: top-k logits, then their tokens.
-    TopK,
-    /// `[R, 1]`: log-sum-exp of logits.
-    LogSumExp,
-    /// `[W * 3000, n_mels]`: mel frames.
-    Mel,
-    /// `[W * positions, D]`: output of the encoder.
-    Audio,
-    /// `[W * positions, C]` of each captured window: keys of alignment head `i`.
-    CapturedKeys(usize),
-    /// `[T, C]`: queries of alignment head `i`.
-    CapturedQueries(usize),
-    /// A value of a program that is no model.
-    Value(usize),
-}
 
 /// Arguments of [`Op::Embed`].
 #[derive(Debug, Clone)]
@@ -126,156 +59,6 @@ pub struct NormArgs {
     pub bias: Option<Weight>,
     /// Added to the variance or the mean square.
     pub eps: f32,
-}
-
-/// Arguments of [`Op::Rope`].
-#[derive(Debug, Clone)]
-pub struct RopeArgs {
-    /// Width of a head `C`.
-    pub head_dim: usize,
-    /// QK norm, the RMS norm of every head before the rotation: weight `[C]` and epsilon (Qwen 3, Gemma 3).
-    pub norm: Option<(Weight, f32)>,
-    /// Rotation after the norm; `None` only norms.
-    pub rotation: Option<Rotation>,
-}
-
-impl RopeArgs {
-    /// Whether both have the same width of a head and the same rotation.
-    #[must_use]
-    pub fn rotates_like(&self, other: &Self) -> bool {
-        let same_rotation = match (&self.rotation, &other.rotation) {
-            (Some(a), Some(b)) => a.table.is(&b.table) && (a.n_rot, a.pairs) == (b.n_rot, b.pairs),
-            (None, None) => true,
-            _ => false,
-        };
-        self.head_dim == other.head_dim && same_rotation
-    }
-}
-
-/// Angles of a rotary embedding.
-#[derive(Debug, Clone)]
-pub struct Rotation {
-    /// `[n_ctx, R]`: `R/2` cosines, then `R/2` sines of a position, times the model's `mscale` if it has one. Only the
-    /// first `R` of the `C` channels of a head are rotated.
-    pub table: Weight,
-    /// Rotated channels `R`, even.
-    pub n_rot: usize,
-    /// Pairing of the channels: adjacent (GPT-J) or `(i, i + R/2)` (GPT-NeoX).
-    pub pairs: RopePairs,
-}
-
-/// Arguments of [`Op::Matmul`].
-#[derive(Debug, Clone)]
-pub struct MatmulArgs {
-    /// `[N, K]`.
-    pub weight: Weight,
-    /// `[N]`, added to every row.
-    pub bias: Option<Weight>,
-    /// Applied after the bias.
-    pub activation: Activation,
-}
-
-/// Arguments of [`Op::Conv1d`].
-#[derive(Debug, Clone)]
-pub struct ConvArgs {
-    /// `[C_out, 3 * C_in]`, tap-major; bias `[C_out]`; activation.
-    pub matmul: MatmulArgs,
-    /// Input rows per output row.
-    pub stride: usize,
-}
-
-/// Arguments of [`Op::Moe`]. Expert weights are stacked: expert `e` is rows `e * N .. (e + 1) * N`.
-#[derive(Debug, Clone)]
-pub struct MoeArgs {
-    /// `[E * F, D]`.
-    pub gate: Weight,
-    /// `[E * F, D]`.
-    pub up: Weight,
-    /// `[E * D, F]`.
-    pub down: Weight,
-    /// `[E * F]`.
-    pub gate_bias: Option<Weight>,
-    /// `[E * F]`.
-    pub up_bias: Option<Weight>,
-    /// `[E * D]`.
-    pub down_bias: Option<Weight>,
-    /// Experts `E`.
-    pub n_experts: usize,
-    /// Experts per token (top-k).
-    pub n_used: usize,
-    /// Weights of the routed experts.
-    pub routing: Routing,
-    /// Combines gate and up.
-    pub activation: GatedActivation,
-}
-
-/// Weights of the routed experts, from the router logits. The `n_used` largest logits are routed to; of equal ones
-/// that of the lower expert.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Routing {
-    /// Softmax over all experts, not renormalized over the top-k.
-    Softmax,
-    /// Softmax over all experts, renormalized over the top-k, which equals a softmax over the top-k logits
-    /// (Mixtral, Qwen 3, gpt-oss).
-    NormalizedTopK,
-}
-
-/// Arguments of [`Op::KvWrite`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvWriteArgs {
-    /// The pool.
-    pub pool: PoolId,
-    /// Layer of the pool.
-    pub layer: usize,
-    /// Pages and slots of the rows.
-    pub slots: SlotTable,
-}
-
-/// Arguments of [`Op::Attention`].
-#[derive(Debug, Clone)]
-pub struct AttentionArgs {
-    /// The pool.
-    pub pool: PoolId,
-    /// Layer of the pool.
-    pub layer: usize,
-    /// Query heads `H`, a multiple of the KV heads `G`; head `h` reads KV head `h / (H / G)`.
-    pub n_heads: usize,
-    /// Factor of the scores, usually `1/sqrt(C)`.
-    pub scale: f32,
-    /// Soft cap: `cap * tanh(score / cap)`, before masking (Gemma 2).
-    pub soft_cap: Option<f32>,
-    /// `[H]`: `ALiBi` slopes. Adds `slope * (pos_k - pos_q)` to a score, `pos_q = kv_len - 1`.
-    pub slopes: Option<Weight>,
-    /// `[H]`: attention sinks, an extra logit per head in the softmax's denominator (gpt-oss).
-    pub sinks: Option<Weight>,
-    /// Pages and visible positions of the rows.
-    pub rows: RowTable,
-    /// Precision of the factors of `Q·Kᵀ` and `P·V` in prefill.
-    pub precision: Precision,
-}
-
-/// Arguments of [`Op::GatedProduct`]: matmuls without activation.
-#[derive(Debug, Clone)]
-pub struct GatedProductArgs {
-    /// `[F, D]`.
-    pub gate: MatmulArgs,
-    /// `[F, D]`.
-    pub up: MatmulArgs,
-    /// Combines gate and up.
-    pub activation: GatedActivation,
-    /// Type of the result.
-    pub dtype: TensorType,
-}
-
-/// Arguments of [`Op::RopeKv`]. Both embeddings have the same width of a head and the same rotation.
-#[derive(Debug, Clone)]
-pub struct RopeKvArgs {
-    /// Of the queries.
-    pub q: RopeArgs,
-    /// Of the keys.
-    pub k: RopeArgs,
-    /// Of the keys and values.
-    pub write: KvWriteArgs,
 }
 
 /// An op. `x`, `y`, ... are its operands in order. Shape letters: `T` rows of any count, others as in `stonechat-nn`.
@@ -321,9 +104,8 @@ pub enum Op {
     /// Paged attention of queries `x`, `[T, H*C]`: `Σ_p softmax_p(scale * x[t, h] · k[p, g]) * v[p, g]` over positions
     /// `kv_start .. kv_len` of the row's pages, `g = h / (H / G)`.
     Attention(AttentionArgs),
-    /// Sets logits `[T, V]` of tokens that may not follow to −∞, by the step's [`LogitFilter`](crate::cpu::LogitFilter) of
-    /// each row: tokens in neither range, listed tokens, then all text if `ln Σ exp` of the timestamps exceeds its largest
-    /// logit.
+    /// Sets logits `[T, V]` of columns that may not be chosen to −∞, by the step's [`LogitFilter`] of each row: columns in
+    /// neither range, listed columns, then the first range if `ln Σ exp` of the second exceeds its largest logit.
     LogitFilter,
     /// Top-k of every row, `k` of the step: the `k` largest values in descending order, then their column indices as f32,
     /// packed `[T, 2k]`. Equal values are ordered by ascending column; NaN counts as −∞, +∞ as `f32::MAX`.

@@ -68,17 +68,17 @@ pub use fuse::{Capabilities, OfOp, Writes, fuse};
 pub use linear::Linear;
 pub use load_stats::LoadStats;
 pub use norm::Norm;
-pub use pages::{KvFull, PAGE_LEN, PageCopy, PageRef, Pages, Sequence};
+pub use pages::{KvFull, PageCopy, PageRef, Pages, Sequence};
 pub use plan::{SlotInfo, SlotPlan, plan_slots};
 pub use program::{Node, Program, RowClass, Segment, SegmentName};
 pub use recorder::Recorder;
 pub use shard::{Shards, shard, sharded_matrix, sharded_values};
 pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};
-pub use stonechat_compute::cpu::{
-    Activation, GatedActivation, KvDType, KvRow, LogitFilter, Precision, QueryRow, RopePairs,
-    TopKEntry,
-};
+pub use stonechat_compute::cpu::TopKEntry;
 pub use stonechat_compute::op;
-pub use stonechat_compute::op::{KvShape, MAX_TOP_K, MAX_TOP_K_COLS, Routing};
+pub use stonechat_compute::op::{
+    Activation, GatedActivation, KvDType, KvRow, KvShape, LogitFilter, MAX_TOP_K, MAX_TOP_K_COLS,
+    PAGE_LEN, Precision, QueryRow, RopePairs, Routing,
+};
 #[cfg(feature = "wgpu")]
 pub use wgpu::Wgpu;

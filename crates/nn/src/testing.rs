@@ -207,7 +207,7 @@ impl Ops {
     }
 
     pub(crate) fn kv_write(&mut self, (pool, layer): (usize, usize), k: Tensor, v: Tensor) {
-        self.r.kv_write(KvWriteArgs { pool: PoolId(pool), layer, slots: SlotTable::Tokens }, k, v);
+        self.r.kv_write(KvWriteArgs { pool: PoolId(pool), layer, slots: SlotTable::TOKENS }, k, v);
     }
 
     pub(crate) fn attention(&mut self, (pool, layer): (usize, usize), q: Tensor) -> Tensor {
@@ -219,7 +219,7 @@ impl Ops {
             soft_cap: None,
             slopes: None,
             sinks: None,
-            rows: RowTable::Full,
+            rows: RowTable::FULL,
             precision: Precision::F32,
         };
         self.r.attention(q, args)
@@ -227,12 +227,12 @@ impl Ops {
 
     pub(crate) fn output(&mut self, x: Tensor) {
         self.n_ports += 1;
-        self.r.output(Port::CapturedQueries(self.n_ports), x);
+        self.r.output(Port::value(self.n_ports), x);
     }
 
     pub(crate) fn export(&mut self, x: Tensor) {
         self.n_ports += 1;
-        self.r.export(Port::CapturedKeys(self.n_ports), x);
+        self.r.export(Port::value(self.n_ports), x);
     }
 }
 
@@ -301,7 +301,7 @@ fn random_op(ops: &mut Ops, values: &[Tensor], kind: u8, choice: [u8; 3]) -> Opt
         17 if is_tokens => ops.r.gather(x, [Count::Logits, Count::Hidden][b % 2]),
         17 if x.rows == Rows::of(Count::Logits) => x.first(Count::TopK),
         18 if c % 2 == 0 => ops.embed(),
-        18 => ops.r.import(Port::CapturedQueries(1000 + c), Rows::of(Count::Tokens), F),
+        18 => ops.r.import(Port::value(1000 + c), Rows::of(Count::Tokens), F),
         19 => {
             let logits = ops.matmul(x, D);
             ops.moe(x, logits)

@@ -52,6 +52,7 @@ mod loudness;
 mod model;
 mod options;
 mod output;
+mod ports;
 mod prompt;
 mod rules;
 mod sampling;

@@ -386,7 +386,7 @@ impl CpuExecutable {
         let (table, d) = (matrix(table), out.cols);
         for (t, &token) in step.tokens.iter().enumerate() {
             let row = out.row_mut(t);
-            let token = resolve_token(token, |index| self.port(Port::TopK)[index]);
+            let token = resolve_token(token, |index| self.port(Port::TOP_K)[index]);
             table.dequantize_row(self.cpu.device.isa, token as usize, row);
             if *scale != 1.0 {
                 row.iter_mut().for_each(|r| *r *= scale);

@@ -12,7 +12,8 @@
 use std::ops::Range;
 
 use stonechat_compute::AlignedVec;
-use stonechat_compute::cpu::{self, GatedActivation, MatMut, MatRef};
+use stonechat_compute::cpu::{self, MatMut, MatRef};
+use stonechat_compute::op::GatedActivation;
 use stonechat_quant::{ActivationBuffer, PackedProduct, PackedRows, gated_packed, matmul_packed};
 
 use super::products::{MAX_INT_DOT_ROWS, quantized_products};

@@ -39,8 +39,8 @@ impl RecordedStep<'_> {
 
     /// Address of the pages and slots of `n_rows` rows.
     fn slots(&self, table: SlotTable, n_rows: usize) -> u64 {
-        assert_eq!(self.shape.n_slots[table as usize], n_rows, "a slot a row of keys");
-        self.address(self.places.slots[table as usize])
+        assert_eq!(self.shape.n_slots[table.index()], n_rows, "a slot a row of keys");
+        self.address(self.places.slots[table.index()])
     }
 
     /// Address of the positions of `n_rows` rows.
@@ -230,7 +230,7 @@ impl ProgramMemory {
         match op {
             Op::Embed(EmbedArgs { table, positions, scale }) => {
                 assert_eq!(step.shape.n_tokens, result.rows, "embed: a token a row");
-                let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TopK);
+                let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TOP_K);
                 let args = CudaEmbed {
                     tokens: (step.address(step.places.tokens), result.rows),
                     top_k: top_k.map_or(0, |(_, x)| self.buffer(x.id).address()),

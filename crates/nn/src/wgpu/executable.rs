@@ -332,7 +332,7 @@ impl ProgramMemory {
                 let positions = positions.as_ref().map(|p| (values(p), step.positions(n_rows)));
                 assert_eq!(step.shape.n_tokens, n_rows, "embed: a token a row");
                 let (tokens, scale) = (places.tokens, *scale);
-                let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TopK);
+                let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TOP_K);
                 let top_k = top_k.map(|(_, x)| self.buffer(x.id));
                 let args = GpuEmbed { n_tokens: n_rows, tokens, top_k, scale, positions };
                 embed(list, out, matrix(table), args);
@@ -436,8 +436,8 @@ struct RecordedStep<'a> {
 impl RecordedStep<'_> {
     /// First word of the pages and slots of `n_rows` rows.
     fn slots(&self, table: SlotTable, n_rows: usize) -> usize {
-        assert_eq!(self.shape.n_slots[table as usize], n_rows, "a slot a row of keys");
-        self.places.slots[table as usize]
+        assert_eq!(self.shape.n_slots[table.index()], n_rows, "a slot a row of keys");
+        self.places.slots[table.index()]
     }
 
     /// First word of the positions of `n_rows` rows.

@@ -184,7 +184,7 @@ impl ReferenceExecutable {
     fn embed(&self, EmbedArgs { table, positions, scale }: &EmbedArgs, step: &Step<'_>) -> Matrix {
         let d = table.info().cols;
         let row = |t: usize| {
-            let token = resolve_token(step.tokens[t], |index| self.port(Port::TopK)[index] as f32);
+            let token = resolve_token(step.tokens[t], |index| self.port(Port::TOP_K)[index] as f32);
             let token = &values(table)[token as usize * d..][..d];
             let at = |positions| &values(positions)[step.positions[t] as usize * d..][..d];
             let position = positions.as_ref().map(at);
@@ -301,21 +301,21 @@ fn log_sum_exp(row: &[f64]) -> f64 {
     }
 }
 
-/// The logits of tokens that may follow; −∞ of others.
+/// The logits of columns that are kept; −∞ elsewhere.
 fn filtered(row: &[f64], filter: &LogitFilter, suppressed: &[u32]) -> Vec<f64> {
-    let LogitFilter { text, timestamps, suppressed: lists } = filter;
+    let LogitFilter { kept: [first, second], suppressed: lists } = filter;
     let in_lists = |token: &u32| {
         lists.iter().any(|list| suppressed[list.start as usize..list.end as usize].contains(token))
     };
-    let in_ranges = |token: &u32| text.contains(token) || timestamps.contains(token);
+    let in_ranges = |token: &u32| first.contains(token) || second.contains(token);
     let with = |row: &[f64], is_kept: &dyn Fn(&u32) -> bool| {
         let kept = (0..).zip(row).map(|(t, &v)| if is_kept(&t) { v } else { f64::NEG_INFINITY });
         kept.collect::<Vec<_>>()
     };
     let row = with(row, &|token| in_ranges(token) && !in_lists(token));
-    let timestamps_win = log_sum_exp(&row[timestamps.start as usize..timestamps.end as usize])
-        > largest(&row[text.start as usize..text.end as usize]);
-    with(&row, &|token| !(timestamps_win && text.contains(token)))
+    let second_wins = log_sum_exp(&row[second.start as usize..second.end as usize])
+        > largest(&row[first.start as usize..first.end as usize]);
+    with(&row, &|token| !(second_wins && first.contains(token)))
 }
 
 fn conv1d(x: &[Vec<f64>], ConvArgs { matmul: args, stride }: &ConvArgs) -> Matrix {
