@@ -1,42 +1,28 @@
-//! Mixture of experts (`MoE`), with tokens grouped by expert, so that an expert's weights are read once for all tokens
-//! that are routed to it.
+//! Gated MLPs of a mixture of experts, one expert after the other, so that its weights are read once for all tokens that are
+//! routed to it.
 //!
 //! ```text
-//! for token t:   route(logits[t])          -> (expert, t, weight) x n_used
-//! sort by expert
-//! for expert e:  gather x[t] of its tokens -> [rows, D]
-//!                gated MLP                 -> [rows, D]
+//! for expert e:  gather x[t] of its choices -> [rows, D]
+//!                gated MLP                  -> [rows, D]
 //!                out[t] += weight * result
 //! ```
+//!
+//! The products of an expert are no ops of their own: its hidden values stay in the cache, and the kernel of gate and up writes
+//! them as an operand, whose layout depends on the expert's number of rows.
 
 use std::ops::Range;
 
-use stonechat_compute::AlignedVec;
-use stonechat_compute::cpu::{self, GatedActivation, MatMut, MatRef};
+use stonechat_compute::cpu::{self, GatedActivation, MatMut, MatRef, RoutedExpert};
+use stonechat_compute::op::{MoeArgs, Weight};
 use stonechat_quant::{ActivationBuffer, PackedProduct, PackedRows, gated_packed, matmul_packed};
 
+use super::executable::{matrix, values};
 use super::products::{MAX_INT_DOT_ROWS, quantized_products};
-use super::weights::CpuMatrix;
 use super::weights::Weights;
-use crate::Routing;
-
-/// Weights of all experts, stacked as in [`MoeArgs`](stonechat_compute::op::MoeArgs).
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Experts<'a> {
-    pub(super) gate: (&'a CpuMatrix, Option<&'a AlignedVec>),
-    pub(super) up: (&'a CpuMatrix, Option<&'a AlignedVec>),
-    pub(super) down: (&'a CpuMatrix, Option<&'a AlignedVec>),
-    pub(super) n_experts: usize,
-    pub(super) n_used: usize,
-    pub(super) routing: Routing,
-    pub(super) activation: GatedActivation,
-}
 
 /// Scratch, kept between calls; it only grows.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// `[T * n_used]`.
-    routed: Vec<RoutedExpert>,
     /// Gathered input of an expert, `[rows, D]`.
     tokens: Vec<f32>,
     /// Output of an expert, `[rows, D]`.
@@ -46,9 +32,8 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// Reserves quantized rows of a decode step, which must not allocate.
-    pub(super) fn reserve(&mut self, experts: &Experts<'_>) {
-        let (_, d) = experts.gate.0.shape();
-        let (_, f) = experts.down.0.shape();
+    pub(super) fn reserve(&mut self, args: &MoeArgs) {
+        let [d, f] = [&args.gate, &args.down].map(|weight| weight.info().cols);
         self.mlp.quantized.reserve(MAX_INT_DOT_ROWS, d);
         self.mlp.quantized_hidden.reserve(MAX_INT_DOT_ROWS, f);
     }
@@ -67,73 +52,60 @@ struct MlpScratch {
     hidden: Vec<f32>,
 }
 
-/// An expert that a token is routed to.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct RoutedExpert {
-    expert: usize,
-    /// Row of the batch.
-    token: usize,
-    /// Routing weight; its logit until [`route`] is done.
-    weight: f32,
-}
-
-/// `out[t] += Σ_e weight[t, e] * mlp_e(x[t])`, see [`Op::Moe`](stonechat_compute::op::Op::Moe).
-pub(super) fn run_experts(
+/// `out[t] += Σ_e weight[t, e] * mlp_e(x[t])`, see [`Op::ExpertMlp`](stonechat_compute::op::Op::ExpertMlp).
+pub(super) fn expert_mlp(
     device: &stonechat_compute::Cpu,
     scratch: &mut Scratch,
     mut out: MatMut<'_>,
-    (x, logits): (MatRef<'_>, MatRef<'_>),
-    experts: &Experts<'_>,
+    (x, routes, order): (MatRef<'_>, &[RoutedExpert], &[u32]),
+    args: &MoeArgs,
 ) {
-    let mut routed = std::mem::take(&mut scratch.routed);
-    routed.clear();
-    for t in 0..x.rows {
-        route(&mut routed, t, logits.row(t), experts.n_used, experts.routing);
+    let expert = |&i: &u32| routes[i as usize].expert;
+    for group in order.chunk_by(|a, b| expert(a) == expert(b)) {
+        run_expert(device, scratch, (&mut out, x), (group, routes), args);
     }
-    routed.sort_unstable_by_key(|r| (r.expert, r.token));
-    for group in routed.chunk_by(|a, b| a.expert == b.expert) {
-        run_expert(device, scratch, (&mut out, x), group, experts);
-    }
-    scratch.routed = routed;
 }
 
-/// Runs one expert on the tokens of `group`, which share it.
+/// Runs one expert on the tokens of `group`, indexes of `routes` that share it.
 fn run_expert(
     device: &stonechat_compute::Cpu,
     scratch: &mut Scratch,
     (out, x): (&mut MatMut<'_>, MatRef<'_>),
-    group: &[RoutedExpert],
-    experts: &Experts<'_>,
+    (group, routes): (&[u32], &[RoutedExpert]),
+    args: &MoeArgs,
 ) {
-    let (rows, d, expert) = (group.len(), x.cols, group[0].expert);
-    let f = experts.gate.0.shape().0 / experts.n_experts;
+    let (rows, d, expert) = (group.len(), x.cols, routes[group[0] as usize].expert as usize);
+    let f = args.gate.info().rows / args.n_experts;
+    let token = |choice: u32| choice as usize / args.n_used;
     let tokens = grown(&mut scratch.tokens, rows * d);
-    for (row, r) in tokens.chunks_exact_mut(d).zip(group) {
-        row.copy_from_slice(x.row(r.token));
+    for (row, &choice) in tokens.chunks_exact_mut(d).zip(group) {
+        row.copy_from_slice(x.row(token(choice)));
     }
     let rows_of = |n: usize| expert * n..(expert + 1) * n;
     let mlp = Mlp {
-        gate: part(experts.gate, rows_of(f)),
-        up: part(experts.up, rows_of(f)),
-        down: part(experts.down, rows_of(d)),
-        activation: experts.activation,
+        gate: part(&args.gate, args.gate_bias.as_ref(), rows_of(f)),
+        up: part(&args.up, args.up_bias.as_ref(), rows_of(f)),
+        down: part(&args.down, args.down_bias.as_ref(), rows_of(d)),
+        activation: args.activation,
     };
     let results = grown(&mut scratch.results, rows * d);
     let (x, results_rows) = (MatRef::packed(tokens, rows, d), MatMut::packed(results, rows, d));
     mlp.run(device, &mut scratch.mlp, results_rows, x, f);
-    for (row, r) in results.chunks_exact(d).zip(group) {
-        for (y, v) in out.row_mut(r.token).iter_mut().zip(row) {
-            *y += r.weight * v;
+    for (row, &choice) in results.chunks_exact(d).zip(group) {
+        let weight = routes[choice as usize].weight;
+        for (y, v) in out.row_mut(token(choice)).iter_mut().zip(row) {
+            *y += weight * v;
         }
     }
 }
 
 /// Rows of a matrix and their bias.
 fn part<'a>(
-    (w, bias): (&'a CpuMatrix, Option<&'a AlignedVec>),
+    weight: &'a Weight,
+    bias: Option<&'a Weight>,
     rows: Range<usize>,
 ) -> (Weights<'a>, Option<&'a [f32]>) {
-    (w.rows(rows.clone()), bias.map(|bias| &bias[rows]))
+    (matrix(weight).rows(rows.clone()), bias.map(|bias| &values(bias)[rows]))
 }
 
 /// Gated MLP of one expert: weights and biases.
@@ -211,71 +183,4 @@ fn grown(memory: &mut Vec<f32>, len: usize) -> &mut [f32] {
         memory.resize(len, 0.0);
     }
     &mut memory[..len]
-}
-
-/// Appends the top `n_used` experts of `logits` (`[E]`) by descending logit, equal ones by ascending id, with their
-/// routing weights.
-fn route(
-    routed: &mut Vec<RoutedExpert>,
-    token: usize,
-    logits: &[f32],
-    n_used: usize,
-    routing: Routing,
-) {
-    let start = routed.len();
-    // Insertion into a sorted list: `n_used` is small.
-    for (expert, &logit) in logits.iter().enumerate() {
-        let top_k = &routed[start..];
-        let at = top_k.iter().position(|r| r.weight < logit).unwrap_or(top_k.len());
-        if at < n_used {
-            if top_k.len() == n_used {
-                routed.pop();
-            }
-            routed.insert(start + at, RoutedExpert { expert, token, weight: logit });
-        }
-    }
-    let top_k = &mut routed[start..];
-    let Some(max) = top_k.first().map(|r| r.weight) else { return };
-    top_k.iter_mut().for_each(|r| r.weight = (r.weight - max).exp());
-    let total: f32 = match routing {
-        Routing::Softmax => logits.iter().map(|l| (l - max).exp()).sum(),
-        Routing::NormalizedTopK => top_k.iter().map(|r| r.weight).sum(),
-    };
-    top_k.iter_mut().for_each(|r| r.weight /= total);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{RoutedExpert, Routing, route};
-
-    fn routed(logits: &[f32], n_used: usize, routing: Routing) -> Vec<(usize, f32)> {
-        let mut routed = vec![RoutedExpert { expert: 9, token: 0, weight: 0.5 }];
-        route(&mut routed, 1, logits, n_used, routing);
-        assert!(routed[1..].iter().all(|r| r.token == 1));
-        routed[1..].iter().map(|r| (r.expert, r.weight)).collect()
-    }
-
-    #[test]
-    fn tokens_are_routed_to_the_largest_logits_and_the_lower_of_equal_ones() {
-        let experts = |logits: &[f32], n| -> Vec<usize> {
-            routed(logits, n, Routing::Softmax).iter().map(|r| r.0).collect()
-        };
-        assert_eq!(experts(&[1.0, 3.0, 2.0, 3.0], 2), [1, 3]);
-        assert_eq!(experts(&[0.0; 5], 3), [0, 1, 2]);
-        assert_eq!(experts(&[-1.0, f32::NEG_INFINITY], 2), [0, 1]);
-        assert_eq!(experts(&[f32::NAN; 3], 2).len(), 2);
-    }
-
-    #[test]
-    fn weights_are_normalized_over_all_experts_or_over_the_top_k() {
-        let logits = [0.0, 2f32.ln(), 5f32.ln()];
-        let close = |got: Vec<(usize, f32)>, expected: [(usize, f32); 2]| {
-            for (got, expected) in got.iter().zip(expected) {
-                assert_eq!(got.0, expected.0);
-                assert!((got.1 - expected.1).abs() < 1e-6, "{got:?} {expected:?}");
-            }
-        };
-        close(routed(&logits, 2, Routing::Softmax), [(2, 0.625), (1, 0.25)]);
-        close(routed(&logits, 2, Routing::NormalizedTopK), [(2, 5.0 / 7.0), (1, 2.0 / 7.0)]);
-    }
 }
