@@ -17,6 +17,7 @@
 //! | `matmul` | dispatch to `gemv` (decode) or `gemm` (prefill), with an epilogue |
 //! | `conv1d` | convolution as a matmul over overlapping rows |
 //! | `lstm` | LSTM step |
+//! | `moe` | routing of tokens to experts, order by expert |
 //! | `top_k` | k largest values of a row |
 //! | `kv`, `attention` | paged KV cache, attention over it |
 
@@ -36,6 +37,7 @@ mod lstm;
 mod math;
 mod matmul;
 mod matrix;
+mod moe;
 mod rms_norm;
 mod rope;
 mod row_tasks;
@@ -54,6 +56,7 @@ pub use log_sum_exp::{log_sum_exp, max};
 pub use lstm::Lstm;
 pub use matmul::{DenseWeight, matmul, matmul_dequantized, matmul_packed};
 pub use matrix::{MatMut, MatRef, SharedMut};
+pub use moe::{RoutedExpert, route, sort_by_expert};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rope::{Rope, Rotation, rope};
 pub use top_k::{TopKEntry, top_k};

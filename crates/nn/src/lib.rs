@@ -64,7 +64,7 @@ pub use device::{
     MatrixSource, PortRange, Step, resolve_token, token_reference, warmup_batch_sizes,
 };
 pub use error::Error;
-pub use fuse::{Capabilities, OfOp, Writes, fuse};
+pub use fuse::{Capabilities, Conv1dKernels, MoeKernels, OfOp, Writes, fuse};
 pub use linear::Linear;
 pub use load_stats::LoadStats;
 pub use norm::Norm;

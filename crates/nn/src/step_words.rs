@@ -11,7 +11,9 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use stonechat_compute::op::{AttentionArgs, Count, KvLayout, Op, RopeArgs, RowTable, SlotTable};
+use stonechat_compute::op::{
+    AttentionArgs, Count, KvLayout, Op, RopeArgs, RopeAttentionArgs, RowTable, SlotTable,
+};
 
 use crate::device::{AttentionRows, Counts, Step, resolve_token};
 use crate::program::{Program, Segment, SegmentName};
@@ -194,7 +196,7 @@ impl StepWords {
                         });
                     }
                     Op::Rope(args) => lower_positions(&mut limits, args),
-                    Op::RopeKv(args) => {
+                    Op::RopeKv(args) | Op::RopeAttention(RopeAttentionArgs { rope: args, .. }) => {
                         lower_positions(&mut limits, &args.q);
                         lower_positions(&mut limits, &args.k);
                         let write = args.write;
@@ -203,7 +205,11 @@ impl StepWords {
                     Op::KvWrite(write) => {
                         lower(&mut limits.slot_pages[write.slots.index()], n_pages(write.pool.0));
                     }
-                    Op::Attention(args) => {
+                    _ => {}
+                }
+                match &node.op {
+                    Op::Attention(args)
+                    | Op::RopeAttention(RopeAttentionArgs { attention: args, .. }) => {
                         lower(&mut limits.row_pages[args.rows.index()], n_pages(args.pool.0));
                         let (table, name) = (args.rows, segment.name);
                         let layout = program.pools[args.pool.0].layout();
