@@ -19,16 +19,21 @@
 //! While texts are decoding, the chunk of prompts is as long as [`SchedulerOptions::max_gap`] allows, by the measured time of
 //! a token.
 
+pub(crate) mod ends;
+pub(crate) mod entry;
+pub(crate) mod slots;
+pub(crate) mod steps;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use stonechat_nn::{PAGE_LEN, Slot};
 use web_time::Instant;
 
-use crate::draft_gate::StepCost;
-use crate::generation::{Accepted, GenerationScratch};
-use crate::request::{Entry, EntryState, Work};
-use crate::speculation::DraftText;
+use crate::drafts::drafter::DraftText;
+use crate::drafts::gate::StepCost;
+use crate::scheduler::entry::{Entry, EntryState, Work};
+use crate::text::generation::{Accepted, GenerationScratch};
 use crate::{
     Drafter, Error, Model, ModelInfo, OutputRequest, PageStore, PrefixCache, Request, RequestEvent,
     RequestId, State, StateOptions, Ticket,

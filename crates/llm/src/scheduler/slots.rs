@@ -4,8 +4,8 @@ use std::path::Path;
 
 use stonechat_nn::{PAGE_LEN, Slot};
 
-use crate::prompt_cache::{self, Restored, SaltedText};
-use crate::request::Work;
+use crate::cache::prompt_cache::{self, Restored, SaltedText};
+use crate::scheduler::entry::Work;
 use crate::{Error, Scheduler};
 
 /// A slot of a scheduler: a sequence of its state.

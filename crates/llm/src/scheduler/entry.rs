@@ -5,10 +5,10 @@ use std::time::Duration;
 use stonechat_nn::Slot;
 use web_time::Instant;
 
-use crate::draft_gate::DraftGate;
-use crate::generate::{Finish, Timings};
-use crate::generation::{Accepted, GenerationScratch};
-use crate::probabilities::TokenProbs;
+use crate::drafts::gate::DraftGate;
+use crate::text::generate::{Finish, Timings};
+use crate::text::generation::{Accepted, GenerationScratch};
+use crate::text::probabilities::TokenProbs;
 use crate::{Completion, Embedding, Error, Generation, OutputRequest, OutputRow};
 
 /// Text or embedding to make, with its place among other requests.

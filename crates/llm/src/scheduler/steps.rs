@@ -1,7 +1,7 @@
 //! Steps of a scheduler on the device: in flight, then their outputs for the requests.
 
-use crate::request::{Entry, EntryState, Work};
 use crate::scheduler::Planned;
+use crate::scheduler::entry::{Entry, EntryState, Work};
 use crate::{Error, OnRequestEvent, Scheduler, Ticket};
 
 impl Scheduler {

@@ -3,8 +3,8 @@
 use stonechat_nn::Slot;
 use web_time::Instant;
 
-use crate::generate::Finish;
-use crate::request::Work;
+use crate::scheduler::entry::Work;
+use crate::text::generate::Finish;
 use crate::{Error, Model, OnRequestEvent, RequestEvent, RequestId, Scheduler, SchedulerOptions};
 
 impl Scheduler {

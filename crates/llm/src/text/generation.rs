@@ -23,10 +23,10 @@ use std::sync::Arc;
 use stonechat_nn::sample::{DryBreakers, Grammar, PrefixConstraint, SampleScratch, Sampler};
 use stonechat_text::{StreamDecoder, Tokenizer};
 
-use crate::generate::{Finish, GenerateOptions, OnFull};
 use crate::model::ModelInfo;
-use crate::probabilities::{TokenProbs, drawn_probs, guide, token_probs, top_k_probs};
-use crate::stop::StopFilter;
+use crate::text::generate::{Finish, GenerateOptions, OnFull};
+use crate::text::probabilities::{TokenProbs, drawn_probs, guide, token_probs, top_k_probs};
+use crate::text::stop::StopFilter;
 use crate::{Error, OutputRequest, OutputRow};
 
 /// A text that is being generated. It owns its state and knows no device; a clone costs kilobytes.
