@@ -1,53 +1,51 @@
-//! Steps of a scheduler on the device: in flight, then their outputs for the requests.
+//! Steps of a scheduler on the device: in flight, then their outputs for the tasks.
 
-use crate::scheduler::Planned;
-use crate::scheduler::entry::{Entry, EntryState, Work};
+use crate::scheduler::plan::Planned;
+use crate::scheduler::task::{Kind, Task, TaskState};
 use crate::{Error, OnRequestEvent, Scheduler, Ticket};
 
 impl Scheduler {
     /// Enqueues the planned step; `None` if it has no tokens.
     pub(crate) fn enqueue(&mut self) -> Result<Option<Ticket>, Error> {
-        let Self { state, entries, planned, .. } = self;
+        let Self { state, running, planned, .. } = self;
         if planned.is_empty() {
             return Ok(None);
         }
         let mut plan = state.plan();
-        for planned in planned.iter() {
-            let entry = entries.iter().find(|entry| planned.is_of(entry)).expect("a request");
-            let &Planned { slot, n, output, n_rows, .. } = planned;
-            plan.add(slot, &entry.work.pending()[..n], output, n_rows)?;
+        for &Planned { key, slot, n, output, n_rows } in &*planned {
+            plan.add(slot, &running[&key].pending()[..n], output, n_rows)?;
         }
         Ok(Some(plan.run()?))
     }
 
-    /// The step that was enqueued ahead, as the current one; `None` if none of its requests is left.
+    /// The step that was enqueued ahead, as the current one; `None` if none of its tasks is left.
     pub(crate) fn take_ahead(&mut self) -> Option<Ticket> {
         let (ticket, planned) = self.ahead.take()?;
         self.planned = planned;
-        let is_left = |planned: &Planned| self.entries.iter().any(|entry| planned.is_of(entry));
+        let is_left = |planned: &Planned| self.running.contains_key(&planned.key);
         self.planned.iter().any(is_left).then_some(ticket)
     }
 
-    /// Enqueues another step behind the current one, if the device can go on without the host: all requests are texts that
-    /// take the most probable token.
+    /// Enqueues the next step before the outputs of the current one are read, if the device can run it without the host: all
+    /// tasks are texts that take the most probable token.
     pub(crate) fn plan_ahead(&mut self) -> Result<(), Error> {
         let max_tokens = self.max_tokens();
-        let Self { state, entries, planned, drafter: None, ahead, .. } = self else {
+        let Self { state, running, waiting, planned, drafter: None, ahead, .. } = self else {
             return Ok(());
         };
-        let goes_on = |planned: &Planned| {
-            let entry = entries.iter().find(|entry| planned.is_of(entry));
-            entry.is_some_and(|entry| match &entry.work {
-                Work::Text(text) => entry.is_decoding() && text.can_run_ahead(max_tokens),
-                Work::Embedding(_) => false,
-            })
+        let runs_ahead = |planned: &Planned| match running.get(&planned.key) {
+            Some(task @ Task { kind: Kind::Text(text), .. }) => {
+                task.is_decoding() && text.can_run_ahead(max_tokens)
+            }
+            _ => false,
         };
-        let can_go_on = state.runs_ahead()
-            && entries.len() == planned.len()
-            && planned.iter().all(goes_on)
+        let can_run_ahead = state.runs_ahead()
+            && waiting.is_empty()
+            && running.len() == planned.len()
+            && planned.iter().all(runs_ahead)
             && planned.iter().map(|planned| state.pages_needed(planned.slot, 1)).sum::<usize>()
                 <= state.free_pages();
-        if can_go_on {
+        if can_run_ahead {
             let mut plan = state.plan();
             for (row, planned) in planned.iter().enumerate() {
                 plan.add_next(planned.slot, row, planned.output)?;
@@ -57,38 +55,34 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Waits for the outputs of the current step, and hands them to the requests.
+    /// Waits for the outputs of the current step, and gives their rows to the tasks.
     pub(crate) async fn take_outputs(
         &mut self,
         ticket: Ticket,
         on_event: &mut OnRequestEvent<'_>,
     ) -> Result<(), Error> {
-        let Self { state, entries, planned, scratch, accepted, cost, .. } = self;
-        let is_text = |planned: &&Planned| {
-            entries.iter().any(|entry| planned.is_of(entry) && entry.is_decoding())
-        };
-        let n_texts = planned.iter().filter(is_text).count();
+        let Self { state, running, planned, scratch, accepted, cost, .. } = self;
+        let is_decoding =
+            |planned: &&Planned| running.get(&planned.key).is_some_and(Task::is_decoding);
+        let n_decoding = planned.iter().filter(is_decoding).count();
         let outputs = state.outputs(ticket).await?;
         let mut row = 0;
         let mut forks = Vec::new();
-        for planned in planned.iter() {
-            let &Planned { n, n_rows, .. } = planned;
+        for &Planned { key, n, n_rows, .. } in &*planned {
             let rows = row..row + n_rows;
             row += n_rows;
-            // A request may have ended while its step was in flight.
-            let Some(entry) = entries.iter_mut().find(|entry| planned.is_of(entry)) else {
-                continue;
-            };
+            // A task may have ended while its step was in flight.
+            let Some(task) = running.get_mut(&key) else { continue };
+            let first_fork = forks.len();
             if n_rows > 0 {
-                forks.extend(entry.fork());
+                forks.extend(task.fork());
             }
-            let (n_drafted, before) = entry.drafts();
-            entry.take_rows(n, || outputs.rows(rows.clone()), (scratch, accepted), on_event);
+            let (n_drafted, before) = task.drafts();
+            task.take_rows(n, || outputs.rows(rows.clone()), (scratch, accepted), on_event);
             if n_drafted > 0 {
-                entry.gate.record((n_drafted, entry.drafts().1 - before), n_texts, cost);
+                task.gate.record((n_drafted, task.drafts().1 - before), n_decoding, cost);
             }
-            let of_entry = forks.iter_mut().filter(|fork: &&mut Entry| fork.id == entry.id);
-            for fork in of_entry.filter(|fork| fork.is_new()) {
+            for fork in &mut forks[first_fork..] {
                 fork.take_rows(n, || outputs.rows(rows.clone()), (scratch, accepted), on_event);
             }
         }
@@ -98,34 +92,32 @@ impl Scheduler {
     }
 
     /// Forks sequences, cuts refused drafts, and caches the prompts and texts that have just ended.
-    async fn settle(&mut self, forks: Vec<Entry>) -> Result<(), Error> {
+    async fn settle(&mut self, forks: Vec<Task>) -> Result<(), Error> {
+        let Self { state, running, cache, ahead, .. } = self;
         for fork in forks {
-            let from = self.entries.iter().find(|entry| entry.id == fork.id && entry.choice == 0);
-            if let (Some(from), Some(to)) = (from.and_then(|entry| entry.slot), fork.slot) {
-                self.state.fork(from, to);
+            let from = running.get(&(fork.id, 0)).and_then(|task| task.slot);
+            if let (Some(from), Some(to)) = (from, fork.slot) {
+                state.fork(from, to);
             }
-            let at = self.entries.partition_point(|other| other.rank() <= fork.rank());
-            self.entries.insert(at, fork);
+            running.insert(fork.key(), fork);
         }
-        let stores_new = self.cache.stores_new();
-        for entry in &mut self.entries {
-            let Some(slot) = entry.slot else { continue };
-            let Work::Text(text) = &entry.work else { continue };
-            let cached = text.cached();
-            let is_ahead = |(_, planned): &(Ticket, Vec<Planned>)| {
-                planned.iter().any(|planned| planned.is_of(entry))
-            };
-            let len = cached.len() + usize::from(self.ahead.as_ref().is_some_and(is_ahead));
-            if len < self.state.len(slot) {
-                self.state.truncate(slot, len);
+        let stores_new = cache.stores_new();
+        // A step ahead has one token of each task.
+        let n_ahead = usize::from(ahead.is_some());
+        for task in running.values_mut() {
+            let (Some(slot), Kind::Text(text)) = (task.slot, &mut task.kind) else { continue };
+            let len = text.cached().len() + n_ahead;
+            if len < state.len(slot) {
+                text.truncate(state.truncate(slot, len));
             }
-            let is_stored = stores_new && entry.state == EntryState::Ended;
-            if entry.state == EntryState::PromptDone || is_stored {
-                self.cache.insert(&mut self.state, slot, cached, entry.salt);
-                self.cache.store_new(&mut self.state, cached, entry.salt).await?;
+            let (cached, salt) = (text.cached(), task.cache_salt);
+            let is_stored = stores_new && task.state == TaskState::Ended;
+            if task.state == TaskState::PromptDone || is_stored {
+                cache.insert(state, slot, cached, salt);
+                cache.store_new(state, cached, salt).await?;
             }
-            if entry.state == EntryState::PromptDone {
-                entry.state = EntryState::Decoding;
+            if task.state == TaskState::PromptDone {
+                task.state = TaskState::Decoding;
             }
         }
         Ok(())

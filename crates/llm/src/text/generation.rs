@@ -535,6 +535,11 @@ impl Generation {
         self.context.n_cached = self.context.n_cached.min(self.n_accepted);
     }
 
+    /// Records that the KV cache holds no more than the first `len` tokens; the others run again.
+    pub fn truncate(&mut self, len: usize) {
+        self.context.n_cached = self.context.n_cached.min(len);
+    }
+
     /// Records that the KV cache holds nothing of the text any more: all tokens are pending.
     pub fn preempt(&mut self) {
         self.drop_draft();
