@@ -6,6 +6,7 @@ use std::io::Read as _;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::test_code::{TestModules, test_lines};
 use crate::{shell, tidy};
 
 /// Files and functions in each list of the longest.
@@ -127,66 +128,18 @@ fn files_of(revision: &str) -> Result<Vec<(String, String)>> {
 
 /// Files of programs among `files`, paths and texts.
 fn sources<'a>(files: &[(&'a str, &'a str)]) -> Vec<Source<'a>> {
-    let tests: Vec<String> =
-        files.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
-    let is_test = |path: &str| {
-        let is_module = |module: &String| {
-            let rest = path.strip_prefix(module.as_str());
-            rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
-        };
-        tests.iter().any(is_module)
-    };
+    let tests = TestModules::of(files.iter().copied());
     let mut sources = Vec::new();
     for &(path, text) in files {
         let Some((package, file)) = path.split_once("/src/") else { continue };
         let is_read = [".rs", ".cu", ".cuh", ".wgsl"].iter().any(|end| file.ends_with(end));
-        if is_read && FOLDERS.iter().any(|folder| package.starts_with(folder)) && !is_test(path) {
+        if is_read && FOLDERS.iter().any(|folder| package.starts_with(folder)) && !tests.has(path) {
             let package = package.strip_prefix("crates/").unwrap_or(package);
             let n_lines = test_lines(text).iter().filter(|is_test| !**is_test).count();
             sources.push(Source { package, path, n_lines });
         }
     }
     sources
-}
-
-/// Modules in files of their own that are for tests alone: their paths without `.rs`.
-fn test_modules(path: &str, text: &str) -> Vec<String> {
-    let Some(stem) = path.strip_suffix(".rs") else { return Vec::new() };
-    let parent = stem.rsplit_once('/').map_or("", |(parent, _)| parent);
-    let folder = if stem.ends_with("/lib") || stem.ends_with("/main") { parent } else { stem };
-    let is_test = test_lines(text);
-    let lines = text.lines().zip(is_test).filter(|(_, is_test)| *is_test);
-    let declared = lines.filter_map(|(line, _)| {
-        let name = line.strip_suffix(';')?.trim_start().trim_start_matches("pub(crate) ");
-        name.strip_prefix("mod ").map(|name| format!("{folder}/{name}"))
-    });
-    declared.collect()
-}
-
-/// For each line of Rust, whether it is part of an item under `#[cfg(test)]`.
-fn test_lines(text: &str) -> Vec<bool> {
-    let mut is_test = Vec::new();
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        let attribute = line.trim_start();
-        is_test.push(attribute == "#[cfg(test)]");
-        if attribute != "#[cfg(test)]" {
-            continue;
-        }
-        // An item of one line, or one whose last brace stands in the column of its attribute.
-        let last = format!("{}}}", &line[..line.len() - attribute.len()]);
-        let mut is_open = false;
-        for line in lines.by_ref() {
-            is_test.push(true);
-            let is_before = ["#[", "//"].iter().any(|start| line.trim_start().starts_with(start));
-            let is_one_line = !is_open && !is_before && line.ends_with([';', ',', '}']);
-            is_open |= !is_before;
-            if is_one_line || line.starts_with(&last) {
-                break;
-            }
-        }
-    }
-    is_test
 }
 
 /// A function of a file.

@@ -26,6 +26,7 @@ mod server_process;
 mod setup;
 mod soak;
 mod test;
+mod test_code;
 mod tidy;
 mod wasm;
 

@@ -14,6 +14,7 @@ mod names;
 mod quotes;
 mod text;
 mod unsafety;
+mod ways;
 mod words;
 
 use std::fs;
@@ -69,6 +70,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(cubins::check(&files, &root)?);
     findings.extend(examples::check(&files));
     findings.extend(how_to_add::check(&files));
+    findings.extend(ways::check(&files));
     findings.extend(graph::check()?);
     match results::documents() {
         Ok(stale) => findings.extend(stale.iter().map(|(path, _)| {
