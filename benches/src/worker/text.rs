@@ -41,9 +41,9 @@ pub(super) struct Text {
 struct Costs {
     /// Read for each pass, wherever its rows come from.
     bytes: f64,
-    /// Of the layers; each token meets them all.
+    /// Layer weights, which each token reads.
     layers: f64,
-    /// Of the vocabulary's projection, met by tokens whose logits are wanted.
+    /// Output projection, which tokens with logits read.
     projection: f64,
     is_quantized: bool,
 }
