@@ -76,7 +76,7 @@ pub use llm_request::{LlmEvent, LlmRequest};
 pub use models::{CATALOG, CatalogEntry, Details, Installed, ModelKind, Models};
 pub use recording::Recording;
 pub use speech_engine::SpeechStep;
-pub use speech_model::{Transcription, Whisper, WhisperBuilder, WhisperInfo};
+pub use speech_model::{TranscriptionJob, Whisper, WhisperBuilder, WhisperInfo};
 
 // Types of requests and results, so that most programs need no other module.
 pub use serde_json;

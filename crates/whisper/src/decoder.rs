@@ -20,7 +20,11 @@ use crate::alignment_heads::AlignmentHeads;
 use crate::config::Config;
 use crate::encoder::plain_attention;
 use crate::ports::{CROSS_ROWS, CROSS_SLOTS, captured_keys, captured_queries};
-use crate::state::{CROSS_POOL, SELF_POOL};
+
+/// KV pool of self-attention. Page copies are in this pool.
+pub(crate) const SELF_POOL: PoolId = PoolId(0);
+/// KV pool of cross-attention.
+pub(crate) const CROSS_POOL: PoolId = PoolId(1);
 
 /// Weights of the decoder.
 #[derive(Debug)]

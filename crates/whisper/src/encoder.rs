@@ -13,7 +13,9 @@ use stonechat_nn::{Activation, Conv1d, Linear, Norm, Precision, Recorder, Segmen
 use crate::WINDOW_FRAMES;
 use crate::config::Config;
 use crate::ports::{AUDIO, ENCODER_ROWS, ENCODER_SLOTS, MEL};
-use crate::state::ENCODER_POOL;
+
+/// KV pool of the encoder's current layer.
+pub(crate) const ENCODER_POOL: PoolId = PoolId(2);
 
 /// Weights of the encoder.
 #[derive(Debug)]

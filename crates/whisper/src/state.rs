@@ -7,8 +7,9 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
-use stonechat_nn::op::{Count, PoolId, Port, RowTable, SlotTable};
+use stonechat_nn::op::{Count, Port, RowTable, SlotTable};
 use stonechat_nn::{
     AttentionRows, Counts, Executable, KvDType, KvRow, KvShape, PAGE_LEN, PortRange, Program,
     QueryRow, Recorder, SegmentName, Sequences, Slot, Step, StepInputs, StepLimits, StepPlan,
@@ -18,6 +19,8 @@ use stonechat_nn::{
 use crate::WINDOW_FRAMES;
 use crate::alignment_heads::AlignmentHeads;
 use crate::config::Config;
+use crate::decoder::{CROSS_POOL, SELF_POOL};
+use crate::encoder::ENCODER_POOL;
 use crate::error::Error;
 use crate::logit_filters::LogitFilters;
 use crate::model::Model;
@@ -25,16 +28,9 @@ use crate::ports::{
     AUDIO, CROSS_ROWS, CROSS_SLOTS, ENCODER_ROWS, ENCODER_SLOTS, MEL, captured_keys,
     captured_queries,
 };
+use crate::rules::Rules;
 use crate::step_outputs::StepOutputs;
 use crate::weights::Weights;
-use crate::window_request::DecodeRequest;
-
-/// Keys and values of the decoder's self-attention. Page copies are in this pool.
-pub(crate) const SELF_POOL: PoolId = PoolId(0);
-/// Keys and values of the decoder's cross-attention.
-pub(crate) const CROSS_POOL: PoolId = PoolId(1);
-/// Keys and values of the encoder's current layer.
-pub(crate) const ENCODER_POOL: PoolId = PoolId(2);
 
 /// Sizes of a [`State`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,6 +221,22 @@ impl AudioPages {
         step.rows[RowTable::FULL.index()] = own;
         step.rows[CROSS_ROWS.index()] = audio;
         step
+    }
+}
+
+impl Model {
+    /// Allocates and warms up a state.
+    ///
+    /// # Errors
+    /// If the device is out of memory.
+    pub fn state(&self, options: StateOptions) -> Result<State, Error> {
+        State::new(self, options)
+    }
+
+    /// Recorded program of a state, before fusion, for inspection and tests.
+    #[must_use]
+    pub fn program(&self, options: StateOptions) -> Program {
+        options.program(self.config(), self.weights(), self.alignment_heads())
     }
 }
 
@@ -511,8 +523,14 @@ impl BatchPlan<'_> {
 
     /// Filters the logits of the last output, which follows `sampled`, the tokens of the window so far. Requests its log-sum-exp
     /// and its `k` largest logits.
-    pub(crate) fn filter_last(&mut self, request: &DecodeRequest, sampled: &[u32], k: usize) {
-        self.filters.set_last(&request.rules, sampled, request.min_end_timestamp);
+    pub(crate) fn filter_last(
+        &mut self,
+        rules: &Arc<Rules>,
+        sampled: &[u32],
+        min_end_timestamp: Option<u32>,
+        k: usize,
+    ) {
+        self.filters.set_last(rules, sampled, min_end_timestamp);
         self.outputs.request_stats(self.plan.n_outputs(), k);
     }
 

@@ -25,7 +25,7 @@ use axum::response::Response;
 use axum::routing::post;
 use serde::Serialize;
 use stonechat::whisper::Task;
-use stonechat::{Recording, Transcript, Transcription};
+use stonechat::{Recording, Transcript, TranscriptionJob};
 
 use crate::audio_memory::Charge;
 use crate::deadline::within;
@@ -136,7 +136,7 @@ struct Running {
     /// Time at which the whole upload was decoded.
     received: Instant,
     queued: Instant,
-    job: Transcription,
+    job: TranscriptionJob,
     report: AudioReport,
     metrics: Arc<Metrics>,
     trace: RequestTrace,
