@@ -8,7 +8,7 @@ use std::f64::consts::PI;
 use stonechat_nn::op::Weight;
 use stonechat_nn::{Device, Error};
 
-use crate::config::{RopeConfig, RopeScaling};
+use crate::model::config::{RopeConfig, RopeScaling};
 
 /// Positions that one task computes.
 const TASK_POSITIONS: usize = 64;
@@ -132,7 +132,7 @@ mod tests {
     use stonechat_nn::{Cpu, RopePairs};
 
     use super::{Device, RopeFreqFactors, RopeFrequencies};
-    use crate::config::{RopeConfig, RopeScaling};
+    use crate::model::config::{RopeConfig, RopeScaling};
 
     fn rope(scaling: RopeScaling) -> RopeConfig {
         RopeConfig { pairs: RopePairs::Neox, n_rot: 8, freq_base: 10_000.0, scaling }

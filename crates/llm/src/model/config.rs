@@ -3,9 +3,10 @@
 use stonechat_formats::{Array, Format, Metadata, ModelFile, Value};
 use stonechat_nn::{RopePairs, Routing};
 
-use crate::arch::{Architecture, Positions};
-use crate::embed::Pooling;
-use crate::{Error, hugging_face};
+use crate::Error;
+use crate::model::arch::{Architecture, Positions};
+use crate::model::hugging_face;
+use crate::text::embed::Pooling;
 
 /// Sizes and constants of a language model. Defaults are those that the file format defines, no others.
 #[derive(Debug, Clone, PartialEq)]

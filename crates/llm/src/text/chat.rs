@@ -6,7 +6,8 @@ use stonechat_text::{
 };
 use web_time::{SystemTime, UNIX_EPOCH};
 
-use crate::{Error, ModelInfo, vocabulary};
+use crate::model::vocabulary;
+use crate::{Error, ModelInfo};
 
 /// Name of the built-in template of models without one.
 const PLAIN: &str = "plain";

@@ -1,24 +1,31 @@
-//! Ends of requests in a scheduler: their own, of their time, of the context, by the caller, by a fault.
+//! Ends of tasks in a scheduler: their own, by time, by the context, by the caller, by a fault.
+
+use std::mem::take;
 
 use stonechat_nn::Slot;
 use web_time::Instant;
 
-use crate::generate::Finish;
-use crate::request::Work;
-use crate::{Error, Model, OnRequestEvent, RequestEvent, RequestId, Scheduler, SchedulerOptions};
+use crate::scheduler::request::{RequestEvent, RequestId};
+use crate::scheduler::task::{Kind, Task, TaskKey};
+use crate::text::generate::Finish;
+use crate::{Error, Model, OnRequestEvent, Scheduler, SchedulerOptions};
 
 impl Scheduler {
     /// Ends a request between two steps; its texts end with [`Finish::Cancelled`].
     pub fn cancel(&mut self, id: RequestId, on_event: &mut OnRequestEvent<'_>) {
-        while let Some(index) = self.entries.iter().position(|entry| entry.id == id) {
-            self.end(index, Finish::Cancelled, on_event);
+        let keys = (id, 0)..=(id, usize::MAX);
+        let (running, waiting) = (self.running.range(keys.clone()), self.waiting.range(keys));
+        for key in sorted(running.chain(waiting).map(|(key, _)| *key)) {
+            self.end(key, Finish::Cancelled, on_event);
         }
     }
 
     /// Ends all requests with an error, and empties the prefix cache: after a failed step nothing is known of the pages.
     pub fn fail_all(&mut self, error: impl Fn() -> Error, on_event: &mut OnRequestEvent<'_>) {
-        for entry in std::mem::take(&mut self.entries) {
-            on_event(entry.id, RequestEvent::Failed(error()));
+        let mut tasks = take(&mut self.waiting);
+        tasks.append(&mut self.running);
+        for task in tasks.into_values() {
+            on_event(task.id, RequestEvent::Failed(error()));
         }
         self.ahead = None;
         let n_slots = self.state.options().n_sequences;
@@ -45,72 +52,78 @@ impl Scheduler {
         Self::new(model, SchedulerOptions { state: options, max_gap, drafter, stores })
     }
 
-    /// Ends the requests whose time has passed: texts with what they have, those without a token with an error.
+    /// Ends the tasks whose time has passed: texts with what they have, those without a token with an error.
     pub(crate) fn end_expired(&mut self, now: Instant, on_event: &mut OnRequestEvent<'_>) {
-        let mut index = 0;
-        while let Some(entry) = self.entries.get_mut(index) {
-            if !entry.has_expired(now) {
-                index += 1;
-            } else if entry.has_begun() {
-                self.end(index, Finish::TimeLimit, on_event);
+        let tasks = self.running.iter().chain(&self.waiting);
+        let expired = tasks.filter(|(_, task)| task.has_expired(now));
+        for key in sorted(expired.map(|(key, _)| *key)) {
+            let Some(mut task) = self.remove(key) else { continue };
+            if task.has_begun() {
+                task.end(Finish::TimeLimit, &mut self.accepted, on_event);
             } else {
-                entry.fail(Error::DeadlinePassed);
-                self.close(index, on_event);
+                task.fail(Error::DeadlinePassed);
             }
+            self.close(task, on_event);
         }
     }
 
     /// Shifts the contexts that are full, or ends their texts.
     pub(crate) fn end_full(&mut self, on_event: &mut OnRequestEvent<'_>) {
         let max_tokens = self.max_tokens();
-        let mut index = 0;
-        while let Some(entry) = self.entries.get_mut(index) {
-            let Work::Text(text) = &mut entry.work else {
-                index += 1;
-                continue;
-            };
+        let mut full = Vec::new();
+        for (key, task) in &mut self.running {
+            let (Some(slot), Kind::Text(text)) = (task.slot, &mut task.kind) else { continue };
             if !text.exceeds(max_tokens) {
-                index += 1;
-            } else if let Some(len) = text.shift_full(max_tokens) {
-                if let Some(slot) = entry.slot {
-                    self.state.truncate(slot, len);
-                }
-                index += 1;
-            } else {
-                self.end(index, Finish::ContextFull, on_event);
-            }
-        }
-    }
-
-    /// Removes the requests that have ended.
-    pub(crate) fn remove_ended(&mut self, on_event: &mut OnRequestEvent<'_>) {
-        let mut index = 0;
-        while let Some(entry) = self.entries.get_mut(index) {
-            if !entry.is_ended() {
-                index += 1;
                 continue;
             }
-            self.close(index, on_event);
+            match text.shift_full(max_tokens) {
+                Some(len) => text.truncate(self.state.truncate(slot, len)),
+                None => full.push(*key),
+            }
+        }
+        full.into_iter().for_each(|key| self.end(key, Finish::ContextFull, on_event));
+    }
+
+    /// Removes the tasks that have ended.
+    pub(crate) fn remove_ended(&mut self, on_event: &mut OnRequestEvent<'_>) {
+        let ended = self.running.iter().filter(|(_, task)| task.is_ended());
+        for key in ended.map(|(key, _)| *key).collect::<Vec<_>>() {
+            if let Some(task) = self.running.remove(&key) {
+                self.close(task, on_event);
+            }
         }
     }
 
-    /// Ends a request between two steps.
-    fn end(&mut self, index: usize, finish: Finish, on_event: &mut OnRequestEvent<'_>) {
-        self.entries[index].end(finish, &mut self.accepted, on_event);
-        self.close(index, on_event);
+    fn remove(&mut self, key: TaskKey) -> Option<Task> {
+        self.running.remove(&key).or_else(|| self.waiting.remove(&key))
     }
 
-    /// Removes a request that has ended; the prefix cache keeps the pages of its text.
-    fn close(&mut self, index: usize, on_event: &mut OnRequestEvent<'_>) {
-        let entry = &self.entries[index];
-        if let (Some(slot), Work::Text(text)) = (entry.slot, &entry.work) {
-            self.state.truncate(slot, text.cached().len());
-            self.cache.insert_ended(&mut self.state, slot, text.cached(), entry.salt);
-            self.last_texts[slot.index()] = (text.cached().to_vec(), entry.salt);
+    /// Ends a task between two steps.
+    fn end(&mut self, key: TaskKey, finish: Finish, on_event: &mut OnRequestEvent<'_>) {
+        if let Some(mut task) = self.remove(key) {
+            task.end(finish, &mut self.accepted, on_event);
+            self.close(task, on_event);
         }
-        self.release(index);
-        self.entries.remove(index).finish(on_event);
     }
+
+    /// Reports a task that has ended; the prefix cache keeps the pages of its text.
+    fn close(&mut self, mut task: Task, on_event: &mut OnRequestEvent<'_>) {
+        if let (Some(slot), Kind::Text(text)) = (task.slot, &task.kind) {
+            let len = self.state.truncate(slot, text.cached().len());
+            let cached = &text.cached()[..len];
+            self.cache.insert_ended(&mut self.state, slot, cached, task.cache_salt);
+            self.last_texts[slot.index()] = (cached.to_vec(), task.cache_salt);
+        }
+        self.release(&mut task);
+        task.finish(on_event);
+    }
+}
+
+/// Keys in order of service.
+fn sorted(keys: impl Iterator<Item = TaskKey>) -> Vec<TaskKey> {
+    let mut keys: Vec<TaskKey> = keys.collect();
+    keys.sort_unstable();
+    keys
 }
 
 #[cfg(test)]
@@ -124,8 +137,8 @@ mod tests {
     use web_time::Instant;
 
     use crate::{
-        Embedding, Error, Finish, GenerateOptions, Generation, Model, Pooling, Request,
-        RequestEvent, Scheduler, SchedulerOptions, StateOptions,
+        Embedding, Error, Finish, GenerateOptions, Model, Pooling, Request, RequestEvent,
+        Scheduler, SchedulerOptions, StateOptions, Task,
     };
 
     #[test]
@@ -143,20 +156,22 @@ mod tests {
             ignore_eos: true,
             ..GenerateOptions::default()
         };
-        let text = || Generation::new(model.info(), vec![3, 4, 5], greedy.clone()).unwrap();
+        let text = || Request::new(vec![3, 4, 5], greedy.clone());
         let deadline = Instant::now() + Duration::from_secs(3600);
         let limited = |request| Request { deadline: Some(deadline), ..request };
-        let running = scheduler.add(limited(Request::new(text()))).unwrap();
-        let endless = scheduler.add(Request::new(text())).unwrap();
+        let running = scheduler.add(limited(text())).unwrap();
+        let endless = scheduler.add(text()).unwrap();
         for _ in 0..3 {
             block_on(scheduler.step(&mut |_, _| {})).unwrap();
         }
         // Both slots are in use.
-        let waiting = scheduler.add(limited(Request::new(text()))).unwrap();
+        let waiting = scheduler.add(limited(text())).unwrap();
         let embedding = Embedding::new(vec![3], Pooling::Mean).unwrap();
-        let embedding = scheduler.add(limited(Request::new(embedding))).unwrap();
+        let mut embedding = Task::from(embedding);
+        embedding.deadline = Some(deadline);
+        let embedding = scheduler.add_task(embedding).unwrap();
         let mut ends = Vec::new();
-        let mut on_event = |id, event: RequestEvent<'_>| match event {
+        let mut on_event = |id, event: RequestEvent| match event {
             RequestEvent::Ended { completion, .. } => {
                 ends.push((id, Some((completion.finish, completion.tokens.len()))));
             }
@@ -170,7 +185,7 @@ mod tests {
         scheduler.end_expired(deadline, &mut on_event);
         let ended = (running, Some((Finish::TimeLimit, 3)));
         assert_eq!(ends, [ended, (waiting, None), (embedding, None)]);
-        let left: Vec<_> = scheduler.entries.iter().map(|entry| entry.id).collect();
+        let left: Vec<_> = scheduler.running.values().map(|task| task.id).collect();
         assert_eq!((left, scheduler.free_slots.len()), (vec![endless], 1));
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_formats::{Format, ModelFile, TensorData, TensorView};
 
-use crate::hugging_face::Names;
+use crate::model::hugging_face::Names;
 use crate::{Config, Error};
 
 /// Tensor under its GGUF name, with stacked experts and absolute norms; not loaded yet.

@@ -6,12 +6,12 @@ use stonechat_nn::{
     QueryRow, SegmentName, Sequences, Slot, Step, StepInputs, warmup_batch_sizes,
 };
 
-use crate::config::RopeConfig;
-use crate::forward::{RopeTables, record};
 use crate::model::ModelInfo;
-use crate::outputs::{OutputData, OutputLayout};
-use crate::rope::RopeFrequencies;
-use crate::weights::Weights;
+use crate::model::config::RopeConfig;
+use crate::model::rope::RopeFrequencies;
+use crate::model::weights::Weights;
+use crate::step::forward::{RopeTables, record};
+use crate::step::outputs::{OutputData, OutputLayout};
 use crate::{Config, Error, OutputRequest, Placement, StateOptions};
 
 /// Layers of a model on a device.

@@ -19,8 +19,8 @@ use stonechat_nn::{
 };
 
 use crate::model::ModelInfo;
-use crate::outputs::{OutputData, OutputLayout};
-use crate::stage::{Runner, Stage};
+use crate::step::outputs::{OutputData, OutputLayout};
+use crate::step::stage::{Runner, Stage};
 use crate::{Config, Error, OutputRequest, Outputs};
 
 /// Sizes of a [`State`].

@@ -11,9 +11,9 @@
 
 use stonechat_nn::{KvDType, Slot};
 
-use crate::draft_gate::{DraftGate, StepCost};
-use crate::generation::{Accepted, GenerationScratch};
-use crate::speculation::{DraftText, Drafter};
+use crate::drafts::drafter::{DraftText, Drafter};
+use crate::drafts::gate::{DraftGate, StepCost};
+use crate::text::generation::{Accepted, GenerationScratch};
 use crate::{Config, Error, Generation, Model, State, StateOptions};
 
 /// Limit of the default context size.

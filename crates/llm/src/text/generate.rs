@@ -6,10 +6,10 @@ use std::sync::Arc;
 use stonechat_nn::sample::{CompiledGrammar, SamplingOptions};
 use web_time::Instant;
 
-use crate::draft_gate::DraftGate;
-use crate::generation::{Accepted, AcceptedToken, DraftCounts};
-use crate::probabilities::TokenProbs;
-use crate::session::{NEGATIVE_PROMPT, TEXT};
+use crate::drafts::gate::DraftGate;
+use crate::text::generation::{Accepted, AcceptedToken, DraftCounts};
+use crate::text::probabilities::TokenProbs;
+use crate::text::session::{NEGATIVE_PROMPT, TEXT};
 use crate::{Error, Generation, OutputRequest, OutputRow, Session, Ticket};
 
 /// How to continue a prompt.

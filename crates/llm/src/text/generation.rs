@@ -23,10 +23,10 @@ use std::sync::Arc;
 use stonechat_nn::sample::{DryBreakers, Grammar, PrefixConstraint, SampleScratch, Sampler};
 use stonechat_text::{StreamDecoder, Tokenizer};
 
-use crate::generate::{Finish, GenerateOptions, OnFull};
 use crate::model::ModelInfo;
-use crate::probabilities::{TokenProbs, drawn_probs, guide, token_probs, top_k_probs};
-use crate::stop::StopFilter;
+use crate::text::generate::{Finish, GenerateOptions, OnFull};
+use crate::text::probabilities::{TokenProbs, drawn_probs, guide, token_probs, top_k_probs};
+use crate::text::stop::StopFilter;
 use crate::{Error, OutputRequest, OutputRow};
 
 /// A text that is being generated. It owns its state and knows no device; a clone costs kilobytes.
@@ -533,6 +533,11 @@ impl Generation {
     fn drop_draft(&mut self) {
         self.context.tokens.truncate(self.n_accepted);
         self.context.n_cached = self.context.n_cached.min(self.n_accepted);
+    }
+
+    /// Records that the KV cache holds no more than the first `len` tokens; the others run again.
+    pub fn truncate(&mut self, len: usize) {
+        self.context.n_cached = self.context.n_cached.min(len);
     }
 
     /// Records that the KV cache holds nothing of the text any more: all tokens are pending.

@@ -1,74 +1,26 @@
-//! A request in a [`Scheduler`](crate::Scheduler): a text, several continuations of one prompt, or an embedding.
+//! Task of a scheduler: one text or embedding, its progress and results.
 
+use std::mem::take;
 use std::time::Duration;
 
 use stonechat_nn::Slot;
 use web_time::Instant;
 
-use crate::draft_gate::DraftGate;
-use crate::generate::{Finish, Timings};
-use crate::generation::{Accepted, GenerationScratch};
-use crate::probabilities::TokenProbs;
+use crate::drafts::gate::DraftGate;
+use crate::scheduler::request::{RequestEvent, RequestId};
+use crate::text::generate::{Finish, Timings};
+use crate::text::generation::{Accepted, GenerationScratch};
+use crate::text::probabilities::TokenProbs;
 use crate::{Completion, Embedding, Error, Generation, OutputRequest, OutputRow};
 
-/// Text or embedding to make, with its place among other requests.
-#[derive(Debug, Clone)]
-pub struct Request {
-    /// Text or embedding.
-    pub work: Work,
-    /// Number of texts after one prompt. The sampler of text `i` has the seed of the first plus `i`.
-    pub n_choices: usize,
-    /// Requests with a smaller value go first.
-    pub priority: i32,
-    /// Salt of the prefix cache: requests with another salt share no pages.
-    pub salt: u64,
-    /// Whether pages of earlier prompts are used.
-    pub reads_cache: bool,
-    /// Time at which it ends between two steps: with [`Error::DeadlinePassed`] before its first token, then with
-    /// [`Finish::TimeLimit`].
-    pub deadline: Option<Instant>,
-    /// Time after its first token from which a text with a line break ends with [`Finish::TimeLimit`].
-    pub max_decode: Option<Duration>,
-}
-
-impl Request {
-    /// One text or embedding of priority 0 that uses the prefix cache.
-    #[must_use]
-    pub fn new(work: impl Into<Work>) -> Self {
-        Self {
-            work: work.into(),
-            n_choices: 1,
-            priority: 0,
-            salt: 0,
-            reads_cache: true,
-            deadline: None,
-            max_decode: None,
-        }
-    }
-}
-
-/// Text or embedding of a [`Request`].
-#[derive(Debug, Clone)]
-pub enum Work {
-    /// A text.
+/// Output of a [`Task`].
+#[derive(Debug)]
+pub(crate) enum Kind {
     Text(Box<Generation>),
-    /// An embedding.
     Embedding(Embedding),
 }
 
-impl From<Generation> for Work {
-    fn from(text: Generation) -> Self {
-        Self::Text(Box::new(text))
-    }
-}
-
-impl From<Embedding> for Work {
-    fn from(embedding: Embedding) -> Self {
-        Self::Embedding(embedding)
-    }
-}
-
-impl Work {
+impl Kind {
     /// Tokens that have not run.
     pub(crate) fn pending(&self) -> &[u32] {
         match self {
@@ -84,60 +36,12 @@ impl Work {
             Self::Embedding(embedding) => (OutputRequest::Hidden, embedding.n_rows(n)),
         }
     }
-
-    /// Records that the pages are lost.
-    pub(crate) fn preempt(&mut self) {
-        match self {
-            Self::Text(text) => text.preempt(),
-            Self::Embedding(embedding) => embedding.restart(),
-        }
-    }
 }
 
-/// Number of a request in its scheduler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub(crate) u64);
-
-/// Event of a request.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum RequestEvent<'a> {
-    /// It has left the queue for the first time.
-    Started {
-        /// Tokens of its input that the prefix cache had.
-        cached_tokens: usize,
-    },
-    /// A chunk of its input has run. The last one of an embedding has no event.
-    Prompt {
-        /// Tokens cached or run.
-        done: usize,
-        /// Tokens of the input.
-        total: usize,
-    },
-    /// Tokens and text of a step.
-    Text {
-        /// Index of the text.
-        choice: usize,
-        /// Tokens and text.
-        accepted: &'a Accepted,
-    },
-    /// A text has ended.
-    Ended {
-        /// Index of the text.
-        choice: usize,
-        /// The whole text.
-        completion: Completion,
-    },
-    /// The embedding, `[D]`, or `[T, D]` without pooling.
-    Embedded(Vec<f32>),
-    /// It has failed.
-    Failed(Error),
-}
-
-/// Progress of an [`Entry`].
+/// Progress of a [`Task`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EntryState {
-    /// No slot so far.
+pub(crate) enum TaskState {
+    /// It waits for its first slot.
     Queued,
     /// The input runs.
     Prompt,
@@ -145,31 +49,36 @@ pub(crate) enum EntryState {
     PromptDone,
     /// Tokens are sampled; the text may have been preempted.
     Decoding,
-    /// A text beside the first, before its first token.
-    New,
+    /// A fork of the first text, before its first token.
+    Forked,
     Ended,
 }
 
-/// A text or embedding in a scheduler.
+/// Request and choice: the order of service.
+pub(crate) type TaskKey = (RequestId, usize);
+
+/// A text or an embedding for a [`Scheduler`](crate::Scheduler): made by [`Request::prepare`](crate::Request::prepare), or from
+/// an [`Embedding`].
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub struct Task {
     pub(crate) id: RequestId,
     pub(crate) choice: usize,
-    pub(crate) priority: i32,
-    pub(crate) salt: u64,
-    reads_cache: bool,
-    deadline: Option<Instant>,
-    max_decode: Option<Duration>,
-    pub(crate) work: Work,
-    pub(crate) state: EntryState,
+    pub(crate) cache_salt: u64,
+    pub(crate) reads_cache: bool,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) max_decode: Option<Duration>,
+    pub(crate) kind: Kind,
+    pub(crate) state: TaskState,
     pub(crate) slot: Option<Slot>,
     /// Slots for the other texts of the prompt.
     pub(crate) spare: Vec<Slot>,
-    /// Other texts that begin when the prompt has run.
-    n_forks: usize,
+    /// Texts that begin when the prompt has run.
+    pub(crate) n_choices: usize,
     n_input: usize,
     cached_tokens: usize,
     pub(crate) n_preemptions: usize,
+    /// Whether the planned step has tokens of it.
+    pub(crate) is_planned: bool,
     pub(crate) gate: DraftGate,
     text: String,
     tokens: Vec<u32>,
@@ -181,26 +90,31 @@ pub(crate) struct Entry {
     prompt_end: Option<Instant>,
 }
 
-impl Entry {
-    pub(crate) fn new(id: RequestId, request: Request) -> Self {
-        let Request { work, n_choices, priority, salt, reads_cache, deadline, max_decode } =
-            request;
+impl From<Embedding> for Task {
+    /// An embedding of priority 0.
+    fn from(embedding: Embedding) -> Self {
+        Self::new(Kind::Embedding(embedding), 1)
+    }
+}
+
+impl Task {
+    pub(crate) fn new(kind: Kind, n_choices: usize) -> Self {
         Self {
-            id,
+            id: RequestId { priority: 0, number: 0 },
             choice: 0,
-            priority,
-            salt,
-            reads_cache,
-            deadline,
-            max_decode,
-            n_input: work.pending().len(),
-            work,
-            state: EntryState::Queued,
+            cache_salt: 0,
+            reads_cache: true,
+            deadline: None,
+            max_decode: None,
+            n_input: kind.pending().len(),
+            kind,
+            state: TaskState::Queued,
             slot: None,
             spare: Vec::new(),
-            n_forks: n_choices - 1,
+            n_choices,
             cached_tokens: 0,
             n_preemptions: 0,
+            is_planned: false,
             gate: DraftGate::default(),
             text: String::new(),
             tokens: Vec::new(),
@@ -213,9 +127,28 @@ impl Entry {
         }
     }
 
+    /// Puts it into the queue.
+    pub(crate) fn queue(&mut self, number: u64) {
+        (self.id.number, self.queued_at) = (number, Instant::now());
+    }
+
     /// Order of service.
-    pub(crate) fn rank(&self) -> (i32, RequestId, usize) {
-        (self.priority, self.id, self.choice)
+    pub(crate) fn key(&self) -> TaskKey {
+        (self.id, self.choice)
+    }
+
+    /// Tokens that have not run.
+    pub(crate) fn pending(&self) -> &[u32] {
+        self.kind.pending()
+    }
+
+    /// Records that its pages are lost.
+    pub(crate) fn preempt(&mut self) {
+        self.n_preemptions += 1;
+        match &mut self.kind {
+            Kind::Text(text) => text.preempt(),
+            Kind::Embedding(embedding) => embedding.restart(),
+        }
     }
 
     /// Tokens of the input.
@@ -225,30 +158,25 @@ impl Entry {
 
     /// Tokens of the current draft, and those of all drafts that were accepted.
     pub(crate) fn drafts(&self) -> (usize, usize) {
-        match &self.work {
-            Work::Text(text) => (text.draft().len(), text.drafts().accepted),
-            Work::Embedding(_) => (0, 0),
+        match &self.kind {
+            Kind::Text(text) => (text.draft().len(), text.drafts().accepted),
+            Kind::Embedding(_) => (0, 0),
         }
     }
 
-    /// Number of slots that it needs to start.
-    pub(crate) fn n_slots(&self) -> usize {
-        1 + self.n_forks
-    }
-
     pub(crate) fn reads_cache(&self) -> bool {
-        self.reads_cache && matches!(self.work, Work::Text(_))
+        self.reads_cache && matches!(self.kind, Kind::Text(_))
     }
 
     /// Whether the next step samples a token after the last one.
     pub(crate) fn is_decoding(&self) -> bool {
-        match &self.work {
-            Work::Text(text) => {
+        match &self.kind {
+            Kind::Text(text) => {
                 self.slot.is_some()
-                    && self.state == EntryState::Decoding
+                    && self.state == TaskState::Decoding
                     && text.pending().len() == 1 + text.draft().len()
             }
-            Work::Embedding(_) => false,
+            Kind::Embedding(_) => false,
         }
     }
 
@@ -265,22 +193,18 @@ impl Entry {
         self.prompt_end.is_some()
     }
 
-    pub(crate) fn is_new(&self) -> bool {
-        self.state == EntryState::New
-    }
-
     pub(crate) fn is_ended(&self) -> bool {
-        self.state == EntryState::Ended
+        self.state == TaskState::Ended
     }
 
     /// Gives it its slots; `n_cached` pending tokens are in its pages.
     pub(crate) fn start(&mut self, slot: Slot, spare: Vec<Slot>, n_cached: usize) {
         (self.slot, self.spare) = (Some(slot), spare);
-        if let Work::Text(text) = &mut self.work {
+        if let Kind::Text(text) = &mut self.kind {
             text.ran(n_cached);
         }
-        if self.state == EntryState::Queued {
-            self.state = EntryState::Prompt;
+        if self.state == TaskState::Queued {
+            self.state = TaskState::Prompt;
             self.started_at = Some(Instant::now());
             self.cached_tokens = n_cached;
         }
@@ -288,17 +212,17 @@ impl Entry {
 
     /// Starts the other texts, with the slots that it keeps for them.
     pub(crate) fn fork(&mut self) -> Vec<Self> {
-        let Work::Text(text) = &self.work else { return Vec::new() };
+        let Kind::Text(text) = &self.kind else { return Vec::new() };
         let seed = text.seed();
         let fork = |(index, slot)| {
             let choice = index + 1;
             Self {
                 choice,
-                work: text.fork(seed.wrapping_add(choice as u64)).into(),
-                state: EntryState::New,
+                kind: Kind::Text(Box::new(text.fork(seed.wrapping_add(choice as u64)))),
+                state: TaskState::Forked,
                 slot: Some(slot),
                 spare: Vec::new(),
-                n_forks: 0,
+                n_choices: 1,
                 text: String::new(),
                 tokens: Vec::new(),
                 probs: Vec::new(),
@@ -307,8 +231,8 @@ impl Entry {
                 ..*self
             }
         };
-        let forks = std::mem::take(&mut self.spare).into_iter().enumerate().map(fork).collect();
-        self.n_forks = 0;
+        let forks = take(&mut self.spare).into_iter().enumerate().map(fork).collect();
+        self.n_choices = 1;
         forks
     }
 
@@ -318,40 +242,39 @@ impl Entry {
         n: usize,
         rows: impl Fn() -> R,
         (scratch, accepted): (&mut GenerationScratch, &mut Accepted),
-        on_event: &mut (impl FnMut(RequestId, RequestEvent<'_>) + ?Sized),
+        on_event: &mut (impl FnMut(RequestId, RequestEvent) + ?Sized),
     ) where
         R: Iterator<Item = OutputRow<'a>>,
     {
-        match &mut self.work {
-            Work::Embedding(embedding) => {
+        match &mut self.kind {
+            Kind::Embedding(embedding) => {
                 embedding.accept(n, rows());
                 let left = embedding.pending().len();
                 if left == 0 {
-                    self.state = EntryState::Ended;
+                    self.state = TaskState::Ended;
                 } else {
                     let done = self.n_input - left;
                     on_event(self.id, RequestEvent::Prompt { done, total: self.n_input });
                 }
             }
-            Work::Text(text) => {
+            Kind::Text(text) => {
                 text.ran(n);
                 if !text.pending().is_empty() {
                     let done = text.cached().len();
-                    if self.state == EntryState::Prompt {
+                    if self.state == TaskState::Prompt {
                         on_event(self.id, RequestEvent::Prompt { done, total: self.n_input });
                     }
                     return;
                 }
-                if self.state == EntryState::Prompt {
+                if self.state == TaskState::Prompt {
                     let total = self.n_input;
                     on_event(self.id, RequestEvent::Prompt { done: total, total });
                 }
                 let result = text.accept(rows(), scratch, accepted);
-                if matches!(self.state, EntryState::Prompt | EntryState::New) {
+                if matches!(self.state, TaskState::Prompt | TaskState::Forked) {
                     self.prompt_end = Some(Instant::now());
-                    let is_first = self.state == EntryState::Prompt;
-                    self.state =
-                        if is_first { EntryState::PromptDone } else { EntryState::Decoding };
+                    let is_first = self.state == TaskState::Prompt;
+                    self.state = if is_first { TaskState::PromptDone } else { TaskState::Decoding };
                 }
                 if let Err(error) = result {
                     self.fail(error);
@@ -365,8 +288,8 @@ impl Entry {
     /// Appends the tokens and the text of a step.
     fn emit(
         &mut self,
-        accepted: &Accepted,
-        on_event: &mut (impl FnMut(RequestId, RequestEvent<'_>) + ?Sized),
+        accepted: &mut Accepted,
+        on_event: &mut (impl FnMut(RequestId, RequestEvent) + ?Sized),
     ) {
         self.text += &accepted.text;
         for token in &accepted.tokens {
@@ -374,14 +297,15 @@ impl Entry {
             self.probs.extend(token.probs.clone());
         }
         if accepted.finish.is_some() {
-            (self.finish, self.state) = (accepted.finish, EntryState::Ended);
+            (self.finish, self.state) = (accepted.finish, TaskState::Ended);
         }
-        on_event(self.id, RequestEvent::Text { choice: self.choice, accepted });
+        let (tokens, text) = (take(&mut accepted.tokens), take(&mut accepted.text));
+        on_event(self.id, RequestEvent::Text { choice: self.choice, tokens, text });
     }
 
     /// Ends it with an error.
     pub(crate) fn fail(&mut self, error: Error) {
-        (self.error, self.state) = (Some(error), EntryState::Ended);
+        (self.error, self.state) = (Some(error), TaskState::Ended);
     }
 
     /// Ends it between two steps.
@@ -389,27 +313,27 @@ impl Entry {
         &mut self,
         finish: Finish,
         accepted: &mut Accepted,
-        on_event: &mut (impl FnMut(RequestId, RequestEvent<'_>) + ?Sized),
+        on_event: &mut (impl FnMut(RequestId, RequestEvent) + ?Sized),
     ) {
         self.finish = Some(finish);
-        if let Work::Text(text) = &mut self.work {
+        if let Kind::Text(text) = &mut self.kind {
             text.end(finish, accepted);
             if self.prompt_end.is_some() {
                 self.emit(accepted, on_event);
             }
         }
-        self.state = EntryState::Ended;
+        self.state = TaskState::Ended;
     }
 
-    /// Reports the result of an ended entry.
-    pub(crate) fn finish(self, on_event: &mut (impl FnMut(RequestId, RequestEvent<'_>) + ?Sized)) {
+    /// Reports its result after its end.
+    pub(crate) fn finish(self, on_event: &mut (impl FnMut(RequestId, RequestEvent) + ?Sized)) {
         if let Some(error) = self.error {
             on_event(self.id, RequestEvent::Failed(error));
             return;
         }
-        let text = match self.work {
-            Work::Text(text) => text,
-            Work::Embedding(embedding) => {
+        let text = match self.kind {
+            Kind::Text(text) => text,
+            Kind::Embedding(embedding) => {
                 if self.finish.is_none() {
                     on_event(self.id, RequestEvent::Embedded(embedding.into_values()));
                 }
@@ -450,14 +374,13 @@ mod tests {
     fn a_text_with_a_line_break_ends_after_the_time_of_decoding() {
         let (second, now) = (Duration::from_secs(1), Instant::now());
         let embedding = Embedding::new(vec![3], Pooling::Mean).unwrap();
-        let request = Request { max_decode: Some(second), ..Request::new(embedding) };
-        let mut entry = Entry::new(RequestId(0), request);
-        entry.text = "a\nb".to_owned();
-        assert!(!entry.has_expired(now + 9 * second), "the time begins with the first token");
-        entry.prompt_end = Some(now);
-        assert!(!entry.has_expired(now + second));
-        assert!(entry.has_expired(now + 2 * second));
-        entry.text = "ab".to_owned();
-        assert!(!entry.has_expired(now + 9 * second));
+        let mut task = Task { max_decode: Some(second), ..embedding.into() };
+        task.text = "a\nb".to_owned();
+        assert!(!task.has_expired(now + 9 * second), "the time begins with the first token");
+        task.prompt_end = Some(now);
+        assert!(!task.has_expired(now + second));
+        assert!(task.has_expired(now + 2 * second));
+        task.text = "ab".to_owned();
+        assert!(!task.has_expired(now + 9 * second));
     }
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 use stonechat_formats::AtomicFile;
 use stonechat_nn::{KvDType, PAGE_LEN, Slot};
 
-use crate::session::TEXT;
+use crate::text::session::TEXT;
 use crate::{Error, ModelInfo, Session, State, StateOptions};
 
 const MAGIC: &[u8; 8] = b"stonekv2";

@@ -8,10 +8,11 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::op::{MoeArgs, NormArgs, Weight};
 use stonechat_nn::{Device, Linear, MatrixSource, Norm, Precision};
 
-use crate::arch::{FeedForward, NormKind, Residual};
-use crate::rope::RopeFreqFactors;
-use crate::source::{Source, Tensor};
-use crate::{Config, Error, hugging_face};
+use crate::model::arch::{FeedForward, NormKind, Residual};
+use crate::model::hugging_face;
+use crate::model::rope::RopeFreqFactors;
+use crate::model::source::{Source, Tensor};
+use crate::{Config, Error};
 
 /// Layers of a pipeline stage, and which ends of the model belong to it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use stonechat_nn::op::{
 use stonechat_nn::{Activation, KvShape, Program, Recorder, SegmentName};
 
 use crate::Config;
-use crate::arch::{FeedForward, Residual};
-use crate::weights::{Block, Ffn, Input, Output, Weights};
+use crate::model::arch::{FeedForward, Residual};
+use crate::model::weights::{Block, Ffn, Input, Output, Weights};
 
 /// Angles of the rotary embeddings of a state, by position.
 #[derive(Debug)]

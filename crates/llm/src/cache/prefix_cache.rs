@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use stonechat_nn::{PAGE_LEN, PageRef, Sequences, Slot};
 
-use crate::page_store::{PageName, PageStore};
+use crate::cache::page_store::{PageName, PageStore};
 use crate::{BatchPlan, Error, ModelInfo, State, StateOptions};
 
 /// Tree of pages. It belongs to one [`State`]: before it is dropped, [`clear`](Self::clear) gives its pages back.

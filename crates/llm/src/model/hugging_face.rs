@@ -5,8 +5,8 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::{RopePairs, Routing};
 
 use crate::Error;
-use crate::arch::Architecture;
-use crate::config::{Config, ExpertsConfig, RopeConfig, RopeScaling, attn_scale, is_local};
+use crate::model::arch::Architecture;
+use crate::model::config::{Config, ExpertsConfig, RopeConfig, RopeScaling, attn_scale, is_local};
 
 /// `model_type` of `config.json`, and the name of its [`Architecture`].
 const MODEL_TYPES: [(&str, &str); 10] = [

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use stonechat_nn::{PAGE_LEN, Slot};
 
-use crate::prompt_cache::{self, Restored, SaltedText};
-use crate::request::Work;
+use crate::cache::prompt_cache::{self, Restored, SaltedText};
+use crate::scheduler::task::Kind;
 use crate::{Error, Scheduler};
 
 /// A slot of a scheduler: a sequence of its state.
@@ -44,11 +44,11 @@ impl Scheduler {
             ..SlotInfo::default()
         };
         let mut slots: Vec<SlotInfo> = self.last_texts.iter().map(last).collect();
-        for entry in &self.entries {
-            let (Some(slot), Work::Text(text)) = (entry.slot, &entry.work) else { continue };
+        for task in self.running.values() {
+            let (Some(slot), Kind::Text(text)) = (task.slot, &task.kind) else { continue };
             slots[slot.index()] = SlotInfo {
-                request: Some(entry.id.0),
-                prompt_tokens: entry.n_input(),
+                request: Some(task.id.number),
+                prompt_tokens: task.n_input(),
                 cached_tokens: text.cached().len(),
                 generated_tokens: text.n_generated(),
                 tokens_left: text.tokens_left(),
