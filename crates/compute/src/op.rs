@@ -15,6 +15,7 @@ mod kv;
 mod logit_filter;
 mod matmul;
 mod moe;
+mod norm;
 mod port;
 mod rope;
 mod tensor;
@@ -29,6 +30,7 @@ pub use kv::{KvDType, KvLayout, KvRow, KvShape, KvWriteArgs, PAGE_LEN, PoolId, S
 pub use logit_filter::LogitFilter;
 pub use matmul::{ConvArgs, GatedProductArgs, MatmulArgs};
 pub use moe::{MoeArgs, Routing};
+pub use norm::NormArgs;
 pub use port::Port;
 pub use rope::{RopeArgs, RopeKvArgs, RopePairs, Rotation};
 pub use tensor::{Count, Rows, Tensor, TensorInfo, TensorType};
@@ -48,17 +50,6 @@ pub struct EmbedArgs {
     pub positions: Option<Weight>,
     /// Factor of the table's rows.
     pub scale: f32,
-}
-
-/// Arguments of [`Op::LayerNorm`] and [`Op::RmsNorm`].
-#[derive(Debug, Clone)]
-pub struct NormArgs {
-    /// `[D]`.
-    pub weight: Weight,
-    /// `[D]`; of layer norms only.
-    pub bias: Option<Weight>,
-    /// Added to the variance or the mean square.
-    pub eps: f32,
 }
 
 /// An op. `x`, `y`, ... are its operands in order. Shape letters: `T` rows of any count, others as in `stonechat-nn`.

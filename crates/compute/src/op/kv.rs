@@ -170,7 +170,7 @@ impl fmt::Debug for SlotTable {
     }
 }
 
-/// Arguments of [`Op::KvWrite`].
+/// Arguments of [`Op::KvWrite`](super::Op::KvWrite).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvWriteArgs {
     /// The pool.

@@ -2,7 +2,7 @@
 
 use super::{GatedActivation, Weight};
 
-/// Arguments of [`Op::Moe`]. Expert weights are stacked: expert `e` is rows `e * N .. (e + 1) * N`.
+/// Arguments of [`Op::Moe`](super::Op::Moe). Expert weights are stacked: expert `e` is rows `e * N .. (e + 1) * N`.
 #[derive(Debug, Clone)]
 pub struct MoeArgs {
     /// `[E * F, D]`.

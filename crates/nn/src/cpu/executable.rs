@@ -9,8 +9,8 @@ use std::sync::Arc;
 use stonechat_compute::AlignedVec;
 use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, elementwise};
 use stonechat_compute::op::{
-    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, NormArgs, Op, PoolId, Port,
-    RopeArgs, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
+    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, Op, PoolId, Port, Tensor,
+    TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
 };
 use stonechat_quant::{ActivationBuffer, PackedRows, QuantMatrix, gated_packed};
 
@@ -48,13 +48,9 @@ fn bias(args: &MatmulArgs) -> Option<&[f32]> {
     args.bias.as_ref().map(|bias| &values(bias)[..])
 }
 
-fn layer_norm(NormArgs { weight, bias, eps }: &NormArgs) -> cpu::LayerNorm<'_> {
-    let bias = bias.as_ref().map(|bias| &values(bias)[..]);
-    cpu::LayerNorm { weight: values(weight), bias, eps: *eps }
-}
-
-fn rms_norm(NormArgs { weight, eps, .. }: &NormArgs, accumulate: bool) -> cpu::RmsNorm<'_> {
-    cpu::RmsNorm { weight: values(weight), eps: *eps, accumulate }
+/// Values of the CPU in the arguments of an op.
+fn slice(weight: &Weight) -> &[f32] {
+    values(weight)
 }
 
 fn epilogue(args: &MatmulArgs, accumulate: bool) -> cpu::Epilogue<'_> {
@@ -261,10 +257,10 @@ impl CpuExecutable {
         let part = |rows: Range<usize>| x.slice(rows.start, rows.len());
         match op {
             Op::LayerNorm(args) => out.prepare_rows(device, [x.rows, x.cols], |rows, out| {
-                layer_norm(args).run(isa, out, part(rows));
+                cpu::layer_norm_rows(isa, out, part(rows), args.map(slice));
             }),
             Op::RmsNorm(args) => out.prepare_rows(device, [x.rows, x.cols], |rows, out| {
-                rms_norm(args, false).run(isa, out, part(rows));
+                cpu::rms_norm_rows(isa, out, part(rows), args.map(slice));
             }),
             _ => out.prepare(device, x),
         }
@@ -342,9 +338,11 @@ impl CpuExecutable {
                     result.row_mut(i).copy_from_slice(x.row(row));
                 }
             }
-            Op::LayerNorm(args) => cpu::layer_norm(device, result, x(0), layer_norm(args)),
-            Op::RmsNorm(args) => cpu::rms_norm(device, result, x(0), rms_norm(args, accumulate)),
-            Op::Rope(args) => cpu::rope(device, result, rope(args, step)),
+            Op::LayerNorm(args) => cpu::layer_norm(device, result, x(0), args.map(slice)),
+            Op::RmsNorm(args) => {
+                cpu::rms_norm(device, result, x(0), args.map(slice), accumulate);
+            }
+            Op::Rope(args) => cpu::rope(device, result, args.map(slice), step.positions),
             Op::Add => elementwise::add(device, result, x(1)),
             Op::SoftCap(cap) => elementwise::soft_cap(device, result, *cap),
             Op::Gated(activation) => cpu::gated(device, result, x(0), x(1), *activation),
@@ -408,14 +406,9 @@ impl CpuExecutable {
         cpu::Attention {
             q,
             kv: &self.pools[args.pool.0][args.layer],
-            n_heads: args.n_heads,
-            scale: args.scale,
-            soft_cap: args.soft_cap,
-            slopes: args.slopes.as_ref().map(|slopes| &values(slopes)[..]),
-            sinks: args.sinks.as_ref().map(|sinks| &values(sinks)[..]),
             rows,
             page_table,
-            precision: args.precision,
+            op: args.map(slice),
         }
     }
 
@@ -457,19 +450,6 @@ fn copy_rows(out: &mut [f32], x: MatRef<'_>) {
     for (r, row) in out.chunks_exact_mut(x.cols).take(x.rows).enumerate() {
         row.copy_from_slice(x.row(r));
     }
-}
-
-fn rope<'a>(args: &'a RopeArgs, step: &Step<'a>) -> cpu::Rope<'a> {
-    let rotation = args.rotation.as_ref().filter(|rotation| rotation.n_rot > 0).map(|rotation| {
-        let (table, n_rot) = (values(&rotation.table), rotation.n_rot);
-        cpu::Rotation {
-            table: MatRef::packed(table, table.len() / n_rot, n_rot),
-            positions: step.positions,
-            pairs: rotation.pairs,
-        }
-    });
-    let norm = args.norm.as_ref().map(|(weight, eps)| (&values(weight)[..], *eps));
-    cpu::Rope { head_dim: args.head_dim, norm, rotation }
 }
 
 fn experts(args: &MoeArgs) -> Experts<'_> {

@@ -296,10 +296,10 @@ impl ProgramMemory {
                     GpuRows::packed(self.buffer(node.outputs[i]), counts.rows(rows), cols)
                 };
                 let slots = step.slots(args.write.slots, n_rows);
-                let pool = (self.layer(args.write.pool, args.write.layer), slots);
-                let [q_rope, k_rope] = [&args.q, &args.k].map(|args| step.rope(args, n_rows));
-                let (q, k) = ((result(0), q_rope), (result(1), k_rope));
-                rope::rope_and_write(list, q, k, x(2), pool);
+                let pool = self.layer(args.write.pool, args.write.layer);
+                let words = [step.rope_positions(&args.q, n_rows), slots];
+                let (q, k) = ((result(0), args.q.map(values)), (result(1), args.k.map(values)));
+                rope::rope_and_write(list, q, k, x(2), pool, words);
             }
             Op::MatmulGroup(all) => {
                 let products = all.iter().zip(&node.outputs).map(|(args, &id)| {
@@ -350,16 +350,15 @@ impl ProgramMemory {
                 };
                 copy::gather(list, out, x(0), (places.outputs + first, n_rows));
             }
-            Op::LayerNorm(NormArgs { weight, bias, eps }) => {
-                let weights = (values(weight), bias.as_ref().map(values));
-                norm::layer_norm(list, self.norm_output(node), x(0), weights, *eps);
+            Op::LayerNorm(args) => {
+                norm::layer_norm(list, self.norm_output(node), x(0), args.map(values));
             }
-            Op::RmsNorm(NormArgs { weight, eps, .. }) => {
-                let output = self.norm_output(node);
-                norm::rms_norm(list, output, x(0), values(weight), (*eps, accumulate));
+            Op::RmsNorm(args) => {
+                norm::rms_norm(list, self.norm_output(node), x(0), args.map(values), accumulate);
             }
             Op::Rope(args) => {
-                rope::rope(list, GpuRows::packed(out, n_rows, cols), step.rope(args, n_rows));
+                let positions = step.rope_positions(args, n_rows);
+                rope::rope(list, GpuRows::packed(out, n_rows, cols), args.map(values), positions);
             }
             Op::Add => elementwise::add(list, out, x(1)),
             Op::SoftCap(cap) => elementwise::soft_cap(list, out, [n_rows, cols], *cap),
@@ -446,21 +445,15 @@ impl RecordedStep<'_> {
         self.places.positions
     }
 
+    /// [`Self::positions`], or 0 without a rotation.
+    fn rope_positions(&self, args: &RopeArgs, n_rows: usize) -> usize {
+        args.rotation.as_ref().map_or(0, |_| self.positions(n_rows))
+    }
+
     /// First word of the filters of `n_rows` rows.
     fn logit_filters(&self, n_rows: usize) -> usize {
         assert_eq!(self.shape.n_logit_filters, n_rows, "a filter a row of logits");
         self.places.logit_filters
-    }
-
-    fn rope<'a>(&self, args: &'a RopeArgs, n_rows: usize) -> rope::Rope<'a> {
-        let norm = args.norm.as_ref().map(|(weight, eps)| (values(weight), *eps));
-        let rotation = args.rotation.as_ref().map(|rotation| rope::Rotation {
-            table: values(&rotation.table),
-            positions: self.positions(n_rows),
-            n_rot: rotation.n_rot,
-            pairs: rotation.pairs,
-        });
-        rope::Rope { head_dim: args.head_dim, norm, rotation }
     }
 
     fn attention<'a>(
@@ -475,11 +468,7 @@ impl RecordedStep<'_> {
         attention::Attention {
             q,
             kv: memory.layer(args.pool, args.layer),
-            n_heads: args.n_heads,
-            scale: args.scale,
-            soft_cap: args.soft_cap,
-            slopes: args.slopes.as_ref().map(values),
-            sinks: args.sinks.as_ref().map(values),
+            op: args.map(values),
             grid: rest[0],
             words: self.places.attention + first,
         }

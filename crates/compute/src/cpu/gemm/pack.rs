@@ -1,7 +1,9 @@
 //! Packing of weight rows into panels.
 
-use super::driver::PANEL_VECTORS;
 use crate::simd::{Isa, Kernel, Simd};
+
+/// NR in vectors: width of a tile and of a panel.
+pub(super) const PANEL_VECTORS: usize = 2;
 
 /// f32 weights `[N, K]` with a copy in panels of GEMM, for products of many inputs with the same small weights, where
 /// packing takes as long as the sums.

@@ -62,16 +62,16 @@ pub(super) fn sources(variant: Variant) -> Vec<Source> {
 #[track_caller]
 fn check(out: GpuOutput<'_>, args: &Attention<'_>) {
     let (q, layout) = (args.q.checked(), args.kv.layout);
-    let width = args.n_heads * layout.head_dim;
-    let (n_heads, n_kv_heads) = (args.n_heads, layout.n_kv_heads);
+    let width = args.op.n_heads * layout.head_dim;
+    let (n_heads, n_kv_heads) = (args.op.n_heads, layout.n_kv_heads);
     assert!(
         n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads),
         "attention: {n_heads} heads are no multiple of {n_kv_heads} kv heads"
     );
     assert_eq!((q.rows, q.cols), (args.grid.n_rows, width), "attention: shape of the queries");
     out.check("attention", q.rows, q.cols);
-    args.slopes.inspect(|slopes| check_len("attention", slopes, n_heads));
-    args.sinks.inspect(|sinks| check_len("attention", sinks, n_heads));
+    args.op.slopes.inspect(|slopes| check_len("attention", slopes, n_heads));
+    args.op.sinks.inspect(|sinks| check_len("attention", sinks, n_heads));
     let head_dim = layout.head_dim;
     assert!(head_dim <= MAX_HEAD_DIM, "attention: heads of {head_dim} channels");
 }
@@ -118,7 +118,7 @@ fn blocks_grid(shape: AttentionShape, rows: &[QueryRow]) -> AttentionGrid {
 pub fn attention(list: &mut Recorder, out: GpuOutput<'_>, args: Attention<'_>) {
     check(out, &args);
     let AttentionGrid { kernel, n_rows, .. } = args.grid;
-    if n_rows == 0 || args.n_heads == 0 {
+    if n_rows == 0 || args.op.n_heads == 0 {
         return;
     }
     let writes_operand = match kernel {
@@ -156,7 +156,7 @@ fn blocks_attention(list: &mut Recorder, out: GpuOutput<'_>, args: &Attention<'_
         .gpu()
         .kernel(("attention", key), || source(layout.dtype, slots as u32, words as u32, variant));
     // Bound for any number of pages, so that the scratch buffer does not grow with the context.
-    let bound = (n_rows * args.n_heads * n_splits).max(2 * MIN_GROUPS * heads_per_block);
+    let bound = (n_rows * args.op.n_heads * n_splits).max(2 * MIN_GROUPS * heads_per_block);
     let partials =
         (n_splits > 1).then(|| list.scratch("attention", 4 * bound * (layout.head_dim + 2)));
     let params = AttentionParams {
