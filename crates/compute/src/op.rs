@@ -21,6 +21,8 @@ mod rope;
 mod tensor;
 mod weight;
 
+use crate::check_eq;
+
 pub use activation::{Activation, GatedActivation};
 pub use attention::{AttentionArgs, Precision, QueryRow, RowTable};
 #[cfg(all(test, any(feature = "wgpu", feature = "cuda")))]
@@ -200,49 +202,53 @@ impl Op {
     #[must_use]
     pub fn results(&self, x: &[Tensor]) -> Option<Vec<TensorInfo>> {
         let name = self.name();
-        assert_eq!(x.len(), self.n_operands(), "{name}: operands");
+        check_eq!(x.len(), self.n_operands(), "{name}: operands");
         let same = |x: &Tensor| TensorInfo::f32(x.rows, x.cols);
-        let values = |what: &str, weight: &Weight, expected: usize| {
-            let WeightInfo { rows, cols, .. } = weight.info();
-            assert_eq!(rows * cols, expected, "{name}: values of the {what}");
-        };
-        let product = |args: &MatmulArgs, rows: Rows, k: usize| {
-            let WeightInfo { rows: n, cols, .. } = args.weight.info();
-            assert_eq!(cols, k, "{name}: columns of the weights and of the operand");
-            args.bias.iter().for_each(|bias| values("bias", bias, n));
-            TensorInfo::f32(rows, n)
-        };
+        let product = |args: &MatmulArgs, rows: Rows, k: usize| product(name, args, rows, k);
+        let check_len = |what: &str, weight: &Weight, n: usize| check_len(name, what, weight, n);
         Some(match self {
             Self::Embed(_) | Self::Import(_) | Self::Constant(_) => return None,
             Self::Export(_) => vec![],
             Self::Gather(count) => {
-                assert_eq!(x[0].rows, Rows::of(Count::Tokens), "{name}: rows");
+                check_eq!(x[0].rows, Rows::of(Count::Tokens), "{name}: rows of the operand");
                 vec![TensorInfo::f32(Rows::of(*count), x[0].cols)]
             }
             Self::Convert(dtype) => vec![TensorInfo { dtype: *dtype, ..same(&x[0]) }],
             Self::GatedProduct(GatedProductArgs { gate, up, dtype, .. }) => {
                 let hidden = product(gate, x[0].rows, x[0].cols);
-                assert_eq!(product(up, x[0].rows, x[0].cols), hidden, "{name}: gate and up");
+                check_eq!(product(up, x[0].rows, x[0].cols), hidden, "{name}: shape of up");
                 vec![TensorInfo { dtype: *dtype, ..hidden }]
             }
             Self::RopeKv(args) => {
-                assert!(args.q.rotates_like(&args.k), "{name}: rotations");
+                assert!(
+                    args.q.rotates_like(&args.k),
+                    "{name}: expected keys to rotate as the queries, {:?}, got {:?}",
+                    args.q,
+                    args.k
+                );
                 vec![same(&x[0]), same(&x[1])]
             }
             Self::LayerNorm(args) | Self::RmsNorm(args) => {
-                values("weight", &args.weight, x[0].cols);
-                args.bias.iter().for_each(|bias| values("bias", bias, x[0].cols));
+                check_len("weight", &args.weight, x[0].cols);
+                args.bias.iter().for_each(|bias| check_len("bias", bias, x[0].cols));
                 vec![same(&x[0])]
             }
             Self::Rope(RopeArgs { head_dim, norm, rotation }) => {
-                assert!(x[0].cols.is_multiple_of(*head_dim), "{name}: whole heads");
-                norm.iter().for_each(|(weight, _)| values("norm", weight, *head_dim));
+                let cols = x[0].cols;
+                assert!(
+                    cols.is_multiple_of(*head_dim),
+                    "{name}: {cols} columns are not a multiple of head_dim {head_dim}"
+                );
+                norm.iter().for_each(|(weight, _)| check_len("norm", weight, *head_dim));
                 let n_rot = rotation.as_ref().map_or(0, |rotation| rotation.n_rot);
-                assert!(n_rot <= *head_dim, "{name}: {n_rot} of {head_dim} channels");
+                assert!(
+                    n_rot <= *head_dim,
+                    "{name}: expected at most {head_dim} rotated channels, got {n_rot}"
+                );
                 vec![same(&x[0])]
             }
             Self::Gated(_) | Self::Add => {
-                assert_eq!(same(&x[0]), same(&x[1]), "{name}: shapes of the operands");
+                check_eq!(same(&x[1]), same(&x[0]), "{name}: shape of the second operand");
                 vec![same(&x[0])]
             }
             Self::Matmul(args) => vec![product(args, x[0].rows, x[0].cols)],
@@ -256,8 +262,8 @@ impl Op {
             }
             Self::Moe(args) => {
                 let logits = TensorInfo::f32(x[0].rows, args.n_experts);
-                assert_eq!(same(&x[1]), logits, "{name}: router logits");
-                assert_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
+                check_eq!(same(&x[1]), logits, "{name}: shape of the router logits");
+                check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
                 vec![same(&x[0])]
             }
             Self::SoftCap(_) | Self::LogitFilter | Self::AllReduce => vec![same(&x[0])],
@@ -266,15 +272,23 @@ impl Op {
             }
             Self::AllGather(first_cols) => {
                 let cols = first_cols.last().copied().unwrap_or_default();
-                assert!(x[0].cols < cols, "{name}: a part of the columns");
+                assert!(
+                    x[0].cols < cols,
+                    "{name}: expected fewer than {cols} columns, got {}",
+                    x[0].cols
+                );
                 vec![TensorInfo::f32(x[0].rows, cols)]
             }
             Self::KvWrite(_) => {
-                assert_eq!(same(&x[0]), same(&x[1]), "{name}: keys and values");
+                check_eq!(same(&x[1]), same(&x[0]), "{name}: shape of the values");
                 vec![]
             }
             Self::Attention(args) => {
-                assert!(x[0].cols.is_multiple_of(args.n_heads), "{name}: whole heads");
+                let (cols, n_heads) = (x[0].cols, args.n_heads);
+                assert!(
+                    cols.is_multiple_of(n_heads),
+                    "{name}: {cols} columns are not a multiple of {n_heads} heads"
+                );
                 vec![same(&x[0])]
             }
             Self::TopK => vec![TensorInfo::f32(x[0].rows, 2 * MAX_TOP_K)],
@@ -290,4 +304,20 @@ impl Op {
             _ => 1,
         }
     }
+}
+
+/// Asserts that `weight` holds `expected` values.
+#[track_caller]
+fn check_len(op: &str, what: &str, weight: &Weight, expected: usize) {
+    let WeightInfo { rows, cols, .. } = weight.info();
+    check_eq!(rows * cols, expected, "{op}: values of the {what}");
+}
+
+/// Shape of the product of `rows` rows of `k` columns.
+#[track_caller]
+fn product(op: &str, args: &MatmulArgs, rows: Rows, k: usize) -> TensorInfo {
+    let WeightInfo { rows: n, cols, .. } = args.weight.info();
+    check_eq!(k, cols, "{op}: columns of the operand");
+    args.bias.iter().for_each(|bias| check_len(op, "bias", bias, n));
+    TensorInfo::f32(rows, n)
 }

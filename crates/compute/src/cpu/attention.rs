@@ -32,6 +32,7 @@ use self::head::{PageHead, Q8PageHead, UnscaledHead, VisibleSlots};
 use super::kv::{KvHead, KvPool};
 use super::math::{exp, tanh};
 use super::matrix::{MatMut, MatRef, SharedMut};
+use crate::check_eq;
 use crate::op::{AttentionArgs, KvDType, KvLayout, PAGE_LEN, Precision, QueryRow};
 use crate::scratch::with_scratch;
 use crate::simd::{F32, Kernel, Simd};
@@ -154,15 +155,15 @@ fn check(out: &MatMut<'_>, args: &Attention<'_>) -> usize {
     let width = args.op.n_heads * layout.head_dim;
     assert!(
         layout.n_kv_heads > 0 && args.op.n_heads.is_multiple_of(layout.n_kv_heads),
-        "attention: {} heads are no multiple of {} kv heads",
+        "attention: {} heads are not a multiple of {} KV heads",
         args.op.n_heads,
         layout.n_kv_heads
     );
-    assert_eq!((q.rows, q.cols), (args.rows.len(), width), "attention: shape of the queries");
-    assert_eq!((out.rows, out.cols), (args.rows.len(), width), "attention: shape of the output");
+    check_eq!((q.rows, q.cols), (args.rows.len(), width), "attention: shape of the queries");
+    check_eq!((out.rows, out.cols), (args.rows.len(), width), "attention: shape of the output");
     for (what, values) in [("slope", args.op.slopes), ("sink", args.op.sinks)] {
         let len = values.map_or(args.op.n_heads, <[f32]>::len);
-        assert_eq!(len, args.op.n_heads, "attention: expected one {what} a head");
+        check_eq!(len, args.op.n_heads, "attention: {what}s, one per head");
     }
     for (t, row) in args.rows.iter().enumerate() {
         let is_new = t == 0 || !row.has_pages_of(&args.rows[t - 1]);
@@ -175,7 +176,11 @@ fn check(out: &MatMut<'_>, args: &Attention<'_>) -> usize {
         );
         if is_new {
             for &page in &args.page_table[pages] {
-                assert!((page as usize) < args.kv.n_pages(), "attention: page {page} not in pool");
+                let n_pages = args.kv.n_pages();
+                assert!(
+                    (page as usize) < n_pages,
+                    "attention: expected pages below {n_pages}, got {page}"
+                );
             }
         }
     }

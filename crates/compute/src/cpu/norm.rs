@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::matrix::{MatMut, MatRef, SharedMut};
 use super::row_tasks::for_row_ranges;
+use crate::check_eq;
 use crate::op::NormArgs;
 use crate::simd::{Kernel, Simd};
 use crate::{Cpu, Isa};
@@ -67,11 +68,10 @@ trait RowNorm: Copy + Sync {
     fn check<'b>(&self, out: MatMut<'b>, x: MatRef<'b>) -> (SharedMut<'b>, MatRef<'b>) {
         let (out, x) = (out.checked(), x.checked());
         let (name, (weight, bias)) = (Self::NAME, self.weights());
-        let (got, expected) = ((out.rows, out.cols), (x.rows, x.cols));
-        assert_eq!(got, expected, "{name}: expected an output of the input's shape");
+        check_eq!((out.rows, out.cols), (x.rows, x.cols), "{name}: shape of the output");
         let n_bias = bias.map_or(x.cols, <[f32]>::len);
         for (what, len) in [("weight", weight.len()), ("bias", n_bias)] {
-            assert!(len == x.cols, "{name}: expected {} values of the {what}, got {len}", x.cols);
+            check_eq!(len, x.cols, "{name}: values of the {what}");
         }
         (out.shared(), x)
     }

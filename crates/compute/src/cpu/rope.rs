@@ -6,6 +6,7 @@ use super::matrix::{MatMut, SharedMut};
 use super::norm::inverse_rms;
 use super::row_tasks::for_row_ranges;
 use crate::Cpu;
+use crate::check_eq;
 use crate::op::{RopeArgs, RopePairs, Rotation};
 use crate::simd::{Kernel, Simd};
 
@@ -20,17 +21,20 @@ use crate::simd::{Kernel, Simd};
 pub fn rope(cpu: &Cpu, x: MatMut<'_>, args: RopeArgs<&[f32]>, positions: &[u32]) {
     let x = x.checked();
     let c = args.head_dim;
-    assert!(c > 0 && x.cols.is_multiple_of(c), "rope: {} columns are no heads of {c}", x.cols);
+    assert!(
+        c > 0 && x.cols.is_multiple_of(c),
+        "rope: {} columns are not a multiple of head_dim {c}",
+        x.cols
+    );
     if let Some((weight, _)) = args.norm {
-        assert!(weight.len() == c, "rope: expected {c} weights of the norm, got {}", weight.len());
+        check_eq!(weight.len(), c, "rope: values of the norm");
     }
     if let Some(Rotation { table, n_rot, .. }) = args.rotation {
         assert!(
             n_rot.is_multiple_of(2) && n_rot <= c,
             "rope: expected an even number of rotated channels, at most {c}, got {n_rot}"
         );
-        let (got, expected) = (positions.len(), x.rows);
-        assert!(got == expected, "rope: expected {expected} positions, one per row, got {got}");
+        check_eq!(positions.len(), x.rows, "rope: positions, one per row");
         let n_ctx = table.len().checked_div(n_rot).unwrap_or(usize::MAX);
         let max = positions.iter().max().map_or(0, |&max| max as usize + 1);
         assert!(max <= n_ctx, "rope: expected positions below {n_ctx}, got {}", max - 1);
@@ -214,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "expected 1 positions, one per row, got 0")]
+    #[should_panic(expected = "positions, one per row: expected 1, got 0")]
     fn fewer_positions_than_rows_are_refused() {
         rotate_row(&[0.0; 12], 4, &[]);
     }

@@ -42,7 +42,7 @@ impl RowTable {
     /// List `index` of a step, `index < N`, and its name in the text of a program.
     #[must_use]
     pub const fn new(index: usize, name: &'static str) -> Self {
-        assert!(index < Self::N, "a step has no such list of rows");
+        assert!(index < Self::N, "expected an index below RowTable::N");
         Self { index, name }
     }
 

@@ -75,7 +75,7 @@ fn dispatch(
     };
     let [values, operand] = out.binds();
     let binds = [x.buffer.into(), weight.into(), bias.into(), values, operand];
-    assert!(x.cols <= MAX_COLS, "{}: {} columns, at most {MAX_COLS}", name, x.cols);
+    assert!(x.cols <= MAX_COLS, "{name}: expected at most {MAX_COLS} columns, got {}", x.cols);
     let steps = x.cols.div_ceil(STEP_COLS) as u32;
     let variant = list.gpu().variant();
     let kernel = list.gpu().kernel((name, [steps, 0, 0, 0]), || source(kernel, steps, variant));

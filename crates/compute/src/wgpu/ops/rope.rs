@@ -3,6 +3,7 @@
 
 use super::kernel::{GpuRows, KernelSpec, OperandWriter, check_len, kernel_source};
 use super::kv;
+use crate::check_eq;
 use crate::kernel_params;
 use crate::op::{KvDType, RopeArgs, RopePairs, Rotation};
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
@@ -34,16 +35,19 @@ impl<'a> RopeArgs<&'a GpuBuffer> {
         let Self { head_dim, norm, rotation } = *self;
         assert!(
             head_dim <= MAX_HEAD_DIM,
-            "rope: {head_dim} channels in a head, at most {MAX_HEAD_DIM}"
+            "rope: expected a head_dim of at most {MAX_HEAD_DIM}, got {head_dim}"
         );
         assert!(
             x.cols.is_multiple_of(head_dim),
-            "rope: {} columns are no heads of {head_dim}",
+            "rope: {} columns are not a multiple of head_dim {head_dim}",
             x.cols
         );
         norm.inspect(|(weight, _)| check_len("rope", weight, head_dim));
         if let Some(Rotation { n_rot, .. }) = rotation {
-            assert!(n_rot <= head_dim, "rope: {n_rot} rotated channels in heads of {head_dim}");
+            assert!(
+                n_rot <= head_dim,
+                "rope: expected at most {head_dim} rotated channels, got {n_rot}"
+            );
         }
         x.cols / head_dim
     }
@@ -168,8 +172,8 @@ pub fn rope_and_write(
     let n_kv_heads = k_args.check(k);
     let layout = pool.layout();
     let shape = (layout.n_kv_heads, layout.head_dim);
-    assert_eq!((n_kv_heads, k_args.head_dim), shape, "rope: heads of the keys");
-    assert_eq!(q.rows, k.rows, "rope: rows of the queries and of the keys");
+    check_eq!((n_kv_heads, k_args.head_dim), shape, "rope: heads of the keys");
+    check_eq!(k.rows, q.rows, "rope: rows of the keys");
     let (words, stores_per_head) = kv::check_write(pool, k, v);
     let params = RopeKvParams {
         q_rotation: q_args.params(),
