@@ -21,8 +21,9 @@ use super::logits;
 use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_products};
 use super::profile::label;
 use super::weights::{CpuMatrix, Weights};
+use crate::checked_step::{CheckedStep, InputLimits};
 use crate::device::{
-    AttentionRows, Counts, Executable, HostFetches, PortRange, Step, layers_of_page, resolve_token,
+    AttentionRows, Counts, Executable, HostFetches, PortRange, Step, resolve_token,
 };
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Node, Program};
@@ -76,6 +77,7 @@ pub(super) struct CpuExecutable {
     exports: BTreeMap<Port, AlignedVec>,
     scratch: Scratch,
     fetches: HostFetches,
+    limits: InputLimits,
 }
 
 /// Memory within an op.
@@ -106,6 +108,7 @@ impl CpuExecutable {
             exports: BTreeMap::new(),
             scratch: Scratch::default(),
             fetches: HostFetches::default(),
+            limits: InputLimits::new(program),
         };
         for SlotInfo { dtype, rows, cols, len } in plan.slots {
             let mut operand = ActivationBuffer::new();
@@ -510,7 +513,11 @@ impl Executable for CpuExecutable {
         false
     }
 
-    fn run(&mut self, step: &Step<'_>) {
+    fn limits(&self) -> &InputLimits {
+        &self.limits
+    }
+
+    fn run_checked(&mut self, step: CheckedStep<'_>) {
         let (turns, is_background) = (Arc::clone(&self.cpu.turns), self.cpu.is_background);
         let mut turn = turns.take();
         for &PageCopy { from, to } in step.copies {
@@ -519,7 +526,7 @@ impl Executable for CpuExecutable {
         let segments = std::mem::take(&mut self.program.segments);
         for segment in segments.iter().filter(|segment| step.runs(segment)) {
             for node in &segment.nodes {
-                self.run_node(node, step);
+                self.run_node(node, &step);
                 if is_background {
                     turn.give_way();
                 }
@@ -554,11 +561,10 @@ impl Executable for CpuExecutable {
         Box::pin(ready(Ok(())))
     }
 
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
         let layers = &mut self.pools[pool.0];
-        let page_bytes = layers.first().map_or(0, |layer| layer.layout().page_bytes());
-        let all = layers_of_page(bytes, layers.len(), page_bytes)?;
-        for (layer, bytes) in layers.iter_mut().zip(all) {
+        let page_bytes = bytes.len() / layers.len();
+        for (layer, bytes) in layers.iter_mut().zip(bytes.chunks_exact(page_bytes)) {
             layer.page_mut(page).copy_from_slice(bytes);
         }
         Ok(())
