@@ -17,6 +17,7 @@
 //! | `matmul` | dispatch to `gemv` (decode) or `gemm` (prefill), with an epilogue |
 //! | `conv1d` | convolution as a matmul over overlapping rows |
 //! | `lstm` | LSTM step |
+//! | `moe` | routing of tokens to experts, order by expert |
 //! | `top_k` | k largest values of a row |
 //! | `kv`, `attention` | paged KV cache, attention over it |
 
@@ -35,6 +36,7 @@ mod lstm;
 mod math;
 mod matmul;
 mod matrix;
+mod moe;
 mod norm;
 mod rope;
 mod row_tasks;
@@ -52,6 +54,7 @@ pub use log_sum_exp::{log_sum_exp, max};
 pub use lstm::Lstm;
 pub use matmul::{DenseWeight, matmul, matmul_dequantized, matmul_packed};
 pub use matrix::{MatMut, MatRef, SharedMut};
+pub use moe::{RoutedExpert, route, sort_by_expert};
 pub use norm::{layer_norm, layer_norm_rows, rms_norm, rms_norm_rows};
 pub use rope::rope;
 pub use top_k::{TopKEntry, top_k};

@@ -30,11 +30,11 @@ pub(crate) use kv::PageElement;
 pub(crate) use kv::Q8_BLOCK_LEN;
 pub use kv::{KvDType, KvLayout, KvRow, KvShape, KvWriteArgs, PAGE_LEN, PoolId, SlotTable};
 pub use logit_filter::LogitFilter;
-pub use matmul::{ConvArgs, GatedProductArgs, MatmulArgs};
-pub use moe::{MoeArgs, Routing};
+pub use matmul::{ConvArgs, GatedProductArgs, Im2colArgs, MatmulArgs};
+pub use moe::{ExpertMatmulArgs, MoeArgs, MoeRouteArgs, MoeSortArgs, Routing};
 pub use norm::NormArgs;
 pub use port::Port;
-pub use rope::{RopeArgs, RopeKvArgs, RopePairs, Rotation};
+pub use rope::{RopeArgs, RopeAttentionArgs, RopeKvArgs, RopePairs, Rotation};
 pub use tensor::{Count, Rows, Tensor, TensorInfo, TensorType};
 pub use weight::{Weight, WeightInfo, WeightLayout};
 
@@ -84,7 +84,7 @@ pub enum Op {
     Add,
     /// Soft cap: `cap * tanh(x / cap)` (Gemma 2).
     SoftCap(f32),
-    /// `act(x·Wᵀ + bias)`: `[T, K]` to `[T, N]`.
+    /// `act(x·Wᵀ + bias)`: `[T, K]` to `[T, N]`. The zeros of an [`Op::Im2col`] may follow the `K` columns of `x`.
     Matmul(MatmulArgs),
     /// Convolution over time with kernel size 3 and padding 1 in each group of rows:
     /// `act(Σ_{tap,i} x[t * stride + tap - 1, i] w[o, tap * C_in + i] + bias)`, `[T, C_in]` to `[ceil(T / stride), C_out]`.
@@ -112,6 +112,26 @@ pub enum Op {
     /// Fused: rotary embeddings of queries `x` and keys `y`, and the KV write of the keys and values `z`. Results: queries
     /// and keys.
     RopeKv(RopeKvArgs),
+    /// Fused: [`Op::RopeKv`] and [`Op::Attention`] of its queries. The rotated queries and keys have no other reader.
+    RopeAttention(RopeAttentionArgs),
+    /// Lowered from [`Op::Conv1d`]: the three taps of each output row side by side, `[T, C_in]` to `[ceil(T / stride), cols]`:
+    /// column `tap * C_in + i` of row `t` is `x[t * stride + tap - 1, i]`, 0 outside of the group of rows and from `3 * C_in` on.
+    Im2col(Im2colArgs),
+    /// Lowered from [`Op::Moe`]: top-k experts of router logits, `[T, E]` to `[T, 2 * n_used]` words: expert and weight (f32) of
+    /// each choice, in descending order of logits, of equal logits the lower expert first.
+    MoeRoute(MoeRouteArgs),
+    /// Lowered from [`Op::Moe`]: choices of an [`Op::MoeRoute`] in ascending order of (expert, choice), `T * n_used` words. Room for
+    /// the device's blocks of choices of one expert follows, up to three words a choice.
+    MoeSort(MoeSortArgs),
+    /// Lowered from [`Op::Moe`]: `W_e·x + bias_e` for the expert `e` of each choice `y`, in the order `z` if there is one.
+    /// `x`: a row of each token, or of each choice; result: `[T * n_used, N]` by choice.
+    ExpertMatmul(ExpertMatmulArgs),
+    /// Lowered from [`Op::Moe`]: `Σ_i weight[t, i] * x[t * n_used + i]` over the choices `y`: `[T * n_used, D]` to `[T, D]`. The
+    /// terms are added to the residual one by one.
+    MoeCombine,
+    /// Lowered from [`Op::Moe`], fused: gate, up, activation, down and the weighted sum, one expert after the other, for the
+    /// choices `y` in their order `z`. The terms are added to the residual one by one, in ascending order of experts.
+    ExpertMlp(MoeArgs),
     /// Fused: [`Op::Matmul`]s of one operand, with one result each. `x` is quantized once.
     MatmulGroup(Vec<MatmulArgs>),
     /// Tensor parallelism: `Σ x` over the ranks of a group, in ascending order of ranks, so that all have equal bits.
@@ -151,6 +171,13 @@ impl Op {
             Self::GatedProduct(_) => "gated_product",
             Self::MatmulGroup(_) => "matmul_group",
             Self::RopeKv(_) => "rope_kv",
+            Self::RopeAttention(_) => "rope_attention",
+            Self::Im2col(_) => "im2col",
+            Self::MoeRoute(_) => "moe_route",
+            Self::MoeSort(_) => "moe_sort",
+            Self::ExpertMatmul(_) => "expert_matmul",
+            Self::MoeCombine => "moe_combine",
+            Self::ExpertMlp(_) => "expert_mlp",
             Self::AllReduce => "all_reduce",
             Self::AllReduceNorm(_) => "all_reduce_norm",
             Self::AllGather(_) => "all_gather",
@@ -161,8 +188,8 @@ impl Op {
     #[must_use]
     pub fn takes_residual(&self) -> bool {
         let is_norm = matches!(self, Self::RmsNorm(_) | Self::AllReduceNorm(_));
-        is_norm
-            || matches!(self, Self::Matmul(_) | Self::Moe(_) | Self::Conv1d(_) | Self::AllReduce)
+        let is_moe = matches!(self, Self::Moe(_) | Self::MoeCombine | Self::ExpertMlp(_));
+        is_norm || is_moe || matches!(self, Self::Matmul(_) | Self::Conv1d(_) | Self::AllReduce)
     }
 
     /// Whether the op waits for the same op of the other ranks of a group.
@@ -187,6 +214,9 @@ impl Op {
         match self {
             Self::KvWrite(args) | Self::RopeKv(RopeKvArgs { write: args, .. }) => {
                 Some((args.pool, args.layer, true))
+            }
+            Self::RopeAttention(RopeAttentionArgs { rope, .. }) => {
+                Some((rope.write.pool, rope.write.layer, true))
             }
             Self::Attention(args) => Some((args.pool, args.layer, false)),
             _ => None,
@@ -220,13 +250,12 @@ impl Op {
                 vec![TensorInfo { dtype: *dtype, ..hidden }]
             }
             Self::RopeKv(args) => {
-                assert!(
-                    args.q.rotates_like(&args.k),
-                    "{name}: expected keys to rotate as the queries, {:?}, got {:?}",
-                    args.q,
-                    args.k
-                );
+                check_rotations(name, args);
                 vec![same(&x[0]), same(&x[1])]
+            }
+            Self::RopeAttention(args) => {
+                check_rotations(name, &args.rope);
+                vec![same(&x[0])]
             }
             Self::LayerNorm(args) | Self::RmsNorm(args) => {
                 check_len("weight", &args.weight, x[0].cols);
@@ -260,9 +289,48 @@ impl Op {
                 let rows = Rows { count, each: each.div_ceil(*stride) };
                 vec![product(matmul, rows, 3 * x[0].cols)]
             }
+            Self::Im2col(Im2colArgs { stride, cols }) => {
+                let (Rows { count, each }, n_taps) = (x[0].rows, 3 * x[0].cols);
+                assert!(n_taps <= *cols, "{name}: expected at least {n_taps} columns, got {cols}");
+                vec![TensorInfo::f32(Rows { count, each: each.div_ceil(*stride) }, *cols)]
+            }
             Self::Moe(args) => {
                 let logits = TensorInfo::f32(x[0].rows, args.n_experts);
                 check_eq!(same(&x[1]), logits, "{name}: shape of the router logits");
+                check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
+                vec![same(&x[0])]
+            }
+            Self::MoeRoute(MoeRouteArgs { n_used, .. }) => {
+                let n_experts = x[0].cols;
+                assert!(
+                    *n_used <= n_experts,
+                    "{name}: expected at most {n_experts} experts per token, got {n_used}"
+                );
+                let (rows, dtype) = (x[0].rows, TensorType::U32);
+                vec![TensorInfo { rows, cols: 2 * n_used, dtype }]
+            }
+            Self::MoeSort(_) => {
+                let (rows, dtype) = (x[0].rows, TensorType::U32);
+                vec![TensorInfo { rows, cols: 2 * x[0].cols, dtype }]
+            }
+            Self::ExpertMatmul(args) => {
+                let (rows, WeightInfo { rows: n, cols, .. }) = (choices(x[1]), args.weight.info());
+                let is_row = x[0].rows == rows || x[0].rows == x[1].rows;
+                assert!(
+                    is_row,
+                    "{name}: expected a row of each token or choice, got {}",
+                    x[0].rows
+                );
+                check_eq!(x[0].cols, cols, "{name}: columns of the operand");
+                args.bias.iter().for_each(|bias| check_len("bias", bias, n));
+                vec![TensorInfo::f32(rows, n / args.n_experts)]
+            }
+            Self::MoeCombine => {
+                check_eq!(x[0].rows, choices(x[1]), "{name}: rows of the operand");
+                vec![TensorInfo::f32(x[1].rows, x[0].cols)]
+            }
+            Self::ExpertMlp(args) => {
+                check_eq!(x[1].rows, x[0].rows, "{name}: rows of the routes");
                 check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
                 vec![same(&x[0])]
             }
@@ -299,8 +367,9 @@ impl Op {
     fn n_operands(&self) -> usize {
         match self {
             Self::Embed(_) | Self::Import(_) | Self::Constant(_) => 0,
-            Self::Gated(_) | Self::Add | Self::Moe(_) | Self::KvWrite(_) => 2,
-            Self::RopeKv(_) => 3,
+            Self::Gated(_) | Self::Add | Self::Moe(_) | Self::KvWrite(_) | Self::MoeCombine => 2,
+            Self::ExpertMatmul(args) => 2 + usize::from(args.order.is_some()),
+            Self::RopeKv(_) | Self::RopeAttention(_) | Self::ExpertMlp(_) => 3,
             _ => 1,
         }
     }
@@ -320,4 +389,16 @@ fn product(op: &str, args: &MatmulArgs, rows: Rows, k: usize) -> TensorInfo {
     check_eq!(k, cols, "{op}: columns of the operand");
     args.bias.iter().for_each(|bias| check_len(op, "bias", bias, n));
     TensorInfo::f32(rows, n)
+}
+
+/// Rows of the choices that an [`Op::MoeRoute`] made.
+fn choices(routes: Tensor) -> Rows {
+    let Rows { count, each } = routes.rows;
+    Rows { count, each: each * routes.cols / 2 }
+}
+
+/// Asserts that keys rotate as the queries do.
+#[track_caller]
+fn check_rotations(op: &str, RopeKvArgs { q, k, .. }: &RopeKvArgs) {
+    assert!(q.rotates_like(k), "{op}: expected keys to rotate as the queries, {q:?}, got {k:?}");
 }

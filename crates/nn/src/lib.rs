@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod box_future;
+mod checked_step;
 mod conv1d;
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -57,6 +58,7 @@ mod weight_data;
 mod wgpu;
 
 pub use box_future::BoxFuture;
+pub use checked_step::{CheckedStep, InputLimits};
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, OpTime, Repack};
 #[cfg(feature = "cuda")]
@@ -66,7 +68,7 @@ pub use device::{
     MatrixSource, PortRange, Step, resolve_token, token_reference, warmup_batch_sizes,
 };
 pub use error::Error;
-pub use fuse::{Capabilities, OfOp, Writes, fuse};
+pub use fuse::{Capabilities, Conv1dKernels, MoeKernels, OfOp, Writes, fuse};
 pub use linear::Linear;
 pub use load_stats::LoadStats;
 pub use norm::Norm;

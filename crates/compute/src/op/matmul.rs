@@ -34,3 +34,12 @@ pub struct GatedProductArgs {
     /// Type of the result.
     pub dtype: TensorType,
 }
+
+/// Arguments of [`Op::Im2col`](super::Op::Im2col).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Im2colArgs {
+    /// Input rows per output row.
+    pub stride: usize,
+    /// Columns of a row, at least `3 * C_in`; those after the taps are zeros.
+    pub cols: usize,
+}

@@ -37,3 +37,34 @@ pub enum Routing {
     /// (Mixtral, Qwen 3, gpt-oss).
     NormalizedTopK,
 }
+
+/// Arguments of [`Op::MoeRoute`](super::Op::MoeRoute).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MoeRouteArgs {
+    /// Experts per token (top-k).
+    pub n_used: usize,
+    /// Weights of the routed experts.
+    pub routing: Routing,
+}
+
+/// Arguments of [`Op::MoeSort`](super::Op::MoeSort).
+#[derive(Debug, Clone)]
+pub struct MoeSortArgs {
+    /// Experts `E`.
+    pub n_experts: usize,
+    /// Weights of the products that read the order, by which a device selects the length of its blocks.
+    pub weights: Vec<Weight>,
+}
+
+/// Arguments of [`Op::ExpertMatmul`](super::Op::ExpertMatmul).
+#[derive(Debug, Clone)]
+pub struct ExpertMatmulArgs {
+    /// `[E * N, K]`: expert `e` is rows `e * N .. (e + 1) * N`.
+    pub weight: Weight,
+    /// `[E * N]`.
+    pub bias: Option<Weight>,
+    /// Experts `E`.
+    pub n_experts: usize,
+    /// Arguments of the [`Op::MoeSort`](super::Op::MoeSort) whose order is the third operand; `None` without that operand.
+    pub order: Option<MoeSortArgs>,
+}

@@ -1,6 +1,6 @@
 //! Rotary position embeddings, with an optional norm of each head before.
 
-use super::{KvWriteArgs, Weight};
+use super::{AttentionArgs, KvDType, KvWriteArgs, Weight};
 
 /// Pairs of channels of a head that are rotated together; `R` channels are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,4 +71,15 @@ pub struct RopeKvArgs {
     pub k: RopeArgs,
     /// Of the keys and values.
     pub write: KvWriteArgs,
+}
+
+/// Arguments of [`Op::RopeAttention`](super::Op::RopeAttention).
+#[derive(Debug, Clone)]
+pub struct RopeAttentionArgs {
+    /// Rotations and KV write.
+    pub rope: RopeKvArgs,
+    /// Attention of the rotated queries, over the layer of the write.
+    pub attention: AttentionArgs,
+    /// Element type of the pool.
+    pub kv: KvDType,
 }

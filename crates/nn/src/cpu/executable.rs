@@ -7,22 +7,23 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use stonechat_compute::AlignedVec;
-use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, elementwise};
+use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, RoutedExpert, elementwise};
 use stonechat_compute::op::{
-    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, Op, PoolId, Port, Tensor,
+    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeRouteArgs, Op, PoolId, Port, Tensor,
     TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
 };
 use stonechat_quant::{ActivationBuffer, PackedRows, QuantMatrix, gated_packed};
 
 use super::Cpu;
 use super::capabilities::MAX_GROUP;
-use super::experts::{self, Experts, run_experts};
+use super::expert_mlp::{self, expert_mlp};
 use super::logits;
 use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_products};
 use super::profile::label;
 use super::weights::{CpuMatrix, Weights};
+use crate::checked_step::{CheckedStep, InputLimits};
 use crate::device::{
-    AttentionRows, Counts, Executable, HostFetches, PortRange, Step, layers_of_page, resolve_token,
+    AttentionRows, Counts, Executable, HostFetches, PortRange, Step, resolve_token,
 };
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Node, Program};
@@ -40,7 +41,7 @@ pub(super) fn matrix(weight: &Weight) -> &CpuMatrix {
     CpuWeight::matrix(weight)
 }
 
-fn values(weight: &Weight) -> &AlignedVec {
+pub(super) fn values(weight: &Weight) -> &AlignedVec {
     CpuWeight::values(weight)
 }
 
@@ -72,12 +73,13 @@ pub(super) struct CpuExecutable {
     exports: BTreeMap<Port, AlignedVec>,
     scratch: Scratch,
     fetches: HostFetches,
+    limits: InputLimits,
 }
 
 /// Memory within an op.
 #[derive(Debug, Default)]
 struct Scratch {
-    experts: experts::Scratch,
+    experts: expert_mlp::Scratch,
     /// Operand of a convolution.
     windows: ActivationBuffer,
     /// Of each row.
@@ -102,6 +104,7 @@ impl CpuExecutable {
             exports: BTreeMap::new(),
             scratch: Scratch::default(),
             fetches: HostFetches::default(),
+            limits: InputLimits::new(program),
         };
         for SlotInfo { dtype, rows, cols, len } in plan.slots {
             let mut operand = ActivationBuffer::new();
@@ -128,13 +131,8 @@ impl CpuExecutable {
                         entry.insert(alloc(max.rows(rows) * cols)?);
                     }
                 }
-                Op::Moe(args) => executable.scratch.experts.reserve(&experts(args)),
-                Op::RopeKv(_) => {
-                    let (backend, op) = ("cpu", node.op.name());
-                    let reason = "the CPU rotates and writes in two ops".to_owned();
-                    return Err(Error::Unsupported { backend, op, reason });
-                }
-                _ => {}
+                Op::ExpertMlp(args) => executable.scratch.experts.reserve(args),
+                op => check_op(op)?,
             }
             executable.check_operand(node)?;
         }
@@ -182,6 +180,11 @@ impl CpuExecutable {
             }
             _ => Operand { values: Some(self.view(x, counts)), quantized: None },
         }
+    }
+
+    /// Words of a value: choices of experts, or their order.
+    fn words<T: bytemuck::Pod>(&self, x: Tensor, len: usize) -> &[T] {
+        bytemuck::cast_slice(&self.values[self.slot(x.id)][..len * size_of::<T>() / 4])
     }
 
     fn take(&mut self, id: usize) -> AlignedVec {
@@ -359,11 +362,23 @@ impl CpuExecutable {
                     });
                 }
             }
-            Op::Moe(args) => {
+            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => {
+                let routes = bytemuck::cast_slice_mut(result.data);
+                cpu::route(routes, x(0), *n_used, *routing);
+            }
+            Op::MoeSort(_) => {
+                let n_choices = n_rows * node.inputs[0].cols / 2;
+                let order = bytemuck::cast_slice_mut(&mut result.data[..n_choices]);
+                cpu::sort_by_expert(order, self.words(node.inputs[0], n_choices));
+            }
+            Op::ExpertMlp(args) => {
                 if !accumulate {
                     result.data.fill(0.0);
                 }
-                run_experts(device, &mut scratch.experts, result, (x(0), x(1)), &experts(args));
+                let n_choices = n_rows * args.n_used;
+                let routes: &[RoutedExpert] = self.words(node.inputs[1], n_choices);
+                let order: &[u32] = self.words(node.inputs[2], n_choices);
+                expert_mlp(device, &mut scratch.experts, result, (x(0), routes, order), args);
             }
             Op::Attention(args) => cpu::attention(device, result, self.attention(args, x(0), step)),
             Op::LogitFilter => logits::filter(device, result, step.logit_filters, step.suppressed),
@@ -452,16 +467,15 @@ fn copy_rows(out: &mut [f32], x: MatRef<'_>) {
     }
 }
 
-fn experts(args: &MoeArgs) -> Experts<'_> {
-    Experts {
-        gate: (matrix(&args.gate), args.gate_bias.as_ref().map(values)),
-        up: (matrix(&args.up), args.up_bias.as_ref().map(values)),
-        down: (matrix(&args.down), args.down_bias.as_ref().map(values)),
-        n_experts: args.n_experts,
-        n_used: args.n_used,
-        routing: args.routing,
-        activation: args.activation,
-    }
+/// Checks that there is a kernel for an op that fusion makes for other devices, or lowers.
+fn check_op(op: &Op) -> Result<(), Error> {
+    let reason = match op {
+        Op::RopeKv(_) | Op::RopeAttention(_) => "the CPU rotates, writes and attends in three ops",
+        Op::Moe(_) | Op::ExpertMatmul(_) | Op::MoeCombine => "the CPU runs expert_mlp",
+        Op::Im2col(_) => "the CPU reads the rows of a convolution in place",
+        _ => return Ok(()),
+    };
+    Err(Error::Unsupported { backend: "cpu", op: op.name(), reason: reason.to_owned() })
 }
 
 impl Executable for CpuExecutable {
@@ -479,7 +493,11 @@ impl Executable for CpuExecutable {
         false
     }
 
-    fn run(&mut self, step: &Step<'_>) {
+    fn limits(&self) -> &InputLimits {
+        &self.limits
+    }
+
+    fn run_checked(&mut self, step: CheckedStep<'_>) {
         let (turns, is_background) = (Arc::clone(&self.cpu.turns), self.cpu.is_background);
         let mut turn = turns.take();
         for &PageCopy { from, to } in step.copies {
@@ -488,7 +506,7 @@ impl Executable for CpuExecutable {
         let segments = std::mem::take(&mut self.program.segments);
         for segment in segments.iter().filter(|segment| step.runs(segment)) {
             for node in &segment.nodes {
-                self.run_node(node, step);
+                self.run_node(node, &step);
                 if is_background {
                     turn.give_way();
                 }
@@ -523,11 +541,10 @@ impl Executable for CpuExecutable {
         Box::pin(ready(Ok(())))
     }
 
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
         let layers = &mut self.pools[pool.0];
-        let page_bytes = layers.first().map_or(0, |layer| layer.layout().page_bytes());
-        let all = layers_of_page(bytes, layers.len(), page_bytes)?;
-        for (layer, bytes) in layers.iter_mut().zip(all) {
+        let page_bytes = bytes.len() / layers.len();
+        for (layer, bytes) in layers.iter_mut().zip(bytes.chunks_exact(page_bytes)) {
             layer.page_mut(page).copy_from_slice(bytes);
         }
         Ok(())
