@@ -16,6 +16,7 @@ use std::sync::Arc;
 use stonechat_compute::op::{Count, PoolId, Port, RowTable, Rows, SlotTable, Tensor, Weight};
 use stonechat_compute::{DType, LogMelTables, SharedBytes};
 
+use crate::checked_step::{CheckedStep, InputLimits};
 use crate::fuse::{Capabilities, fuse};
 use crate::program::{Program, Segment, SegmentName};
 use crate::{BoxFuture, Error, KvRow, LoadStats, LogitFilter, OpTime, PageCopy, QueryRow};
@@ -80,7 +81,6 @@ impl MatrixSource<'_> {
     ///
     /// # Errors
     /// [`Error::WeightSize`] or [`Error::UnsupportedWeight`].
-    #[cfg(any(feature = "wgpu", feature = "cuda"))]
     pub(crate) fn check(&self, backend: &'static str) -> Result<(), Error> {
         let &Self { name, rows, cols, dtype, bytes } = self;
         let expected =
@@ -219,11 +219,14 @@ pub trait Executable: Debug + Send + Sync {
     /// Whether steps run while the host goes on.
     fn runs_ahead(&self) -> bool;
 
-    /// Enqueues a step.
+    /// Limits of the inputs of steps.
+    fn limits(&self) -> &InputLimits;
+
+    /// Enqueues a step that `dyn Executable::run` checked.
     ///
     /// # Panics
     /// If it has more rows than the executable.
-    fn run(&mut self, step: &Step<'_>);
+    fn run_checked(&mut self, step: CheckedStep<'_>);
 
     /// Enqueues a copy of outputs of the last step. Fetches are read in groups; `is_last` ends a group.
     ///
@@ -252,33 +255,41 @@ pub trait Executable: Debug + Send + Sync {
         out: &'a mut Vec<u8>,
     ) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Replaces page `page` of every layer by the bytes of [`read_page`](Self::read_page).
+    /// Bytes of a page in every layer of a pool, of [`read_page`](Self::read_page).
+    fn page_bytes(&self, pool: PoolId) -> usize {
+        self.limits().page_bytes(pool)
+    }
+
+    /// Replaces page `page` of every layer by `bytes`, whose length `dyn Executable::write_page` checked.
     ///
     /// # Errors
-    /// [`Error::KvPage`] if `bytes` has not the length of a page in every layer.
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error>;
-}
-
-/// Checks the length of the bytes of [`Executable::write_page`].
-pub(crate) fn check_page(bytes: &[u8], n_layers: usize, page_bytes: usize) -> Result<(), Error> {
-    let expected = n_layers * page_bytes;
-    if bytes.len() != expected {
-        return Err(Error::KvPage { expected, got: bytes.len() });
-    }
-    Ok(())
-}
-
-/// The bytes of [`Executable::write_page`] of each layer.
-pub(crate) fn layers_of_page(
-    bytes: &[u8],
-    n_layers: usize,
-    page_bytes: usize,
-) -> Result<std::slice::ChunksExact<'_, u8>, Error> {
-    check_page(bytes, n_layers, page_bytes)?;
-    Ok(bytes.chunks_exact(page_bytes.max(1)))
+    /// If the device failed.
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error>;
 }
 
 impl dyn Executable + '_ {
+    /// Checks and enqueues a step.
+    ///
+    /// # Panics
+    /// If an input does not fit the program, or the step has more rows than the executable.
+    #[track_caller]
+    pub fn run(&mut self, step: &Step<'_>) {
+        let step = self.limits().check(step);
+        self.run_checked(step);
+    }
+
+    /// Replaces page `page` of every layer by the bytes of [`read_page`](Self::read_page).
+    ///
+    /// # Errors
+    /// [`Error::KvPage`] if `bytes` has not the length of a page in every layer, or if the device failed.
+    pub fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let (expected, got) = (self.page_bytes(pool), bytes.len());
+        if got != expected {
+            return Err(Error::KvPage { expected, got });
+        }
+        self.write_checked_page(pool, page, bytes)
+    }
+
     /// Waits for the oldest group of fetches, without a future on the heap where no device has to be awaited.
     ///
     /// # Errors

@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod box_future;
+mod checked_step;
 mod conv1d;
 mod cpu;
 #[cfg(feature = "cuda")]
@@ -55,6 +56,7 @@ mod weight_data;
 mod wgpu;
 
 pub use box_future::BoxFuture;
+pub use checked_step::{CheckedStep, InputLimits};
 pub use conv1d::Conv1d;
 pub use cpu::{Cpu, OpTime, Repack};
 #[cfg(feature = "cuda")]

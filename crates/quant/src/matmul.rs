@@ -13,6 +13,7 @@
 
 use std::ops::Range;
 
+use stonechat_compute::check_eq;
 use stonechat_compute::cpu::{Epilogue, MatMut, SharedMut};
 use stonechat_compute::simd::{Int8, Int8Kernel, NullaryFnOnce, RowInt8, Token};
 use stonechat_compute::{Cpu, DType, Isa};
@@ -149,23 +150,15 @@ pub fn matmul(
     epilogue: Epilogue<'_>,
 ) {
     let layout = x.layout();
-    assert!(layout == ActivationLayout::RowMajor, "matmul: expected row-major q8 activations");
-    assert_eq!(x.cols(), w.k, "matmul: expected activations of K = {}, got {}", w.k, x.cols());
-    assert_eq!(
-        (out.rows, out.cols),
-        (x.rows(), w.n),
-        "matmul: expected an output of {} x {}, got {} x {}",
-        x.rows(),
-        w.n,
-        out.rows,
-        out.cols
-    );
+    check_eq!(layout, ActivationLayout::RowMajor, "matmul: layout of the activations");
+    check_eq!(x.cols(), w.k, "matmul: K of the activations");
+    check_eq!((out.rows, out.cols), (x.rows(), w.n), "matmul: shape of the output");
     let n_bias = epilogue.bias.map_or(w.n, <[f32]>::len);
-    assert_eq!(n_bias, w.n, "matmul: expected a bias of {}, got {n_bias}", w.n);
+    check_eq!(n_bias, w.n, "matmul: values of the bias");
     block_formats!(row_arms[
         w.dtype,
         B => split::<B>(cpu, out, x, w, epilogue),
-        panic!("matmul: {} has no row dots", w.dtype)
+        panic!("matmul: expected a format with row dots, got {}", w.dtype)
     ]);
 }
 

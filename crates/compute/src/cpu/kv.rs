@@ -13,6 +13,7 @@ use half::f16;
 pub(crate) use self::q8_0::Q8Head;
 use super::matrix::MatRef;
 use crate::aligned::AlignedVec;
+use crate::check_eq;
 use crate::error::{Error, Result};
 use crate::op::{KvDType, KvLayout, KvRow, PAGE_LEN};
 use crate::simd::{Kernel, Simd, prefetch, prefetch_span, transposed};
@@ -92,8 +93,8 @@ impl KvPool {
     pub fn write(&mut self, cpu: &Cpu, k: MatRef<'_>, v: MatRef<'_>, rows: &[KvRow]) {
         let (k, v) = (k.checked(), v.checked());
         let width = self.layout.n_kv_heads * self.layout.head_dim;
-        assert_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
-        assert_eq!((v.rows, v.cols), (rows.len(), width), "kv write: shape of the values");
+        check_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
+        check_eq!((v.rows, v.cols), (rows.len(), width), "kv write: shape of the values");
         for row in rows {
             let inside = (row.page as usize) < self.n_pages && (row.slot as usize) < PAGE_LEN;
             assert!(inside, "kv write: {row:?} is outside of {} pages", self.n_pages);
@@ -125,7 +126,7 @@ impl KvPool {
     #[track_caller]
     pub fn copy_page(&mut self, src: u32, dst: u32) {
         let (src, dst, n) = (src as usize, dst as usize, self.n_pages);
-        assert!(src < n && dst < n, "kv copy: page {src} to {dst} of {n}");
+        assert!(src < n && dst < n, "kv copy: expected pages below {n}, got {src} to {dst}");
         let bytes = self.layout.page_bytes();
         let memory: &mut [u8] = bytemuck::cast_slice_mut(&mut self.memory);
         memory.copy_within(src * bytes..(src + 1) * bytes, dst * bytes);

@@ -10,6 +10,7 @@ use super::gemm::{PackedWeight, Weights, gemm};
 use super::gemv::{MAX_ROWS, gemv, gemv_dequantized};
 use super::matrix::{MatMut, MatRef};
 use crate::Cpu;
+use crate::check_eq;
 
 /// A weight matrix `[N, K]`, row-major, without gaps.
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +78,7 @@ pub fn matmul_dequantized(
     epilogue: Epilogue<'_>,
 ) {
     let (out, x) = (out.checked(), x.checked());
-    assert_eq!(out.rows, x.rows, "matmul: output and input differ in rows");
+    check_eq!(out.rows, x.rows, "matmul: rows of the output");
     epilogue.check(out.cols);
     if out.rows == 0 || out.cols == 0 {
         return;
@@ -100,8 +101,8 @@ fn dense<E: Element>(
     rows: Weights<'_>,
 ) {
     let (out, x) = (out.checked(), x.checked());
-    assert_eq!(out.rows, x.rows, "matmul: output and input differ in rows");
-    assert_eq!(w.len(), out.cols * x.cols, "matmul: weight is not {}x{}", out.cols, x.cols);
+    check_eq!(out.rows, x.rows, "matmul: rows of the output");
+    check_eq!(w.len(), out.cols * x.cols, "matmul: values of {}x{} weights", out.cols, x.cols);
     epilogue.check(out.cols);
     if out.rows == 0 || out.cols == 0 {
         return;

@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::matrix::MatRef;
+use crate::check_eq;
 use crate::op::Routing;
 
 /// Expert that a token is routed to.
@@ -21,7 +22,7 @@ pub struct RoutedExpert {
 /// # Panics
 /// If `routes` has another length.
 pub fn route(routes: &mut [RoutedExpert], logits: MatRef<'_>, n_used: usize, routing: Routing) {
-    assert_eq!(routes.len(), logits.rows * n_used, "route: choices");
+    check_eq!(routes.len(), logits.rows * n_used, "route: routed experts");
     for (t, choices) in routes.chunks_exact_mut(n_used).enumerate() {
         route_row(choices, logits.row(t), routing);
     }
@@ -52,7 +53,7 @@ fn route_row(choices: &mut [RoutedExpert], logits: &[f32], routing: Routing) {
 /// # Panics
 /// If `order` has another length.
 pub fn sort_by_expert(order: &mut [u32], routes: &[RoutedExpert]) {
-    assert_eq!(order.len(), routes.len(), "sort_by_expert: choices");
+    check_eq!(order.len(), routes.len(), "sort_by_expert: length of the order");
     order.iter_mut().zip(0..).for_each(|(order, i)| *order = i);
     order.sort_unstable_by_key(|&i| (routes[i as usize].expert, i));
 }

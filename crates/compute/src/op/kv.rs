@@ -153,7 +153,7 @@ impl SlotTable {
     /// List `index` of a step, `index < N`, and its name in the text of a program.
     #[must_use]
     pub const fn new(index: usize, name: &'static str) -> Self {
-        assert!(index < Self::N, "a step has no such list of slots");
+        assert!(index < Self::N, "expected an index below SlotTable::N");
         Self { index, name }
     }
 
@@ -170,7 +170,7 @@ impl fmt::Debug for SlotTable {
     }
 }
 
-/// Arguments of [`Op::KvWrite`].
+/// Arguments of [`Op::KvWrite`](super::Op::KvWrite).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvWriteArgs {
     /// The pool.

@@ -84,7 +84,7 @@ impl TensorType {
 }
 
 /// Type and shape of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Number of rows.
     pub rows: Rows,
@@ -92,6 +92,13 @@ pub struct TensorInfo {
     pub cols: usize,
     /// Type and order.
     pub dtype: TensorType,
+}
+
+impl fmt::Debug for TensorInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, cols, dtype } = self;
+        write!(f, "{}[{rows}, {cols}]", dtype.name())
+    }
 }
 
 impl TensorInfo {
@@ -129,7 +136,8 @@ impl Tensor {
     #[must_use]
     #[track_caller]
     pub fn columns(self, from: usize, cols: usize) -> Self {
-        assert!(from + cols <= self.cols, "columns {from}+{cols} of {}", self.cols);
+        let end = from + cols;
+        assert!(end <= self.cols, "columns {from}..{end}: expected at most {}", self.cols);
         Self { first_col: self.first_col + from, cols, ..self }
     }
 
@@ -146,7 +154,11 @@ impl Tensor {
             Count::CapturedWindows => self.rows.count == Count::Windows,
             _ => self.rows.count == count,
         };
-        assert!(is_part, "{count:?} are no part of {}", self.rows);
+        assert!(
+            is_part,
+            "first rows: expected a count that is part of {}, got {count:?}",
+            self.rows
+        );
         Self { rows: Rows { count, ..self.rows }, ..self }
     }
 }

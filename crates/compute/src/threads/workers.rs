@@ -128,7 +128,7 @@ impl Workers {
             (0..n_tasks).for_each(task);
             return;
         }
-        assert!(n_tasks <= MAX_TASKS, "a loop of {n_tasks} tasks");
+        assert!(n_tasks <= MAX_TASKS, "loop: expected at most {MAX_TASKS} tasks, got {n_tasks}");
         let shared = &*self.shared;
         let mut benched_until = shared.leader_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();

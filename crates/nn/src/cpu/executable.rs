@@ -9,8 +9,8 @@ use std::sync::Arc;
 use stonechat_compute::AlignedVec;
 use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, RoutedExpert, elementwise};
 use stonechat_compute::op::{
-    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeRouteArgs, NormArgs, Op, PoolId,
-    Port, RopeArgs, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
+    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeRouteArgs, Op, PoolId, Port, Tensor,
+    TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
 };
 use stonechat_quant::{ActivationBuffer, PackedRows, QuantMatrix, gated_packed};
 
@@ -21,8 +21,9 @@ use super::logits;
 use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_products};
 use super::profile::label;
 use super::weights::{CpuMatrix, Weights};
+use crate::checked_step::{CheckedStep, InputLimits};
 use crate::device::{
-    AttentionRows, Counts, Executable, HostFetches, PortRange, Step, layers_of_page, resolve_token,
+    AttentionRows, Counts, Executable, HostFetches, PortRange, Step, resolve_token,
 };
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Node, Program};
@@ -48,13 +49,9 @@ fn bias(args: &MatmulArgs) -> Option<&[f32]> {
     args.bias.as_ref().map(|bias| &values(bias)[..])
 }
 
-fn layer_norm(NormArgs { weight, bias, eps }: &NormArgs) -> cpu::LayerNorm<'_> {
-    let bias = bias.as_ref().map(|bias| &values(bias)[..]);
-    cpu::LayerNorm { weight: values(weight), bias, eps: *eps }
-}
-
-fn rms_norm(NormArgs { weight, eps, .. }: &NormArgs, accumulate: bool) -> cpu::RmsNorm<'_> {
-    cpu::RmsNorm { weight: values(weight), eps: *eps, accumulate }
+/// Values of the CPU in the arguments of an op.
+fn slice(weight: &Weight) -> &[f32] {
+    values(weight)
 }
 
 fn epilogue(args: &MatmulArgs, accumulate: bool) -> cpu::Epilogue<'_> {
@@ -76,6 +73,7 @@ pub(super) struct CpuExecutable {
     exports: BTreeMap<Port, AlignedVec>,
     scratch: Scratch,
     fetches: HostFetches,
+    limits: InputLimits,
 }
 
 /// Memory within an op.
@@ -106,6 +104,7 @@ impl CpuExecutable {
             exports: BTreeMap::new(),
             scratch: Scratch::default(),
             fetches: HostFetches::default(),
+            limits: InputLimits::new(program),
         };
         for SlotInfo { dtype, rows, cols, len } in plan.slots {
             let mut operand = ActivationBuffer::new();
@@ -261,10 +260,10 @@ impl CpuExecutable {
         let part = |rows: Range<usize>| x.slice(rows.start, rows.len());
         match op {
             Op::LayerNorm(args) => out.prepare_rows(device, [x.rows, x.cols], |rows, out| {
-                layer_norm(args).run(isa, out, part(rows));
+                cpu::layer_norm_rows(isa, out, part(rows), args.map(slice));
             }),
             Op::RmsNorm(args) => out.prepare_rows(device, [x.rows, x.cols], |rows, out| {
-                rms_norm(args, false).run(isa, out, part(rows));
+                cpu::rms_norm_rows(isa, out, part(rows), args.map(slice));
             }),
             _ => out.prepare(device, x),
         }
@@ -342,9 +341,11 @@ impl CpuExecutable {
                     result.row_mut(i).copy_from_slice(x.row(row));
                 }
             }
-            Op::LayerNorm(args) => cpu::layer_norm(device, result, x(0), layer_norm(args)),
-            Op::RmsNorm(args) => cpu::rms_norm(device, result, x(0), rms_norm(args, accumulate)),
-            Op::Rope(args) => cpu::rope(device, result, rope(args, step)),
+            Op::LayerNorm(args) => cpu::layer_norm(device, result, x(0), args.map(slice)),
+            Op::RmsNorm(args) => {
+                cpu::rms_norm(device, result, x(0), args.map(slice), accumulate);
+            }
+            Op::Rope(args) => cpu::rope(device, result, args.map(slice), step.positions),
             Op::Add => elementwise::add(device, result, x(1)),
             Op::SoftCap(cap) => elementwise::soft_cap(device, result, *cap),
             Op::Gated(activation) => cpu::gated(device, result, x(0), x(1), *activation),
@@ -420,14 +421,9 @@ impl CpuExecutable {
         cpu::Attention {
             q,
             kv: &self.pools[args.pool.0][args.layer],
-            n_heads: args.n_heads,
-            scale: args.scale,
-            soft_cap: args.soft_cap,
-            slopes: args.slopes.as_ref().map(|slopes| &values(slopes)[..]),
-            sinks: args.sinks.as_ref().map(|sinks| &values(sinks)[..]),
             rows,
             page_table,
-            precision: args.precision,
+            op: args.map(slice),
         }
     }
 
@@ -471,19 +467,6 @@ fn copy_rows(out: &mut [f32], x: MatRef<'_>) {
     }
 }
 
-fn rope<'a>(args: &'a RopeArgs, step: &Step<'a>) -> cpu::Rope<'a> {
-    let rotation = args.rotation.as_ref().filter(|rotation| rotation.n_rot > 0).map(|rotation| {
-        let (table, n_rot) = (values(&rotation.table), rotation.n_rot);
-        cpu::Rotation {
-            table: MatRef::packed(table, table.len() / n_rot, n_rot),
-            positions: step.positions,
-            pairs: rotation.pairs,
-        }
-    });
-    let norm = args.norm.as_ref().map(|(weight, eps)| (&values(weight)[..], *eps));
-    cpu::Rope { head_dim: args.head_dim, norm, rotation }
-}
-
 /// Checks that there is a kernel for an op that fusion makes for other devices, or lowers.
 fn check_op(op: &Op) -> Result<(), Error> {
     let reason = match op {
@@ -510,7 +493,11 @@ impl Executable for CpuExecutable {
         false
     }
 
-    fn run(&mut self, step: &Step<'_>) {
+    fn limits(&self) -> &InputLimits {
+        &self.limits
+    }
+
+    fn run_checked(&mut self, step: CheckedStep<'_>) {
         let (turns, is_background) = (Arc::clone(&self.cpu.turns), self.cpu.is_background);
         let mut turn = turns.take();
         for &PageCopy { from, to } in step.copies {
@@ -519,7 +506,7 @@ impl Executable for CpuExecutable {
         let segments = std::mem::take(&mut self.program.segments);
         for segment in segments.iter().filter(|segment| step.runs(segment)) {
             for node in &segment.nodes {
-                self.run_node(node, step);
+                self.run_node(node, &step);
                 if is_background {
                     turn.give_way();
                 }
@@ -554,11 +541,10 @@ impl Executable for CpuExecutable {
         Box::pin(ready(Ok(())))
     }
 
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
         let layers = &mut self.pools[pool.0];
-        let page_bytes = layers.first().map_or(0, |layer| layer.layout().page_bytes());
-        let all = layers_of_page(bytes, layers.len(), page_bytes)?;
-        for (layer, bytes) in layers.iter_mut().zip(all) {
+        let page_bytes = bytes.len() / layers.len();
+        for (layer, bytes) in layers.iter_mut().zip(bytes.chunks_exact(page_bytes)) {
             layer.page_mut(page).copy_from_slice(bytes);
         }
         Ok(())

@@ -147,21 +147,12 @@ impl Cpu {
 
     /// Checks the size of a matrix and stores it by [`Repack`].
     pub(super) fn load(&self, source: MatrixSource<'_>) -> Result<CpuMatrix, Error> {
-        let MatrixSource { name, rows, cols, dtype, bytes } = source;
-        let expected =
-            rows.checked_mul(cols).and_then(|n| dtype.bytes_for(n)).unwrap_or(usize::MAX);
-        if bytes.len() != expected || !cols.is_multiple_of(dtype.block_len()) {
-            let (name, shape) = (name.to_owned(), [rows, cols]);
-            return Err(Error::WeightSize { name, dtype, shape, expected, got: bytes.len() });
-        }
+        source.check("cpu")?;
+        let MatrixSource { rows, cols, dtype, bytes, .. } = source;
         let alignment = match dtype {
             DType::F32 => align_of::<f32>(),
             DType::F16 | DType::BF16 => align_of::<half::f16>(),
-            _ if QuantMatrix::holds(dtype) => 1,
-            _ => {
-                let name = name.to_owned();
-                return Err(Error::UnsupportedWeight { name, dtype, backend: "cpu" });
-            }
+            _ => 1,
         };
         let start = Instant::now();
         let mut stats = self.load_stats.lock().unwrap_or_else(PoisonError::into_inner);

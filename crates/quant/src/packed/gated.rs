@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use stonechat_compute::check_eq;
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::op::GatedActivation;
 use stonechat_compute::{Cpu, with_scratch};
@@ -47,12 +48,13 @@ impl PackedRows<'_> {
     fn check(&self, x: &ActivationBuffer, n: usize) {
         let k = x.cols();
         check_layout(self.w, x);
-        assert_eq!(self.w.k(), k, "gated: expected weights of K = {k}, got {}", self.w.k());
-        assert!(self.rows.end <= self.w.n(), "gated: rows {:?} of {}", self.rows, self.w.n());
-        assert_eq!(self.rows.len(), n, "gated: expected {n} rows");
+        check_eq!(self.w.k(), k, "gated: K of the weights");
+        let max = self.w.n();
+        assert!(self.rows.end <= max, "gated: expected at most {max} rows, got {:?}", self.rows);
+        check_eq!(self.rows.len(), n, "gated: rows");
         assert!(self.are_whole_qblocks(), "gated: expected q8 blocks, got rows {:?}", self.rows);
         let n_bias = self.bias.map_or(n, <[f32]>::len);
-        assert_eq!(n_bias, n, "gated: expected a bias of {n}, got {n_bias}");
+        check_eq!(n_bias, n, "gated: values of the bias");
     }
 
     /// `out[m] = w[rows[part]] * x[m] + bias[part]`, packed.

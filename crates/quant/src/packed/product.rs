@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use stonechat_compute::Cpu;
+use stonechat_compute::check_eq;
 use stonechat_compute::cpu::{Epilogue, MatMut};
 
 #[cfg(target_arch = "x86_64")]
@@ -41,12 +42,12 @@ impl PackedProduct<'_> {
     fn check(&self, x: &ActivationBuffer) {
         let Self { out, w, rows, epilogue } = self;
         let (n, k) = (w.n(), w.k());
-        assert_eq!(x.cols(), k, "matmul: expected activations of K = {k}, got {}", x.cols());
-        assert!(rows.end <= n, "matmul: rows {rows:?} of {n}");
-        assert_eq!((out.rows, out.cols), (x.rows(), rows.len()), "matmul: the output's shape");
+        check_eq!(x.cols(), k, "matmul: K of the activations");
+        assert!(rows.end <= n, "matmul: expected at most {n} rows of weights, got {rows:?}");
+        check_eq!((out.rows, out.cols), (x.rows(), rows.len()), "matmul: shape of the output");
         check_layout(w, x);
         let n_bias = epilogue.bias.map_or(rows.len(), <[f32]>::len);
-        assert_eq!(n_bias, rows.len(), "matmul: expected a bias of {}, got {n_bias}", rows.len());
+        check_eq!(n_bias, rows.len(), "matmul: values of the bias");
     }
 
     /// The panels of the rows.

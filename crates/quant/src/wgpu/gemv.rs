@@ -26,6 +26,7 @@ mod group;
 mod spec;
 
 use stonechat_compute::DType;
+use stonechat_compute::check_eq;
 use stonechat_compute::op::Activation;
 use stonechat_compute::wgpu::ops::check_len;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
@@ -170,8 +171,8 @@ pub fn matmul_experts(
     args: ExpertMatmul<'_>,
 ) {
     let ExpertMatmul { choices, n_choices, choices_per_row, n, bias } = args;
-    assert_eq!(input.rows * choices_per_row, n_choices, "experts: rows of x");
-    assert!(w.n().is_multiple_of(n), "experts: {} rows are no multiple of {n}", w.n());
+    check_eq!(input.rows * choices_per_row, n_choices, "experts: rows of x by choices per row");
+    assert!(w.n().is_multiple_of(n), "experts: {} rows are not a multiple of {n}", w.n());
     check_len("experts", out, n_choices * n);
     check_len("experts", choices, 2 * n_choices);
     bias.inspect(|bias| check_len("experts", bias, w.n()));

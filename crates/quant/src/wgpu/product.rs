@@ -1,5 +1,6 @@
 //! Operands, parameters and sources that all matmuls share.
 
+use stonechat_compute::check_eq;
 use stonechat_compute::kernel_params;
 use stonechat_compute::op::Activation;
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, OperandFormat};
@@ -147,21 +148,33 @@ impl<'a> Activations<'a> {
         let (norm, padded) = (input.norm, w.padded_k());
         let x = match input.x {
             GpuOperand::Converted(got, buffer) => {
-                assert_eq!(Some(got), format, "matmul: format of the operand");
+                check_eq!(Some(got), format, "matmul: format of the operand");
                 let stride = match got {
                     OperandFormat::Q8 => q8::row_vectors(padded),
                     OperandFormat::F16 => padded / 8,
                 };
                 let needed = got.bytes(input.rows, w.k());
-                assert!(needed <= buffer.bytes(), "matmul: {} bytes", buffer.bytes());
+                assert!(
+                    needed <= buffer.bytes(),
+                    "matmul: expected an operand of {needed} bytes, got {}",
+                    buffer.bytes()
+                );
                 return Self { buffer: buffer.clone(), offset: 0, stride, norm };
             }
             GpuOperand::Values(x) => x.checked(),
         };
-        assert!(format.is_none() || norm.is_some(), "matmul: an operand in f32");
-        assert_eq!(x.rows, input.rows, "matmul: rows");
+        assert!(
+            format.is_none() || norm.is_some(),
+            "matmul: expected an operand in {format:?}, got f32 without a norm"
+        );
+        check_eq!(x.rows, input.rows, "matmul: rows of the operand");
         // im2col pads rows to `padded_k`.
-        assert!(x.cols == w.k() || x.cols == padded, "matmul: {} of {} columns", x.cols, w.k());
+        assert!(
+            x.cols == w.k() || x.cols == padded,
+            "matmul: expected {} or {padded} columns, got {}",
+            w.k(),
+            x.cols
+        );
         let is_aligned = x.offset.is_multiple_of(4)
             && (x.stride.is_multiple_of(4) || x.rows <= 1)
             && x.cols == padded;
@@ -169,7 +182,10 @@ impl<'a> Activations<'a> {
             let (offset, stride) = (x.offset / 4, x.stride / 4);
             return Self { buffer: x.buffer.clone(), offset, stride, norm };
         }
-        assert!(norm.is_none(), "matmul: the norm of a row that is not aligned");
+        assert!(
+            norm.is_none(),
+            "matmul: expected an aligned row for a fused norm, got a padded one"
+        );
         let buffer = list.scratch("matmul", 4 * x.rows * padded);
         copy::copy(list, &buffer, 0, padded, x);
         Self { buffer, offset: 0, stride: padded / 4, norm }

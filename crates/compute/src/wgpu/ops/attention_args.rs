@@ -4,7 +4,7 @@ use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter};
 use super::kv::{GpuKvPool, KvWords};
 use super::operand::GpuOutput;
 use crate::kernel_params;
-use crate::op::{KvLayout, PAGE_LEN, QueryRow};
+use crate::op::{AttentionArgs, KvLayout, PAGE_LEN, QueryRow};
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source};
 
 /// Invocations in a workgroup, one a position of a page.
@@ -19,16 +19,8 @@ pub struct Attention<'a> {
     pub q: GpuRows<'a>,
     /// KV cache of the layer.
     pub kv: &'a GpuKvPool,
-    /// Query heads `H`, a multiple of the KV heads.
-    pub n_heads: usize,
-    /// Factor of the scores.
-    pub scale: f32,
-    /// Scores become `cap * tanh(score / cap)`.
-    pub soft_cap: Option<f32>,
-    /// `[H]`: `slope * (pos_k - (kv_len - 1))` is added to a score.
-    pub slopes: Option<&'a GpuBuffer>,
-    /// `[H]`: attention sink, a logit in the softmax without a value.
-    pub sinks: Option<&'a GpuBuffer>,
+    /// Heads and scores.
+    pub op: AttentionArgs<&'a GpuBuffer>,
     /// Division of the rows.
     pub grid: AttentionGrid,
     /// First word of [`AttentionGrid::push_words`], inputs of the step.
@@ -174,7 +166,7 @@ impl AttentionParams {
         let n_blocks = if kernel == AttentionKernel::Decode { 0 } else { n_blocks };
         let flag = |set: bool, bit: u32| if set { bit } else { 0 };
         Self {
-            n_heads: args.n_heads as u32,
+            n_heads: args.op.n_heads as u32,
             group: args.shape().group() as u32,
             head_dim: layout.head_dim as u32,
             row_words: words.row as u32,
@@ -183,12 +175,12 @@ impl AttentionParams {
             q_offset: args.q.offset as u32,
             q_stride: args.q.stride as u32,
             rows: (args.words + 5 * n_blocks) as u32,
-            flags: flag(args.soft_cap.is_some(), HAS_SOFT_CAP)
-                | flag(args.slopes.is_some(), HAS_SLOPES)
-                | flag(args.sinks.is_some(), HAS_SINKS)
+            flags: flag(args.op.soft_cap.is_some(), HAS_SOFT_CAP)
+                | flag(args.op.slopes.is_some(), HAS_SLOPES)
+                | flag(args.op.sinks.is_some(), HAS_SINKS)
                 | flag(operand, HAS_OPERAND),
-            scale: args.scale,
-            soft_cap: args.soft_cap.unwrap_or(1.0),
+            scale: args.op.scale,
+            soft_cap: args.op.soft_cap.unwrap_or(1.0),
             blocks: args.words as u32,
             heads_per_block: 1,
             n_splits: n_splits as u32,
@@ -199,7 +191,7 @@ impl AttentionParams {
 
 impl Attention<'_> {
     pub(super) fn shape(&self) -> AttentionShape {
-        AttentionShape { n_heads: self.n_heads, layout: self.kv.layout }
+        AttentionShape { n_heads: self.op.n_heads, layout: self.kv.layout }
     }
 }
 
@@ -209,8 +201,8 @@ pub(super) fn binds<'a>(args: &Attention<'a>, out: Bind<'a>) -> [Bind<'a>; 6] {
         Bind::Step,
         args.q.buffer.into(),
         Bind::Buffer(&args.kv.buffer),
-        args.slopes.into(),
-        args.sinks.into(),
+        args.op.slopes.into(),
+        args.op.sinks.into(),
         out,
     ]
 }
@@ -268,13 +260,13 @@ pub(super) fn merge(
     let AttentionGrid { n_rows, n_splits, .. } = args.grid;
     let params = MergeParams {
         n_rows: n_rows as u32,
-        n_heads: args.n_heads as u32,
+        n_heads: args.op.n_heads as u32,
         head_dim: args.kv.layout.head_dim as u32,
         n_splits: n_splits as u32,
-        has_sinks: u32::from(args.sinks.is_some()),
+        has_sinks: u32::from(args.op.sinks.is_some()),
         has_operand: u32::from(out.operand.is_some()),
     };
     let [values, operand] = out.binds();
-    let binds = [Bind::Buffer(partials), args.sinks.into(), values, operand];
-    list.dispatch_linear(&MERGE.kernel(list.gpu()), &params, binds, n_rows * args.n_heads);
+    let binds = [Bind::Buffer(partials), args.op.sinks.into(), values, operand];
+    list.dispatch_linear(&MERGE.kernel(list.gpu()), &params, binds, n_rows * args.op.n_heads);
 }

@@ -37,7 +37,7 @@ pub fn copy(
     src: GpuRows<'_>,
 ) {
     let src = src.checked();
-    assert!(dst_cols >= src.cols, "copy: {} columns to {dst_cols}", src.cols);
+    assert!(dst_cols >= src.cols, "copy: expected at least {} columns, got {dst_cols}", src.cols);
     super::check_len("copy", dst, offset + src.rows * dst_cols);
     let params = CopyParams {
         rows: src.rows as u32,
@@ -128,7 +128,8 @@ pub fn im2col(
 ) {
     let src = src.checked();
     let rows = src.rows.div_ceil(step);
-    assert!(dst_cols >= 3 * src.cols, "im2col: {} columns to {dst_cols}", src.cols);
+    let min_cols = 3 * src.cols;
+    assert!(dst_cols >= min_cols, "im2col: expected at least {min_cols} columns, got {dst_cols}");
     super::check_len("im2col", dst, rows * dst_cols);
     let params = Im2colParams {
         rows: rows as u32,

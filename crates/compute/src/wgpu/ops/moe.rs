@@ -50,7 +50,11 @@ pub fn route(
     normalize_top_k: bool,
 ) {
     let logits = logits.checked();
-    assert!(n_used <= logits.cols && logits.cols <= MAX_EXPERTS, "moe: {} experts", logits.cols);
+    assert!(
+        (n_used..=MAX_EXPERTS).contains(&logits.cols),
+        "moe: expected {n_used} to {MAX_EXPERTS} experts, got {}",
+        logits.cols
+    );
     check_len("moe", choices, 2 * logits.rows * n_used);
     let params = MoeRouteParams {
         rows: logits.rows as u32,

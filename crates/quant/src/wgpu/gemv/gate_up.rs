@@ -115,7 +115,10 @@ pub fn matmul_gated(
     activation: GatedActivation,
 ) {
     let (rows, n) = (input.rows, gate.n());
-    assert!(can_fuse_gate_up(list.gpu(), gate, up, rows), "gated matmul: unsupported matrices");
+    assert!(
+        can_fuse_gate_up(list.gpu(), gate, up, rows),
+        "gated matmul: expected matrices that `can_fuse_gate_up` accepts"
+    );
     out.values.inspect(|out| check_len("gated matmul", out, rows * n));
     let x = Activations::new(list, gate, input, Some(OperandFormat::Q8));
     let spec = GemvSpec::new(list.gpu(), gate.format, row_bucket(rows), GATE_UP_SHAPE);

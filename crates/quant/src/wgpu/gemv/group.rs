@@ -142,7 +142,7 @@ pub fn matmul_group(
     let rows = input.rows;
     let all: Vec<&GpuMatrix> = matmuls.iter().map(|(_, w, _)| *w).collect();
     let Some((order, last_format)) = order(list.gpu(), &all, rows) else {
-        panic!("group: unsupported matrices");
+        panic!("group: expected matrices of supported formats and sizes");
     };
     for (out, w, bias) in matmuls {
         check_len("group", out, rows * w.n());
