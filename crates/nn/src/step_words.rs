@@ -14,8 +14,9 @@ use std::hash::Hash;
 use stonechat_compute::cpu::KvLayout;
 use stonechat_compute::op::{AttentionArgs, Op, RopeAttentionArgs, RowTable};
 
-use crate::checked_step::{ROW_TABLES, SLOT_TABLES};
-use crate::device::{Counts, Step};
+use crate::inputs::Step;
+use crate::inputs::{ROW_TABLES, SLOT_TABLES};
+use crate::program::Counts;
 use crate::program::{Program, Segment, SegmentName};
 use crate::{KvShape, LogitFilter, PageCopy, QueryRow};
 
