@@ -13,7 +13,7 @@ mod tests;
 
 use std::ffi::{OsStr, OsString};
 
-use llama::{DRAFTS, LLAMA, OLLAMA, WITHOUT_TEMPLATE};
+use llama::{COMMON, DRAFTS, LLAMA, OLLAMA, WITHOUT_TEMPLATE};
 use serve::LLAMA_SERVER;
 use speech::WHISPER;
 
@@ -110,9 +110,13 @@ impl Program {
     fn of(verb: &str) -> Option<Self> {
         let (kind, tables): (_, &[Table]) = match verb {
             "transcribe" => (Kind::Speech, &[WHISPER]),
-            "serve" => (Kind::Server, &[LLAMA_SERVER, DRAFTS]),
-            "generate" => (Kind::Completion, &[WITHOUT_TEMPLATE, LLAMA, DRAFTS, OLLAMA]),
-            _ if LLAMA_VERBS.contains(&verb) => (Kind::Language, &[LLAMA, DRAFTS, OLLAMA]),
+            "serve" => (Kind::Server, &[LLAMA_SERVER, COMMON, DRAFTS]),
+            "generate" => {
+                (Kind::Completion, &[WITHOUT_TEMPLATE, LLAMA, COMMON, DRAFTS, OLLAMA])
+            }
+            _ if LLAMA_VERBS.contains(&verb) => {
+                (Kind::Language, &[LLAMA, COMMON, DRAFTS, OLLAMA])
+            }
             _ => return None,
         };
         Some(Self { kind, tables })

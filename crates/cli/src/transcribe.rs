@@ -36,7 +36,6 @@ use batch::Done;
 use decoding::DecodingArgs;
 use files::FileArgs;
 use plan::Plan;
-pub(super) use plan::Threshold;
 use speech::SpeechArgs;
 use summary::Summary;
 
