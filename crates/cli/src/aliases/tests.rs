@@ -1,8 +1,8 @@
 //! Unit tests of the aliases.
 
 use super::{
-    Alias, COMMON, DRAFTS, FileText, GLOBAL_FLAGS, Is, LLAMA, LLAMA_SERVER, Noted, OLLAMA, Program, Switch,
-    WHISPER, WITHOUT_TEMPLATE, expand,
+    Alias, COMMON, DRAFTS, FileText, GLOBAL_FLAGS, Is, LLAMA, LLAMA_SERVER, Noted, OLLAMA, Program,
+    Switch, WHISPER, WITHOUT_TEMPLATE, expand,
 };
 
 fn words(args: &str) -> impl Iterator<Item = std::ffi::OsString> {
