@@ -111,7 +111,7 @@ struct NetworkArgs {
     /// As `Authorization: Bearer KEY` or `X-Api-Key: KEY`. /health needs none.
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     api_key: Vec<String>,
-    /// File with API keys, one a line
+    /// File with API keys, one per line; blank lines and comments are ignored
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Origins that browsers may call from, separated by commas, or *; off without it
@@ -222,13 +222,13 @@ struct ContextArgs {
     /// the feature `disk-cache` of the build.
     #[arg(long, value_names = ["DIR", "SIZE"], num_args = 2)]
     cache_disk: Vec<String>,
-    /// Requests of a model that share a step; others wait; -1 is 16
+    /// Number of slots (concurrent sequences) per model; -1 is 16
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     parallel: i64,
     /// Windows of recordings that a speech model decodes in one batch, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 4)]
     audio_windows: usize,
-    /// Maximum tokens of a step
+    /// Maximum number of tokens in a batch
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     batch_size: usize,
     /// Shift the context of a text when it is full instead of ending the text

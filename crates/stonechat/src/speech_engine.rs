@@ -14,9 +14,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Receiver;
 
-use stonechat_whisper::{
-    Options, StateOptions, Timings, Transcript, Transcription, WindowDecoder,
-};
+use stonechat_whisper::{Options, StateOptions, Timings, Transcript, Transcription, WindowDecoder};
 
 use crate::Error;
 use crate::engine::{OnPanic, catch};

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use stonechat_formats::ModelFile;
 use stonechat_nn::{Cpu, KvDType, LoadStats};
-use stonechat_whisper::{
-    Config, Event, Options, Segment, StateOptions, Transcript, WindowDecoder,
-};
+use stonechat_whisper::{Config, Event, Options, Segment, StateOptions, Transcript, WindowDecoder};
 
 use crate::device::OpenDevice;
 use crate::engine::{Engine, EngineOptions, Load, ModelSource, OnPanic, Server};
@@ -273,7 +271,7 @@ impl Load for WhisperBuilder {
         let n_decoded = n_windows.or(reserved.batch_size).unwrap_or(1);
         let sizes = StateOptions {
             n_windows: n_decoded,
-            n_encoded: model.n_encoded(n_decoded),
+            encoder_batch_size: model.encoder_batch_size(n_decoded),
             n_sequences: reserved.n_sequences(),
             kv_dtype,
             has_alignment: reserved.needs_alignment(),

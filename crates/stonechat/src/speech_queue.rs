@@ -105,7 +105,7 @@ pub(crate) struct Prepared {
     pub(crate) result: Result<(Transcription<'static>, Options), Error>,
 }
 
-/// Starts the threads, which end once the queue is disconnected. Then the returned one is, too.
+/// Starts the threads, which end once the queue is disconnected; the returned receiver is disconnected then, too.
 ///
 /// # Errors
 /// If a thread cannot be started.

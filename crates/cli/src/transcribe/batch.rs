@@ -419,10 +419,9 @@ impl Batch<'_> {
             let before_s = duration_s * number as f64;
             let recording = Recording::from(samples).options(options.clone());
             let (sender, events) = channel();
-            let job = whisper
-                .transcribe_with(recording.cancelled_by(self.cancel), move |event| {
-                    let _ = sender.send(event);
-                });
+            let job = whisper.transcribe_with(recording.cancelled_by(self.cancel), move |event| {
+                let _ = sender.send(event);
+            });
             for event in events {
                 match event {
                     Event::Language(language, probability) => {
