@@ -4,7 +4,7 @@
 //! loop:
 //!     receive prepared recordings; block if there are no others
 //!     end the cancelled ones
-//!     admit waiting recordings; one that needs a larger state waits until no other is active, those behind it wait, too
+//!     admit waiting recordings in order; one that needs a larger state waits until no other is active
 //!     advance every active recording: results become segments, next windows are requested
 //!     end the recordings that are done
 //!     one step of the decoder
@@ -14,12 +14,11 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Receiver;
 
-use stonechat_whisper::{Options, Segment, StateOptions, Transcript, Transcription, WindowDecoder};
+use stonechat_whisper::{StateOptions, Transcript, WindowDecoder};
 
 use crate::Error;
 use crate::engine::{OnPanic, catch};
-use crate::job::JobSender;
-use crate::speech_queue::{Prepared, WaitingCount, WaitingGuard};
+use crate::speech_queue::{Prepared, Run, WaitingCount};
 
 /// Counters of a speech engine after a step, for metrics. Totals count from the opening of the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -37,11 +36,11 @@ pub struct SpeechStep {
     pub active: usize,
     /// Recordings that wait now, are decoded, or arrive.
     pub waiting: usize,
-    /// Seconds of audio of those among them that are decoded.
+    /// Seconds of audio of the waiting recordings that are decoded.
     pub waiting_seconds: f64,
     /// Recordings that ended without an error and were not cancelled.
     pub finished: usize,
-    /// Seconds of audio of these.
+    /// Seconds of audio of the finished recordings.
     pub finished_seconds: f64,
 }
 
@@ -58,25 +57,10 @@ impl fmt::Debug for OnStep {
     }
 }
 
-/// Recording that has what it needs but no place in the batch.
-struct Queued {
-    run: Transcription<'static>,
-    options: Options,
-    sender: JobSender<Segment, Transcript>,
-    guard: WaitingGuard,
-}
-
-/// Recording of the batch.
-struct Active {
-    run: Transcription<'static>,
-    sender: JobSender<Segment, Transcript>,
-    transcript: Transcript,
-}
-
-impl Active {
+impl Run {
     /// Sends the segments that are final.
     fn send_segments(&mut self) {
-        while let Some(segment) = self.run.next_segment() {
+        while let Some(segment) = self.transcription.next_segment() {
             self.transcript.text += &segment.text;
             self.sender.send(segment.clone());
             self.transcript.segments.push(segment);
@@ -85,12 +69,12 @@ impl Active {
 
     fn end(mut self) {
         self.send_segments();
-        let Self { run, sender, mut transcript } = self;
-        if let Some(language) = run.language() {
+        let Self { transcription, sender, mut transcript, .. } = self;
+        if let Some(language) = transcription.language() {
             language.code.clone_into(&mut transcript.language);
         }
-        transcript.duration = run.duration();
-        transcript.cancelled = run.is_cancelled();
+        transcript.duration = transcription.duration();
+        transcript.cancelled = transcription.is_cancelled();
         sender.end(Ok(transcript));
     }
 }
@@ -100,11 +84,13 @@ pub(crate) struct SpeechEngine {
     decoder: WindowDecoder,
     /// Sizes of the decoder that it keeps without recordings.
     least: StateOptions,
-    /// Most windows of the batch; `None` is as many as a recording may have.
+    /// Maximum windows of the batch; `None` is as many as a recording may have.
     max_windows: Option<usize>,
     prepared: Receiver<Prepared>,
-    waiting: Vec<Queued>,
-    active: Vec<Active>,
+    /// Recordings that have no place in the batch yet.
+    waiting: Vec<Run>,
+    /// Recordings of the batch.
+    active: Vec<Run>,
     n_waiting: WaitingCount,
     on_step: OnStep,
     counters: SpeechStep,
@@ -176,29 +162,23 @@ impl SpeechEngine {
     }
 
     fn enqueue(&mut self, prepared: Prepared) {
-        let Prepared { sender, guard, result } = prepared;
-        match result {
-            Ok((run, options)) => self.waiting.push(Queued { run, options, sender, guard }),
+        match prepared {
+            Ok(run) => self.waiting.push(run),
             // A recording that is cancelled while it is decoded has no segments.
-            Err(Error::Audio(stonechat_audio::Error::Cancelled)) => {
+            Err((sender, Error::Audio(stonechat_audio::Error::Cancelled))) => {
                 let mut transcript = Transcript::default();
                 transcript.cancelled = true;
                 sender.end(Ok(transcript));
             }
-            Err(error) => sender.end(Err(error)),
+            Err((sender, error)) => sender.end(Err(error)),
         }
     }
 
     fn end_cancelled(&mut self) {
         let waiting = self.waiting.extract_if(.., |waiting| waiting.sender.is_ended());
-        let waiting = waiting.map(|Queued { run, sender, .. }| Active {
-            run,
-            sender,
-            transcript: Transcript::default(),
-        });
         let active = self.active.extract_if(.., |active| active.sender.is_ended());
         for mut cancelled in waiting.chain(active) {
-            cancelled.run.cancel();
+            cancelled.transcription.cancel();
             cancelled.end();
         }
     }
@@ -206,7 +186,8 @@ impl SpeechEngine {
     /// Moves waiting recordings into the batch, in order.
     fn admit(&mut self) {
         while let Some(next) = self.waiting.first() {
-            let n_windows = next.run.max_windows().min(self.max_windows.unwrap_or(usize::MAX));
+            let n_windows =
+                next.transcription.max_windows().min(self.max_windows.unwrap_or(usize::MAX));
             let fits = self.decoder.fits(&next.options)
                 && n_windows <= self.decoder.state_options().n_windows;
             if !fits && !self.active.is_empty() {
@@ -219,14 +200,12 @@ impl SpeechEngine {
             {
                 self.shrink();
             }
-            let Queued { run, options, sender, guard } = self.waiting.remove(0);
-            drop(guard);
-            sender.start();
-            match self.decoder.reserve(&options, n_windows) {
-                Ok(()) => {
-                    self.active.push(Active { run, sender, transcript: Transcript::default() });
-                }
-                Err(error) => sender.end(Err(error.into())),
+            let mut next = self.waiting.remove(0);
+            next.guard = None;
+            next.sender.start();
+            match self.decoder.reserve(&next.options, n_windows) {
+                Ok(()) => self.active.push(next),
+                Err(error) => next.sender.end(Err(error.into())),
             }
         }
     }
@@ -242,14 +221,14 @@ impl SpeechEngine {
     fn advance(&mut self) {
         let mut index = 0;
         while let Some(active) = self.active.get_mut(index) {
-            let result = active.run.advance(&mut self.decoder);
+            let result = active.transcription.advance(&mut self.decoder);
             active.send_segments();
             match result {
-                Ok(()) if !active.run.is_ended() => index += 1,
+                Ok(()) if !active.transcription.is_ended() => index += 1,
                 Ok(()) => {
                     let ended = self.active.remove(index);
                     self.counters.finished += 1;
-                    self.counters.finished_seconds += ended.run.duration();
+                    self.counters.finished_seconds += ended.transcription.duration();
                     ended.end();
                 }
                 Err(error) => self.active.remove(index).sender.end(Err(error.into())),
@@ -278,7 +257,11 @@ impl SpeechEngine {
             fallbacks: timings.fallbacks,
             active: self.active.len(),
             waiting: self.n_waiting.get(),
-            waiting_seconds: self.waiting.iter().map(|waiting| waiting.run.duration()).sum(),
+            waiting_seconds: self
+                .waiting
+                .iter()
+                .map(|waiting| waiting.transcription.duration())
+                .sum(),
             ..self.counters
         };
         if let Some(on_step) = &mut self.on_step.0 {

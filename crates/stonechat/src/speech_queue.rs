@@ -55,12 +55,18 @@ pub(crate) struct QueuedRecording {
     pub(crate) guard: WaitingGuard,
 }
 
-/// Recording that is ready for the engine, or cannot be transcribed.
-pub(crate) struct Prepared {
+/// Recording that is ready for the batch or in it.
+pub(crate) struct Run {
+    pub(crate) transcription: Transcription<'static>,
+    pub(crate) options: Options,
     pub(crate) sender: JobSender<Segment, Transcript>,
-    pub(crate) guard: WaitingGuard,
-    pub(crate) result: Result<(Transcription<'static>, Options), Error>,
+    pub(crate) transcript: Transcript,
+    /// Counts the recording until it is in the batch.
+    pub(crate) guard: Option<WaitingGuard>,
 }
+
+/// Recording that is ready for the engine, or the job of one that cannot be transcribed.
+pub(crate) type Prepared = Result<Run, (JobSender<Segment, Transcript>, Error)>;
 
 /// Starts the threads, which end once the queue is disconnected. Then the returned one is, too.
 ///
@@ -126,7 +132,13 @@ fn prepare(request: QueuedRecording, model: &Model) -> Option<Prepared> {
     let cancel = sender.cancel_token();
     let result = catch_unwind(AssertUnwindSafe(|| transcription(recording, model, cancel)));
     let result = result.unwrap_or_else(|payload| Err(Error::panicked(&*payload)));
-    Some(Prepared { sender, guard, result })
+    Some(match result {
+        Ok((transcription, options)) => {
+            let (transcript, guard) = (Transcript::default(), Some(guard));
+            Ok(Run { transcription, options, sender, transcript, guard })
+        }
+        Err(error) => Err((sender, error)),
+    })
 }
 
 fn transcription(
