@@ -25,14 +25,13 @@ use axum::response::Response;
 use axum::routing::post;
 use serde::Serialize;
 use stonechat::whisper::Task;
-use stonechat::{Recording, Transcript, Transcription};
+use stonechat::{Recording, Transcript, TranscriptJob};
 
 use crate::audio_memory::Charge;
-use crate::deadline::within;
 use crate::otlp::{RequestTrace, SpeechTimes};
+use crate::tasks::within;
 use crate::{ApiError, ApiResult, AppState, AudioReport, Metrics, RequestEnd, SpeechGuard};
 use form::Form;
-use upload::Samples;
 
 /// Time for which a stream waits for its first segment before its status is sent: an error until then has one of its own.
 const MAX_STATUS_DELAY: Duration = Duration::from_secs(5);
@@ -103,8 +102,7 @@ async fn answer(
     state.check_ready()?;
     // The time of a request counts from its arrival.
     let deadline = state.options().deadline();
-    let Form { fields, samples } = within(deadline, Form::read(&state, request)).await??;
-    let Samples { samples, charge } = samples;
+    let Form { fields, samples, charge } = within(deadline, Form::read(&state, request)).await??;
     let received = Instant::now();
     let options = fields.options(task)?;
     let model = state.speech_by(fields.model.as_deref(), deadline).await?;
@@ -117,7 +115,7 @@ async fn answer(
     let mut running = Running {
         received,
         queued: Instant::now(),
-        job: model.whisper.transcribe(Recording::samples(samples).options(options)),
+        job: model.transcribe(Recording::samples(samples).options(options)),
         report,
         metrics: Arc::clone(state.metrics()),
         trace,
@@ -131,12 +129,12 @@ async fn answer(
     body::respond(&transcript, &fields, task)
 }
 
-/// Transcription of an upload. Dropping it cancels it, and records it in the metrics and the trace.
+/// TranscriptJob of an upload. Dropping it cancels it, and records it in the metrics and the trace.
 struct Running {
     /// Time at which the whole upload was decoded.
     received: Instant,
     queued: Instant,
-    job: Transcription,
+    job: TranscriptJob,
     report: AudioReport,
     metrics: Arc<Metrics>,
     trace: RequestTrace,
