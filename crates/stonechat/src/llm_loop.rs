@@ -22,7 +22,7 @@ struct OpenJob {
     requests: Vec<RequestId>,
 }
 
-/// OpenJobs by number, and the job of each request with its index in the job.
+/// Open jobs by number, and the job of each request with its index in the job.
 #[derive(Default)]
 pub(crate) struct OpenJobs {
     open: HashMap<u64, OpenJob>,

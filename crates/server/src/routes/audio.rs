@@ -59,14 +59,26 @@ struct TranscriptionAnswer {
     usage: serde_json::Value,
 }
 
+/// Responses of both routes, for the document.
+#[cfg(test)]
+#[derive(utoipa::IntoResponses)]
+#[expect(dead_code, reason = "a part of the document")]
+enum Responses {
+    /// JSON, text, subtitles or events
+    #[response(status = 200)]
+    Text(TranscriptionAnswer),
+    /// A field is invalid, or the file is no audio
+    #[response(status = 400)]
+    Invalid,
+    /// The file has too many bytes, or is too long
+    #[response(status = 413)]
+    TooLarge,
+}
+
 /// Text of a recording in its language
 #[cfg_attr(test, utoipa::path(post, path = "/v1/audio/transcriptions", tag = "audio",
     request_body(content = fields::Fields, content_type = "multipart/form-data"),
-    responses(
-        (status = 200, description = "JSON, text, subtitles or events", body = TranscriptionAnswer),
-        (status = 400, description = "A field is invalid, or the file is no audio"),
-        (status = 413, description = "The file has too many bytes, or is too long"),
-    ),
+    responses(Responses),
 ))]
 pub(crate) async fn transcriptions(
     State(state): State<AppState>,
@@ -79,11 +91,7 @@ pub(crate) async fn transcriptions(
 /// English translation of a recording
 #[cfg_attr(test, utoipa::path(post, path = "/v1/audio/translations", tag = "audio",
     request_body(content = fields::Fields, content_type = "multipart/form-data"),
-    responses(
-        (status = 200, description = "JSON, text, subtitles or events", body = TranscriptionAnswer),
-        (status = 400, description = "A field is invalid, or the file is no audio"),
-        (status = 413, description = "The file has too many bytes, or is too long"),
-    ),
+    responses(Responses),
 ))]
 pub(crate) async fn translations(
     State(state): State<AppState>,

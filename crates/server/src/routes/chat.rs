@@ -25,8 +25,9 @@ pub(crate) fn router() -> Router<AppState> {
 /// Body of a chat request, for the document.
 #[cfg(test)]
 #[derive(utoipa::ToSchema)]
+#[schema(as = ChatRequest)]
 #[expect(dead_code, reason = "the fields are read by two structures")]
-struct ChatRequest {
+struct ChatSchema {
     #[serde(flatten)]
     chat: ChatBody,
     #[serde(flatten)]
@@ -49,7 +50,7 @@ struct ChatAnswer {
 }
 
 /// Answers a conversation
-#[cfg_attr(test, utoipa::path(post, path = "/v1/chat/completions", tag = "text", request_body = ChatRequest, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/v1/chat/completions", tag = "text", request_body = ChatSchema, responses(
     (status = 200, body = Object, description = "`chat.completion`, or a stream of `chat.completion.chunk`"),
     (status = 400, description = "A field is invalid, or the prompt exceeds the context"),
     (status = 429, description = "The queue is full"),
