@@ -83,9 +83,10 @@ impl ChatBody {
             ("tools", tools.map(|_| "a list"), "tool_choice", &self.tool_choice),
             ("functions", functions.map(kind_of), "function_call", &self.function_call),
         ] {
-            match got {
-                Some(got) if chosen != "none" => return Err(ApiError::field(list, no_tools, got)),
-                _ => {}
+            if let Some(got) = got
+                && chosen != "none"
+            {
+                return Err(ApiError::field(list, no_tools, got));
             }
             if !chosen.is_null() && chosen != "none" && chosen != "auto" {
                 return Err(ApiError::field(choice, "`none` or `auto`", chosen));

@@ -36,7 +36,6 @@ mod audio_memory;
 mod auth;
 mod chat_body;
 mod credentials;
-
 mod document;
 mod error;
 mod generation;

@@ -8,24 +8,24 @@ use stonechat::text::prefix_distances;
 
 use crate::{ApiError, ApiResult, ServerOptions};
 
-/// Most probable tokens that are reported for a token.
+/// Maximum number of probable tokens reported per token.
 pub(crate) const MAX_PROBS: i128 = 1000;
-/// Most prompts times texts of a request.
+/// Maximum texts of a request: prompts times `n`.
 pub(crate) const MAX_TEXTS: usize = 1024;
-/// Most inputs of a request for embeddings.
+/// Maximum inputs of a request for embeddings.
 pub(crate) const MAX_INPUTS: usize = 2048;
-/// Most bytes of a grammar or a schema.
+/// Maximum bytes of a grammar or a schema.
 const MAX_GRAMMAR_BYTES: usize = 256 << 10;
-/// Most tokens and texts that a bias is given for.
+/// Maximum tokens and texts with a bias.
 const MAX_BIASES: usize = 4096;
-/// Most bytes of a text that a bias is given for.
+/// Maximum bytes of a text with a bias.
 const MAX_BIAS_BYTES: usize = 256;
-/// Most tokens of any kind: more than every context.
+/// Maximum tokens of any kind: more than every context.
 const MAX_TOKENS: i128 = i32::MAX as i128;
-/// Most milliseconds: 30 days.
+/// Maximum milliseconds: 30 days.
 const MAX_MS: i128 = 30 * 24 * 3600 * 1000;
 
-/// Whole numbers: name, least, most.
+/// Whole numbers: name, minimum, maximum.
 const INTEGERS: [(&str, i128, i128); 24] = [
     ("max_tokens", -1, MAX_TOKENS),
     ("max_completion_tokens", -1, MAX_TOKENS),
@@ -57,7 +57,7 @@ const INTEGERS: [(&str, i128, i128); 24] = [
 const NOT_NEGATIVE: [&str; 4] =
     ["temperature", "dynatemp_range", "dynatemp_exponent", "repeat_penalty"];
 
-/// Lists of strings: name, most strings, most bytes of one. A string alone is a list of one.
+/// Lists of strings: name, maximum strings, maximum bytes of one. A string alone is a list of one.
 const STRINGS: [(&str, usize, usize); 5] = [
     ("stop", 64, 1024),
     ("dry_sequence_breakers", 32, 256),

@@ -190,10 +190,9 @@ impl TextRun {
         let now = Instant::now();
         match event {
             RequestEvent::Started { cached_tokens } => {
-                self.clock.started = Some(now);
+                self.clock.started = self.job.started();
                 self.report.cached_tokens = *cached_tokens;
                 self.prompt_done = *cached_tokens;
-                self.report.queue_seconds = (now - self.clock.queued).as_secs_f64();
             }
             RequestEvent::Prompt { done, .. } => self.prompt_done = *done,
             RequestEvent::Text { choice, tokens, .. } => {
