@@ -98,14 +98,20 @@ pub(crate) struct QueuedRecording {
     pub(crate) guard: WaitingGuard,
 }
 
-/// Recording that is ready for the engine, or cannot be transcribed.
-pub(crate) struct Prepared {
+/// Recording that is ready for the batch or in it.
+pub(crate) struct Run {
+    pub(crate) transcription: Transcription<'static>,
+    pub(crate) options: Options,
     pub(crate) client: Client,
-    pub(crate) guard: WaitingGuard,
-    pub(crate) result: Result<(Transcription<'static>, Options), Error>,
+    pub(crate) transcript: Transcript,
+    /// Counts the recording until it is in the batch.
+    pub(crate) guard: Option<WaitingGuard>,
 }
 
-/// Starts the threads, which end once the queue is disconnected; the returned receiver is disconnected then, too.
+/// Recording that is ready for the engine, or the job of one that cannot be transcribed.
+pub(crate) type Prepared = Result<Run, (JobSender<Segment, Transcript>, Error)>;
+
+/// Starts the threads, which end once the queue is disconnected. The returned receiver is disconnected then, too.
 ///
 /// # Errors
 /// If a thread cannot be started.
@@ -178,7 +184,13 @@ impl Preparer {
         }
         let result = catch_unwind(AssertUnwindSafe(|| self.transcription(recording, &client)));
         let result = result.unwrap_or_else(|payload| Err(Error::panicked(&*payload)));
-        Some(Prepared { client, guard, result })
+        Some(match result {
+            Ok((transcription, options)) => {
+                let (transcript, guard) = (Transcript::default(), Some(guard));
+                Ok(Run { transcription, options, client, transcript, guard })
+            }
+            Err(error) => Err((client.sender, error)),
+        })
     }
 
     fn transcription(
