@@ -8,9 +8,10 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use stonechat_compute::Cpu;
 use stonechat_compute::cpu::{
-    Attention, DenseWeight, Epilogue, KvDType, KvLayout, KvPool, KvRow, LayerNorm, MatMut, MatRef,
-    PAGE_LEN, Precision, QueryRow, attention, layer_norm, matmul,
+    Attention, DenseWeight, Epilogue, KvPool, LayerNorm, MatMut, MatRef, attention, layer_norm,
+    matmul,
 };
+use stonechat_compute::op::{KvDType, KvLayout, KvRow, PAGE_LEN, Precision, QueryRow};
 
 const T: usize = 1500;
 const D_MODEL: usize = 512;

@@ -54,7 +54,7 @@ impl Speech {
         let english = Language::find("en").context("a list of languages without English")?;
         Ok(Self {
             state: model.state(StateOptions { kv_dtype: kv, ..StateOptions::default() })?,
-            transcriber: Transcriber::builder().kv_dtype(kv).build(&model)?,
+            transcriber: Transcriber::new(&model, &Options::default(), kv)?,
             audio,
             samples,
             unresampled,

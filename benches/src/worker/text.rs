@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_formats::{ModelFile, TensorView};
 use stonechat_llm::{Model, OutputRequest, Slot, State, StateOptions};
-use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Device, KvDType};
+use stonechat_sampling::SamplingOptions;
 
 use super::files::main_dtype;
 use super::{Work, timed};

@@ -42,7 +42,7 @@ fn one_line(text: &str) -> String {
 const STEPS: &str = "{msg} {wide_bar} {percent:>3}% elapsed {elapsed_precise} (eta {eta})";
 
 /// Messages and progress bar of a verb.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Console {
     quiet: bool,
     bar: Option<ProgressBar>,

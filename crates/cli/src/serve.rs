@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use bytesize::ByteSize;
 use stonechat::llm::Pooling;
-use stonechat::nn::sample::SamplingOptions;
+use stonechat::sampling::SamplingOptions;
 use stonechat::{Device, GpuLayers, Models};
 use stonechat_server::{
     EngineOptions, ModelOption, PageFile, Server, ServerOptions, TlsFiles, Traces, read_keys,

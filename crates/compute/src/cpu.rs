@@ -11,12 +11,13 @@
 //! | `elementwise` | sum of two matrices, soft cap |
 //! | `layer_norm`, `rms_norm` | norms of rows |
 //! | `log_sum_exp` | reductions of logits |
-//! | `logit_filter` | suppression of tokens |
+//! | `logit_filter` | suppression of columns of logits |
 //! | `rope` | RMS norm and rotary embedding of heads |
 //! | `gated` | `act(gate) * up` of a gated MLP (`SwiGLU`, `GeGLU`) |
 //! | `matmul` | dispatch to `gemv` (decode) or `gemm` (prefill), with an epilogue |
 //! | `conv1d` | convolution as a matmul over overlapping rows |
 //! | `lstm` | LSTM step |
+//! | `moe` | routing of tokens to experts, order by expert |
 //! | `top_k` | k largest values of a row |
 //! | `kv`, `attention` | paged KV cache, attention over it |
 
@@ -28,7 +29,7 @@ mod epilogue;
 mod gated;
 mod gemm;
 mod gemv;
-pub(crate) mod kv;
+mod kv;
 mod layer_norm;
 mod log_sum_exp;
 mod logit_filter;
@@ -36,6 +37,7 @@ mod lstm;
 mod math;
 mod matmul;
 mod matrix;
+mod moe;
 mod rms_norm;
 mod rope;
 mod row_tasks;
@@ -43,18 +45,18 @@ mod row_tasks;
 mod test_data;
 mod top_k;
 
-pub use attention::{Attention, Precision, QueryRow, attention};
+pub use attention::{Attention, attention};
 pub use conv1d::conv1d;
-pub use epilogue::{Activation, Epilogue};
-pub use gated::{GatedActivation, gated};
+pub use epilogue::Epilogue;
+pub use gated::gated;
 pub use gemm::PackedWeight;
-pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN};
+pub use kv::KvPool;
 pub use layer_norm::{LayerNorm, layer_norm};
 pub use log_sum_exp::{log_sum_exp, max};
-pub use logit_filter::LogitFilter;
 pub use lstm::Lstm;
 pub use matmul::{DenseWeight, matmul, matmul_dequantized, matmul_packed};
 pub use matrix::{MatMut, MatRef, SharedMut};
+pub use moe::{RoutedExpert, route, sort_by_expert};
 pub use rms_norm::{RmsNorm, rms_norm};
-pub use rope::{Rope, RopePairs, Rotation, rope};
+pub use rope::{Rope, Rotation, rope};
 pub use top_k::{TopKEntry, top_k};

@@ -23,7 +23,7 @@ use stonechat_compute::DType;
 
 use crate::error::{Error, Result, printable};
 use crate::metadata::Metadata;
-use crate::model_file::Parsed;
+use crate::parsed::Parsed;
 use crate::reader::Reader;
 use crate::tensor::{Place, TensorInfo, TensorTable};
 
@@ -115,7 +115,7 @@ pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
             got: format!("{} bytes", r.remaining()),
         });
     }
-    Ok(Parsed { version, metadata, tensors, whisper_bin: None })
+    Ok(Parsed { version, metadata, tensors })
 }
 
 /// A variable's description and the place of its data.

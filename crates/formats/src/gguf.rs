@@ -15,7 +15,6 @@
 //! Source: `docs/gguf.md` of ggml.
 
 mod read;
-pub(crate) mod split;
 mod write;
 
 pub(crate) use read::parse;

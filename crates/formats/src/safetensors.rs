@@ -19,7 +19,7 @@ use stonechat_compute::DType;
 
 use crate::error::{Error, Result, printable};
 use crate::metadata::Metadata;
-use crate::model_file::Parsed;
+use crate::parsed::Parsed;
 use crate::reader::Reader;
 use crate::tensor::{Place, TensorInfo, TensorTable};
 
@@ -60,7 +60,7 @@ pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
         let (info, n_bytes) = tensor_info(name, entry)?;
         tensors.push(info, Place::new(data_start + entry.data_offsets.0 as u64, n_bytes))?;
     }
-    Ok(Parsed { version: 0, metadata: header.metadata, tensors, whisper_bin: None })
+    Ok(Parsed { version: 0, metadata: header.metadata, tensors })
 }
 
 fn invalid_json(source: serde_json::Error) -> Error {

@@ -4,16 +4,24 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::sample::{CompiledGrammar, GrammarSource, TokenTable};
 use stonechat_nn::{LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, Program};
+use stonechat_sampling::{CompiledGrammar, GrammarSource, TokenTable};
 use stonechat_text::{MarkedText, Tokenizer};
 use web_time::Instant;
 
-use crate::config::RopeScaling;
-use crate::source::Source;
-use crate::stage::Stage;
-use crate::weights::{StageLayers, Weights};
-use crate::{Config, Devices, Error, Placement, State, StateOptions, hugging_face, vocabulary};
+use crate::model::config::RopeScaling;
+use crate::model::source::Source;
+use crate::model::weights::{StageLayers, Weights};
+use crate::step::stage::Stage;
+use crate::{Config, Devices, Error, Placement, State, StateOptions};
+
+pub(crate) mod arch;
+pub(crate) mod config;
+pub(crate) mod hugging_face;
+pub(crate) mod rope;
+pub(crate) mod source;
+pub(crate) mod vocabulary;
+pub(crate) mod weights;
 
 /// Immutable language model on its devices. Clones share it. Its properties are those of [`ModelInfo`].
 #[derive(Debug, Clone)]
@@ -324,7 +332,7 @@ mod tests {
 
     use super::kv_fingerprint;
     use crate::Config;
-    use crate::config::RopeScaling;
+    use crate::model::config::RopeScaling;
 
     #[test]
     fn pages_of_other_rotary_embeddings_are_told_apart() {

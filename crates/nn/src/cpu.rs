@@ -6,14 +6,14 @@
 //! | `cpu/executable.rs` | a compiled program: slots, pools, one kernel call an op |
 //! | `cpu/products.rs` | products with weights of any storage |
 //! | `cpu/logits.rs` | filter, top-k and log-sum-exp of rows of logits |
-//! | `cpu/experts.rs` | mixture of experts, tokens grouped by expert |
+//! | `cpu/expert_mlp.rs` | gated MLPs of a mixture of experts, tokens grouped by expert |
 //! | `cpu/weights.rs` | [`CpuMatrix`]: loading, repacking, row ranges |
 //! | `cpu/profile.rs` | time per op |
 //! | `cpu/turns.rs` | turns of programs on the same threads |
 
 mod capabilities;
 mod executable;
-mod experts;
+mod expert_mlp;
 mod logits;
 mod products;
 mod profile;

@@ -411,7 +411,7 @@ pub struct AttentionRows<'a> {
 /// Bit of a [`token_reference`].
 const TOKEN_REFERENCE: u32 = 1 << 31;
 
-/// In place of a token: the most probable token of row `row` of [`Port::TopK`] of the step before, which had `k` of each row.
+/// In place of a token: the most probable token of row `row` of [`Port::TOP_K`] of the step before, which had `k` of each row.
 ///
 /// # Panics
 /// If the port is too large.
@@ -422,7 +422,7 @@ pub fn token_reference(row: usize, k: usize) -> u32 {
     TOKEN_REFERENCE | index as u32
 }
 
-/// The token that an element of [`Step::tokens`] stands for, with the values of [`Port::TopK`] of the step before.
+/// The token that an element of [`Step::tokens`] stands for, with the values of [`Port::TOP_K`] of the step before.
 ///
 /// # Panics
 /// If it refers to a value that is not there.
@@ -457,9 +457,9 @@ pub struct Step<'a> {
     /// Page copies in pool 0, done first.
     pub copies: &'a [PageCopy],
     /// By [`SlotTable`].
-    pub slots: [&'a [KvRow]; 3],
+    pub slots: [&'a [KvRow]; SlotTable::N],
     /// By [`RowTable`].
-    pub rows: [AttentionRows<'a>; 4],
+    pub rows: [AttentionRows<'a>; RowTable::N],
     /// Place of the first window of audio in exported values.
     pub first_window: usize,
 }
@@ -495,12 +495,12 @@ impl<'a> Step<'a> {
     /// A list of pages and slots.
     #[must_use]
     pub fn slots(&self, table: SlotTable) -> &'a [KvRow] {
-        self.slots[table as usize]
+        self.slots[table.index()]
     }
 
     /// A list of pages and visible positions.
     #[must_use]
     pub fn rows(&self, table: RowTable) -> AttentionRows<'a> {
-        self.rows[table as usize]
+        self.rows[table.index()]
     }
 }

@@ -11,8 +11,9 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use stonechat_compute::cpu::KvLayout;
-use stonechat_compute::op::{AttentionArgs, Count, Op, RopeArgs, RowTable, SlotTable};
+use stonechat_compute::op::{
+    AttentionArgs, Count, KvLayout, Op, RopeArgs, RopeAttentionArgs, RowTable, SlotTable,
+};
 
 use crate::device::{AttentionRows, Counts, Step, resolve_token};
 use crate::program::{Program, Segment, SegmentName};
@@ -58,7 +59,7 @@ pub(crate) struct StepShape<G> {
     pub(crate) first_window: usize,
     pub(crate) n_tokens: usize,
     pub(crate) n_positions: usize,
-    pub(crate) n_slots: [usize; 3],
+    pub(crate) n_slots: [usize; SlotTable::N],
     n_outputs: usize,
     pub(crate) n_logit_filters: usize,
     /// Page copies, padded with copies of a page to itself.
@@ -72,9 +73,9 @@ const FILTER_WORDS: usize = 8;
 
 /// Ranges of a filter, those of suppressed tokens as places of words; the step's list starts at word `suppressed`.
 fn filter_words(filter: &LogitFilter, suppressed: u32) -> [u32; FILTER_WORDS] {
-    let LogitFilter { text, timestamps, suppressed: [a, b] } = filter;
+    let LogitFilter { kept: [first, second], suppressed: [a, b] } = filter;
     let [a, b] = [a, b].map(|list| suppressed + list.start..suppressed + list.end);
-    [text.start, text.end, timestamps.start, timestamps.end, a.start, a.end, b.start, b.end]
+    [first.start, first.end, second.start, second.end, a.start, a.end, b.start, b.end]
 }
 
 /// Number of page copies in the list of a step with `n`. Beams fork a few sequences in one step and none in the next: steps
@@ -96,7 +97,7 @@ impl<G> Default for StepShape<G> {
             first_window: 0,
             n_tokens: 0,
             n_positions: 0,
-            n_slots: [0; 3],
+            n_slots: [0; SlotTable::N],
             n_outputs: 0,
             n_logit_filters: 0,
             n_copies: 0,
@@ -156,9 +157,9 @@ struct Limits {
     /// Rows of the smallest table of positions.
     n_positions: Option<usize>,
     /// Pages of the pool of each slot table.
-    slot_pages: [Option<usize>; 3],
+    slot_pages: [Option<usize>; SlotTable::N],
     /// Pages of the pool of each row table.
-    row_pages: [Option<usize>; 4],
+    row_pages: [Option<usize>; RowTable::N],
     /// Pages of the pool that pages are copied in.
     copied_pages: Option<usize>,
     /// Columns of the logits that are filtered.
@@ -172,11 +173,6 @@ pub(crate) struct StepWords {
     attention: Vec<AttentionInput>,
     limits: Limits,
 }
-
-/// Slot tables and row tables, by index in a [`Step`].
-const SLOT_TABLES: [SlotTable; 3] = [SlotTable::Tokens, SlotTable::Encoder, SlotTable::Cross];
-const ROW_TABLES: [RowTable; 4] =
-    [RowTable::Full, RowTable::Window, RowTable::Encoder, RowTable::Cross];
 
 fn lower(limit: &mut Option<usize>, n: usize) {
     *limit = Some(limit.map_or(n, |limit| limit.min(n)));
@@ -200,17 +196,21 @@ impl StepWords {
                         });
                     }
                     Op::Rope(args) => lower_positions(&mut limits, args),
-                    Op::RopeKv(args) => {
+                    Op::RopeKv(args) | Op::RopeAttention(RopeAttentionArgs { rope: args, .. }) => {
                         lower_positions(&mut limits, &args.q);
                         lower_positions(&mut limits, &args.k);
                         let write = args.write;
-                        lower(&mut limits.slot_pages[write.slots as usize], n_pages(write.pool.0));
+                        lower(&mut limits.slot_pages[write.slots.index()], n_pages(write.pool.0));
                     }
                     Op::KvWrite(write) => {
-                        lower(&mut limits.slot_pages[write.slots as usize], n_pages(write.pool.0));
+                        lower(&mut limits.slot_pages[write.slots.index()], n_pages(write.pool.0));
                     }
-                    Op::Attention(args) => {
-                        lower(&mut limits.row_pages[args.rows as usize], n_pages(args.pool.0));
+                    _ => {}
+                }
+                match &node.op {
+                    Op::Attention(args)
+                    | Op::RopeAttention(RopeAttentionArgs { attention: args, .. }) => {
+                        lower(&mut limits.row_pages[args.rows.index()], n_pages(args.pool.0));
                         let (table, name) = (args.rows, segment.name);
                         let layout = program.pools[args.pool.0].layout();
                         let n_heads = args.n_heads;
@@ -242,7 +242,7 @@ impl StepWords {
             first_window: step.first_window,
             n_tokens: step.tokens.len(),
             n_positions: step.positions.len(),
-            n_slots: SLOT_TABLES.map(|table| step.slots(table).len()),
+            n_slots: step.slots.map(<[KvRow]>::len),
             n_outputs: step.output_rows.len(),
             n_logit_filters: step.logit_filters.len(),
             n_copies: padded_copies(step.copies.len()),
@@ -278,28 +278,27 @@ impl StepWords {
         words.clear();
         words.extend_from_slice(step.tokens);
         words.extend_from_slice(step.positions);
-        for slots in SLOT_TABLES.map(|table| step.slots(table)) {
+        for slots in step.slots {
             words.extend(slots.iter().flat_map(|row| [row.page, row.slot]));
         }
         words.extend(step.output_rows.iter().map(|&row| row as u32));
-        let page_tables_len: usize =
-            ROW_TABLES.iter().map(|&table| step.rows(table).page_table.len()).sum();
+        let page_tables_len: usize = step.rows.iter().map(|table| table.page_table.len()).sum();
         let suppressed = (places.end + page_tables_len) as u32;
         words.extend(step.logit_filters.iter().flat_map(|filter| filter_words(filter, suppressed)));
         words.extend(step.copies.iter().flat_map(|&PageCopy { from, to }| [from, to]));
         words.extend(std::iter::repeat_n(0, 2 * (shape.n_copies - step.copies.len())));
         let mut page_table = places.end;
-        let page_tables = ROW_TABLES.map(|table| {
+        let page_tables = step.rows.map(|table| {
             let first = page_table;
-            page_table += step.rows(table).page_table.len();
+            page_table += table.page_table.len();
             first
         });
         for (input, grid) in attention.iter().zip(&shape.grids) {
-            let page_table = page_tables[input.table as usize];
+            let page_table = page_tables[input.table.index()];
             grid.push_words(input.rows(step, shape.segments), page_table, words);
         }
         assert_eq!(words.len(), places.end, "places of the inputs");
-        ROW_TABLES.iter().for_each(|&table| words.extend_from_slice(step.rows(table).page_table));
+        step.rows.iter().for_each(|table| words.extend_from_slice(table.page_table));
         words.extend_from_slice(step.suppressed);
     }
 
@@ -324,15 +323,13 @@ impl StepWords {
         let fits = |filter: &LogitFilter| filter.fits(n_logits, step.suppressed.len());
         assert!(step.logit_filters.iter().all(fits), "a filter of other than {n_logits} logits");
         step.copies.iter().for_each(|copy| check("page", &[copy.from, copy.to], *copied_pages));
-        for (slots, limit) in SLOT_TABLES.iter().zip(slot_pages) {
+        for (slots, limit) in step.slots.iter().zip(slot_pages) {
             let limit = limit.unwrap_or(usize::MAX);
             let is_inside =
                 |row: &KvRow| (row.page as usize) < limit && (row.slot as usize) < PAGE_LEN;
-            let slots = step.slots(*slots);
             assert!(slots.iter().all(is_inside), "a page outside of {limit}");
         }
-        for (table, limit) in ROW_TABLES.iter().zip(row_pages) {
-            let AttentionRows { rows, page_table } = step.rows(*table);
+        for (&AttentionRows { rows, page_table }, limit) in step.rows.iter().zip(row_pages) {
             check("page", page_table, *limit);
             for row in rows {
                 let n_pages = row.n_pages as usize;
@@ -357,7 +354,7 @@ fn lower_positions(limits: &mut Limits, args: &RopeArgs) {
 pub(crate) struct Places {
     pub(crate) tokens: usize,
     pub(crate) positions: usize,
-    pub(crate) slots: [usize; 3],
+    pub(crate) slots: [usize; SlotTable::N],
     pub(crate) outputs: usize,
     pub(crate) logit_filters: usize,
     pub(crate) copies: usize,

@@ -4,13 +4,9 @@
 //! |---|---|
 //! | `wgpu/capabilities.rs` | ops and types that there are kernels for |
 //! | `wgpu/executable.rs` | a compiled program: slots, pools, the kernels of each op |
-//! | `wgpu/conv1d.rs` | convolutions, operands in scratch memory |
-//! | `wgpu/moe.rs` | mixture of experts |
 
 mod capabilities;
-mod conv1d;
 mod executable;
-mod moe;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -251,10 +251,10 @@ impl From<stonechat::llm::Error> for ApiError {
             Error::DeadlinePassed => Self::timed_out(error.to_string()),
             Error::NoInfill { .. } => Self::not_supported(error.to_string()),
             Error::Text(_)
+            | Error::Sampling(_)
             | Error::UnknownToken { .. }
             | Error::EmptyPrompt
             | Error::Option { .. } => Self::bad_request(error.to_string()),
-            Error::Backend(error) => error.into(),
             _ => Self::server(error.to_string()),
         }
     }
@@ -270,21 +270,14 @@ impl From<stonechat::whisper::Error> for ApiError {
             | Error::Language { .. }
             | Error::SpeechRange { .. }
             | Error::Option { .. } => Self::bad_request(error.to_string()),
-            Error::Backend(error) => error.into(),
             _ => Self::server(error.to_string()),
         }
     }
 }
 
-impl From<stonechat::nn::Error> for ApiError {
-    fn from(error: stonechat::nn::Error) -> Self {
-        use stonechat::nn::Error;
-        match error {
-            Error::SamplingOption { .. } | Error::UnknownSampler { .. } | Error::Grammar { .. } => {
-                Self::bad_request(error.to_string())
-            }
-            _ => Self::server(error.to_string()),
-        }
+impl From<stonechat::sampling::Error> for ApiError {
+    fn from(error: stonechat::sampling::Error) -> Self {
+        Self::bad_request(error.to_string())
     }
 }
 

@@ -66,7 +66,7 @@ pub use error::{ApiError, ApiResult};
 pub use ids::new_id;
 pub use json::{Json, MAX_NESTING, read_body};
 pub use listen::OpenSocket;
-pub use metrics::{AudioReport, DraftReport, FinishReason, Metrics, RequestReport, StepReport};
+pub use metrics::{AudioReport, Metrics, RequestEnd, RequestReport};
 pub use models::{
     LanguageGuard, LanguageModel, ListedModel, LoadError, ModelSpec, ModelStatus, ServerModels,
     SpeechGuard, SpeechModel, machine_memory,

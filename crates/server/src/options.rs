@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stonechat::llm::Pooling;
-use stonechat::nn::sample::SamplingOptions;
+use stonechat::sampling::SamplingOptions;
 use stonechat::{Device, DraftSource, GpuLayers, KvDType, Models};
 
 use crate::{PageFile, Traces};

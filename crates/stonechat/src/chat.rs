@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use stonechat_llm::GenerateOptions;
-use stonechat_nn::sample::GrammarSource;
+use stonechat_sampling::GrammarSource;
 
 /// Messages of a conversation with the options of the answer.
 ///

@@ -122,14 +122,18 @@ pub(crate) enum ModelSource {
     Path(PathBuf),
     /// Open file.
     File(Box<ModelFile>),
+    /// Open file and device.
+    Opened(Box<ModelFile>, OpenDevice),
 }
 
 impl ModelSource {
-    fn open(self) -> Result<ModelFile, Error> {
-        match self {
-            Self::Path(model) => Ok(ModelFile::open(Models::from_env().find_path(&model)?)?),
-            Self::File(file) => Ok(*file),
-        }
+    /// The file, and the device if it is open.
+    fn open(self) -> Result<(ModelFile, Option<OpenDevice>), Error> {
+        Ok(match self {
+            Self::Path(model) => (ModelFile::open(Models::from_env().find_path(&model)?)?, None),
+            Self::File(file) => (*file, None),
+            Self::Opened(file, device) => (*file, Some(device)),
+        })
     }
 }
 
@@ -231,11 +235,14 @@ fn run<L: Load>(
     queue: mpsc::Receiver<L::Query>,
 ) -> Result<(), Error> {
     let device = loader.device()?;
-    let file = model.open()?;
+    let (file, opened_device) = model.open()?;
     let path = file.path().map(ToOwned::to_owned);
     let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: L::CAN_SPLIT };
     let warn = |reason: &str| tracing::warn!("{reason}");
-    let device = device.choose(needs)?.open(device, || loader.engine().open_cpu(), warn)?;
+    let device = match opened_device {
+        Some(device) => device,
+        None => device.choose(needs)?.open(device, || loader.engine().open_cpu(), warn)?,
+    };
     loader.run(Server { file, device, opened, queue }).map_err(|error| match &path {
         Some(path) => error.of_model(path),
         None => error,

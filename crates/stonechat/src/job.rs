@@ -10,7 +10,7 @@ use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_core::Stream;
 use stonechat_whisper::CancelToken;
 
-use crate::{Error, Transcription};
+use crate::{Error, TranscriptionJob};
 
 /// Message from an engine to the caller of a request.
 #[derive(Debug)]
@@ -167,7 +167,7 @@ impl<I, O> Job<I, O> {
     }
 }
 
-impl Transcription {
+impl TranscriptionJob {
     /// Time at which the recording joined the batch; `None` while it waits.
     #[must_use]
     pub fn started(&self) -> Option<Instant> {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
     ChatFormat, Completion, Config, Embedding, GenerateOptions, ModelInfo, ModelSummary, PageStore,
-    Pooling, Request, SavedText, Scheduler, SchedulerOptions, SessionOptions, SlotInfo,
-    StateOptions, StepReport,
+    Pooling, SavedText, Scheduler, SchedulerOptions, SessionOptions, SlotInfo, StateOptions,
+    StepReport, Task,
 };
 use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
 
@@ -153,10 +153,10 @@ impl Llm {
 
     /// One text.
     fn text(&self, request: Result<LlmRequest, Error>) -> Generation {
-        let request = request.and_then(|request| request.schedule(&self.info.model));
-        match request {
-            Ok(request) => self.engine.submit(|sender| Query::Run {
-                requests: vec![request],
+        let task = request.and_then(|request| request.schedule(&self.info.model));
+        match task {
+            Ok(task) => self.engine.submit(|sender| Query::Run {
+                tasks: vec![task],
                 sink: Box::new(Pieces::new(sender)),
             }),
             Err(error) => Job::failed(self.engine.clone(), error),
@@ -165,10 +165,11 @@ impl Llm {
 
     /// Continues the tokens of a prompt, with the events of each step.
     pub fn generate(&self, request: LlmRequest) -> Job<LlmEvent, Vec<Completion>> {
+        let n_choices = request.n_choices;
         match request.schedule(&self.info.model) {
-            Ok(request) => self.engine.submit(|sender| Query::Run {
-                sink: Box::new(Events::new(sender, request.n_choices)),
-                requests: vec![request],
+            Ok(task) => self.engine.submit(|sender| Query::Run {
+                sink: Box::new(Events::new(sender, n_choices)),
+                tasks: vec![task],
             }),
             Err(error) => Job::failed(self.engine.clone(), error),
         }
@@ -177,11 +178,11 @@ impl Llm {
     /// Embeds token sequences beside the texts of other requests: one vector `[D]` a sequence, without pooling `[T, D]`.
     /// The vectors are not normalized; see [`normalize`](crate::llm::normalize).
     pub fn embed(&self, texts: Vec<Vec<u32>>, pooling: Pooling) -> Job<(), Vec<Vec<f32>>> {
-        let request = |tokens| Ok(Request::new(Embedding::new(tokens, pooling)?));
-        match texts.into_iter().map(request).collect::<Result<Vec<_>, stonechat_llm::Error>>() {
-            Ok(requests) => self.engine.submit(|sender| Query::Run {
-                sink: Box::new(Embeddings::new(sender, requests.len())),
-                requests,
+        let task = |tokens| Ok(Task::from(Embedding::new(tokens, pooling)?));
+        match texts.into_iter().map(task).collect::<Result<Vec<_>, stonechat_llm::Error>>() {
+            Ok(tasks) => self.engine.submit(|sender| Query::Run {
+                sink: Box::new(Embeddings::new(sender, tasks.len())),
+                tasks,
             }),
             Err(error) => Job::failed(self.engine.clone(), error.into()),
         }

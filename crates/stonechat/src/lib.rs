@@ -27,7 +27,8 @@
 //! | [`audio`] | decoding of audio files, resampling, log-mel spectrograms |
 //! | [`formats`] | GGUF, safetensors, whisper.cpp and CTranslate2 files |
 //! | [`text`] | tokenizers, chat templates |
-//! | [`nn`] | backends ([`nn::Cpu`], `nn::Cuda`, `nn::Wgpu`), layers, KV cache, sampling |
+//! | [`nn`] | backends ([`nn::Cpu`], `nn::Cuda`, `nn::Wgpu`), layers, KV cache |
+//! | [`sampling`] | samplers and grammars |
 //! | [`quant`], [`compute`] | block formats and kernels |
 #![forbid(unsafe_code)]
 
@@ -60,6 +61,7 @@ pub use stonechat_formats as formats;
 pub use stonechat_llm as llm;
 pub use stonechat_nn as nn;
 pub use stonechat_quant as quant;
+pub use stonechat_sampling as sampling;
 pub use stonechat_text as text;
 pub use stonechat_whisper as whisper;
 
@@ -74,7 +76,7 @@ pub use llm_request::{LlmEvent, LlmRequest};
 pub use models::{CATALOG, CatalogEntry, Details, Installed, ModelKind, Models};
 pub use recording::Recording;
 pub use speech_engine::SpeechStep;
-pub use speech_model::{Transcription, Whisper, WhisperBuilder, WhisperInfo};
+pub use speech_model::{TranscriptionJob, Whisper, WhisperBuilder, WhisperInfo};
 
 // Types of requests and results, so that most programs need no other module.
 pub use serde_json;

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 
 use pollster::block_on;
 use stonechat_llm::{
-    Error as LlmError, Model, Request, RequestEvent, RequestId, Scheduler, StepReport,
+    Error as LlmError, Model, RequestEvent, RequestId, Scheduler, StepReport, Task,
 };
 
 use crate::Error;
@@ -16,8 +16,8 @@ use crate::llm_sink::Sink;
 
 /// Message to the thread.
 pub(crate) enum Query {
-    /// Requests of a job, with the receiver of their events.
-    Run { requests: Vec<Request>, sink: Box<dyn Sink> },
+    /// Tasks of a job, with the receiver of their events.
+    Run { tasks: Vec<Task>, sink: Box<dyn Sink> },
     /// Work between two steps.
     Control(Box<dyn FnOnce(&mut Scheduler) + Send>),
 }
@@ -25,9 +25,7 @@ pub(crate) enum Query {
 impl fmt::Debug for Query {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Run { requests, sink } => {
-                f.debug_tuple("Run").field(requests).field(sink).finish()
-            }
+            Self::Run { tasks, sink } => f.debug_tuple("Run").field(tasks).field(sink).finish(),
             Self::Control(_) => f.write_str("Control"),
         }
     }
@@ -122,15 +120,15 @@ fn serve(
 impl Jobs {
     /// Answers a query, or gives its requests to the scheduler.
     fn start(&mut self, scheduler: &mut Scheduler, query: Query) {
-        let (requests, sink) = match query {
-            Query::Run { requests, sink } => (requests, sink),
+        let (tasks, sink) = match query {
+            Query::Run { tasks, sink } => (tasks, sink),
             Query::Control(control) => return control(scheduler),
         };
         let job = self.n_jobs;
         self.n_jobs += 1;
-        let mut ids = Vec::with_capacity(requests.len());
-        for request in requests {
-            match scheduler.add(request) {
+        let mut ids = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            match scheduler.add_task(task) {
                 Ok(id) => ids.push(id),
                 Err(error) => {
                     ids.into_iter().for_each(|id| scheduler.cancel(id, &mut |_, _| {}));
@@ -166,7 +164,7 @@ impl Jobs {
     }
 
     /// Passes an event to the job of its request.
-    fn send(&mut self, id: RequestId, event: RequestEvent<'_>) {
+    fn send(&mut self, id: RequestId, event: RequestEvent) {
         let Some(&(number, index)) = self.requests.get(&id) else { return };
         if let RequestEvent::Failed(error) = event {
             if let Some(OpenJob { sink, requests }) = self.open.remove(&number) {
@@ -207,8 +205,7 @@ mod tests {
     use pollster::block_on;
     use stonechat_formats::ModelFile;
     use stonechat_llm::{
-        Error as LlmError, Generation, Model, Request, RequestEvent, Scheduler, SchedulerOptions,
-        StateOptions,
+        Error as LlmError, Model, Request, RequestEvent, Scheduler, SchedulerOptions, StateOptions,
     };
     use stonechat_nn::Cpu;
 
@@ -229,12 +226,12 @@ mod tests {
         let options = SchedulerOptions { state, max_gap, drafter: None, stores: Vec::new() };
         let mut scheduler = Scheduler::new(&model, options).unwrap();
         let options = GenerateOptions { ignore_eos: true, ..GenerateOptions::default() };
-        let text = Generation::new(model.info(), vec![5, 6, 7], options).unwrap();
-        let requests = vec![Request { n_choices: 3, ..Request::new(text) }];
+        let request = Request { n_choices: 3, ..Request::new(vec![5, 6, 7], options) };
+        let tasks = vec![request.prepare(model.info()).unwrap()];
         let (job, sender) = Job::new(Arc::new(()));
         let sink = Box::new(Events::new(sender, 3));
         let mut jobs = Jobs::default();
-        jobs.start(&mut scheduler, Query::Run { requests, sink });
+        jobs.start(&mut scheduler, Query::Run { tasks, sink });
         while scheduler.counts().n_running < 3 {
             block_on(scheduler.step(&mut |id, event| jobs.send(id, event))).unwrap();
         }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use stonechat_llm::{AcceptedToken, GenerateOptions, Generation, ModelInfo, Request};
+use stonechat_llm::{AcceptedToken, GenerateOptions, ModelInfo, Request, Task};
 
 use crate::Error;
 
@@ -44,14 +44,19 @@ impl LlmRequest {
         }
     }
 
-    /// Request of a scheduler.
-    pub(crate) fn schedule(self, model: &std::sync::Arc<ModelInfo>) -> Result<Request, Error> {
-        let Self {
-            prompt, options, n_choices, priority, reads_cache, deadline, max_decode, ..
-        } = self;
-        let work = Generation::new(model, prompt, options)?.into();
-        let salt = self.cache_salt;
-        Ok(Request { work, n_choices, priority, salt, reads_cache, deadline, max_decode })
+    /// Task of a scheduler.
+    pub(crate) fn schedule(self, model: &std::sync::Arc<ModelInfo>) -> Result<Task, Error> {
+        let Self { n_choices, priority, cache_salt, reads_cache, deadline, max_decode, .. } = self;
+        let request = Request {
+            n_choices,
+            priority,
+            cache_salt,
+            reads_cache,
+            deadline,
+            max_decode,
+            ..Request::new(self.prompt, self.options)
+        };
+        Ok(request.prepare(model)?)
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) trait Sink: fmt::Debug + Send {
     fn is_cancelled(&self) -> bool;
 
     /// Takes an event of the request with this index in the job.
-    fn take(&mut self, index: usize, event: RequestEvent<'_>);
+    fn take(&mut self, index: usize, event: RequestEvent);
 
     /// Whether the job has all its results.
     fn is_complete(&self) -> bool;
@@ -51,10 +51,11 @@ impl Sink for Pieces {
         self.sender.is_ended() || self.sender.pending_bytes() > MAX_PENDING_BYTES
     }
 
-    fn take(&mut self, _: usize, event: RequestEvent<'_>) {
+    fn take(&mut self, _: usize, event: RequestEvent) {
         match event {
-            RequestEvent::Text { accepted, .. } if !accepted.text.is_empty() => {
-                self.sender.send_bytes(accepted.text.clone(), piece_bytes(&accepted.text, &[]));
+            RequestEvent::Text { text, .. } if !text.is_empty() => {
+                let n_bytes = piece_bytes(&text, &[]);
+                self.sender.send_bytes(text, n_bytes);
             }
             RequestEvent::Ended { completion, .. } => self.completion = Some(completion),
             _ => {}
@@ -90,7 +91,7 @@ impl Sink for Events {
         self.sender.is_ended() || self.sender.pending_bytes() > max_bytes
     }
 
-    fn take(&mut self, _: usize, event: RequestEvent<'_>) {
+    fn take(&mut self, _: usize, event: RequestEvent) {
         match event {
             RequestEvent::Started { cached_tokens } => {
                 self.sender.send(LlmEvent::Started { cached_tokens });
@@ -98,8 +99,7 @@ impl Sink for Events {
             RequestEvent::Prompt { done, total } => {
                 self.sender.send(LlmEvent::Prompt { done, total });
             }
-            RequestEvent::Text { choice, accepted } => {
-                let (tokens, text) = (accepted.tokens.clone(), accepted.text.clone());
+            RequestEvent::Text { choice, tokens, text } => {
                 let n_bytes = piece_bytes(&text, &tokens);
                 self.sender.send_bytes(LlmEvent::Text { choice, tokens, text }, n_bytes);
             }
@@ -142,7 +142,7 @@ impl Sink for Embeddings {
         self.sender.is_ended()
     }
 
-    fn take(&mut self, index: usize, event: RequestEvent<'_>) {
+    fn take(&mut self, index: usize, event: RequestEvent) {
         if let RequestEvent::Embedded(vector) = event {
             self.vectors[index] = Some(vector);
         }

@@ -4,7 +4,7 @@
 //! loop:
 //!     receive prepared recordings; block if there are no others
 //!     end the cancelled ones
-//!     admit waiting recordings; one that needs a larger state waits until no other is active, those behind it wait, too
+//!     admit waiting recordings in order; one that needs a larger state waits until no other is active
 //!     advance every active recording: results become segments, next windows are requested
 //!     end the recordings that are done
 //!     one step of the decoder
@@ -14,28 +14,23 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Receiver;
 
-use stonechat_whisper::{Options, Segment, StateOptions, Transcript, Transcription, WindowDecoder};
+use stonechat_whisper::{
+    Options, StateOptions, Timings, Transcript, Transcription, WindowDecoder,
+};
 
 use crate::Error;
 use crate::engine::{OnPanic, catch};
-use crate::job::JobSender;
-use crate::speech_queue::{Prepared, WaitingCount, WaitingGuard};
+use crate::speech_queue::{Client, Prepared, RecordingCounts, WaitingGuard};
 
 /// Counters of a speech engine after a step, for metrics. Totals count from the opening of the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct SpeechStep {
-    /// Windows of 30 s encoded.
-    pub windows: usize,
-    /// Rows of decoder steps: tokens of prompts, texts and alignment.
-    pub rows: usize,
-    /// Tokens of the texts.
-    pub tokens: usize,
-    /// Attempts at windows that failed a threshold.
-    pub fallbacks: usize,
+    /// Time and work.
+    pub timings: Timings,
     /// Recordings that are being transcribed now.
     pub active: usize,
-    /// Recordings that wait now, are decoded, or arrive.
+    /// Recordings that wait, arrive or are decoded now.
     pub waiting: usize,
     /// Seconds of audio of those among them that are decoded.
     pub waiting_seconds: f64,
@@ -62,36 +57,31 @@ impl fmt::Debug for OnStep {
 struct Queued {
     run: Transcription<'static>,
     options: Options,
-    sender: JobSender<Segment, Transcript>,
+    client: Client,
     guard: WaitingGuard,
 }
 
 /// Recording of the batch.
 struct Active {
     run: Transcription<'static>,
-    sender: JobSender<Segment, Transcript>,
+    client: Client,
     transcript: Transcript,
 }
 
 impl Active {
-    /// Sends the segments that are final.
-    fn send_segments(&mut self) {
-        while let Some(segment) = self.run.next_segment() {
-            self.transcript.text += &segment.text;
-            self.sender.send(segment.clone());
-            self.transcript.segments.push(segment);
-        }
+    fn new(run: Transcription<'static>, client: Client) -> Self {
+        Self { run, client, transcript: Transcript::default() }
+    }
+
+    /// Sends the events since the last call.
+    fn report(&mut self) {
+        let Self { run, client, transcript } = self;
+        run.report(transcript, &mut |event| client.send(event));
     }
 
     fn end(mut self) {
-        self.send_segments();
-        let Self { run, sender, mut transcript } = self;
-        if let Some(language) = run.language() {
-            language.code.clone_into(&mut transcript.language);
-        }
-        transcript.duration = run.duration();
-        transcript.cancelled = run.is_cancelled();
-        sender.end(Ok(transcript));
+        self.report();
+        self.client.sender.end(Ok(self.transcript));
     }
 }
 
@@ -105,7 +95,7 @@ pub(crate) struct SpeechEngine {
     prepared: Receiver<Prepared>,
     waiting: Vec<Queued>,
     active: Vec<Active>,
-    n_waiting: WaitingCount,
+    counts: RecordingCounts,
     on_step: OnStep,
     counters: SpeechStep,
 }
@@ -115,7 +105,7 @@ impl SpeechEngine {
         decoder: WindowDecoder,
         max_windows: Option<usize>,
         prepared: Receiver<Prepared>,
-        n_waiting: WaitingCount,
+        counts: RecordingCounts,
         on_step: OnStep,
     ) -> Self {
         Self {
@@ -125,7 +115,7 @@ impl SpeechEngine {
             prepared,
             waiting: Vec::new(),
             active: Vec::new(),
-            n_waiting,
+            counts,
             on_step,
             counters: SpeechStep::default(),
         }
@@ -141,7 +131,7 @@ impl SpeechEngine {
             let Err(payload) = served else { return Ok(()) };
             let reason = on_panic.caught(&*payload);
             for active in self.active.drain(..) {
-                active.sender.end(Err(Error::Panicked { reason: reason.clone() }));
+                active.client.sender.end(Err(Error::Panicked { reason: reason.clone() }));
             }
             let (decoder, least) = (&mut self.decoder, self.least);
             catch(|| Ok(decoder.reopen(least)?))?;
@@ -176,27 +166,23 @@ impl SpeechEngine {
     }
 
     fn enqueue(&mut self, prepared: Prepared) {
-        let Prepared { sender, guard, result } = prepared;
+        let Prepared { client, guard, result } = prepared;
         match result {
-            Ok((run, options)) => self.waiting.push(Queued { run, options, sender, guard }),
+            Ok((run, options)) => self.waiting.push(Queued { run, options, client, guard }),
             // A recording that is cancelled while it is decoded has no segments.
             Err(Error::Audio(stonechat_audio::Error::Cancelled)) => {
                 let mut transcript = Transcript::default();
                 transcript.cancelled = true;
-                sender.end(Ok(transcript));
+                client.sender.end(Ok(transcript));
             }
-            Err(error) => sender.end(Err(error)),
+            Err(error) => client.sender.end(Err(error)),
         }
     }
 
     fn end_cancelled(&mut self) {
-        let waiting = self.waiting.extract_if(.., |waiting| waiting.sender.is_ended());
-        let waiting = waiting.map(|Queued { run, sender, .. }| Active {
-            run,
-            sender,
-            transcript: Transcript::default(),
-        });
-        let active = self.active.extract_if(.., |active| active.sender.is_ended());
+        let waiting = self.waiting.extract_if(.., |waiting| waiting.client.is_ended());
+        let waiting = waiting.map(|Queued { run, client, .. }| Active::new(run, client));
+        let active = self.active.extract_if(.., |active| active.client.is_ended());
         for mut cancelled in waiting.chain(active) {
             cancelled.run.cancel();
             cancelled.end();
@@ -219,16 +205,15 @@ impl SpeechEngine {
             {
                 self.shrink();
             }
-            let Queued { run, options, sender, guard } = self.waiting.remove(0);
+            let Queued { run, options, client, guard } = self.waiting.remove(0);
             drop(guard);
-            sender.start();
+            client.sender.start();
             match self.decoder.reserve(&options, n_windows) {
-                Ok(()) => {
-                    self.active.push(Active { run, sender, transcript: Transcript::default() });
-                }
-                Err(error) => sender.end(Err(error.into())),
+                Ok(()) => self.active.push(Active::new(run, client)),
+                Err(error) => client.sender.end(Err(error.into())),
             }
         }
+        self.counts.set_active(self.active.len());
     }
 
     /// Gives back the memory that one recording with many beams or windows took, while no other is active.
@@ -243,7 +228,7 @@ impl SpeechEngine {
         let mut index = 0;
         while let Some(active) = self.active.get_mut(index) {
             let result = active.run.advance(&mut self.decoder);
-            active.send_segments();
+            active.report();
             match result {
                 Ok(()) if !active.run.is_ended() => index += 1,
                 Ok(()) => {
@@ -252,7 +237,7 @@ impl SpeechEngine {
                     self.counters.finished_seconds += ended.run.duration();
                     ended.end();
                 }
-                Err(error) => self.active.remove(index).sender.end(Err(error.into())),
+                Err(error) => self.active.remove(index).client.sender.end(Err(error.into())),
             }
         }
     }
@@ -262,22 +247,20 @@ impl SpeechEngine {
         if self.active.is_empty() {
             return;
         }
-        if let Err(error) = pollster::block_on(self.decoder.step()) {
+        let runs = self.active.iter_mut().map(|active| &mut active.run);
+        if let Err(error) = pollster::block_on(Transcription::step(runs, &mut self.decoder)) {
             for active in self.active.drain(..) {
-                active.sender.end(Err(Error::Step { reason: error.to_string() }));
+                active.client.sender.end(Err(Error::Step { reason: error.to_string() }));
             }
         }
     }
 
     fn report(&mut self) {
-        let timings = self.decoder.timings();
+        self.counts.set_active(self.active.len());
         self.counters = SpeechStep {
-            windows: timings.windows,
-            rows: timings.rows,
-            tokens: timings.tokens,
-            fallbacks: timings.fallbacks,
+            timings: self.decoder.timings(),
             active: self.active.len(),
-            waiting: self.n_waiting.get(),
+            waiting: self.counts.n_waiting(),
             waiting_seconds: self.waiting.iter().map(|waiting| waiting.run.duration()).sum(),
             ..self.counters
         };

@@ -4,17 +4,20 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Cpu, KvDType};
-use stonechat_whisper::{Config, Options, Segment, StateOptions, Transcript, WindowDecoder};
+use stonechat_nn::{Cpu, KvDType, LoadStats};
+use stonechat_whisper::{
+    Config, Event, Options, Segment, StateOptions, Transcript, WindowDecoder,
+};
 
+use crate::device::OpenDevice;
 use crate::engine::{Engine, EngineOptions, Load, ModelSource, OnPanic, Server};
 use crate::speech_engine::{OnStep, SpeechEngine};
-use crate::speech_queue::{self, QueuedRecording, WaitingCount};
+use crate::speech_queue::{self, Client, QueuedRecording, RecordingCounts};
 use crate::{Device, Error, Job, Recording, SpeechStep};
 
 /// A running transcription: a stream of segments, with the [`Transcript`] at its end.
-/// [`whisper::Transcription`](crate::whisper::Transcription) is one for programs with a loop of their own.
-pub type Transcription = Job<Segment, Transcript>;
+/// [`whisper::Transcription`](crate::whisper::Transcription) is for programs with a loop of their own.
+pub type TranscriptionJob = Job<Segment, Transcript>;
 
 /// A Whisper model. Clones share it. Windows of all recordings are decoded in one batch of [`WhisperBuilder::parallel`]
 /// windows, and each recording gives what it gives alone. Files are decoded on other threads meanwhile. Dropping the last
@@ -29,7 +32,7 @@ pub type Transcription = Job<Segment, Transcript>;
 pub struct Whisper {
     engine: Arc<Engine<WhisperBuilder>>,
     info: Arc<WhisperInfo>,
-    n_waiting: WaitingCount,
+    counts: RecordingCounts,
 }
 
 /// Properties of an open speech model.
@@ -42,6 +45,8 @@ pub struct WhisperInfo {
     pub is_multilingual: bool,
     /// Device and kernels.
     pub device: String,
+    /// Statistics of loading the weights.
+    pub load_stats: LoadStats,
 }
 
 /// Builder of a [`Whisper`].
@@ -51,7 +56,7 @@ pub struct WhisperBuilder {
     kv_dtype: KvDType,
     reserved: Options,
     n_windows: Option<usize>,
-    n_waiting: WaitingCount,
+    counts: RecordingCounts,
     on_step: OnStep,
 }
 
@@ -80,15 +85,29 @@ impl Whisper {
             kv_dtype: KvDType::F16,
             reserved: Options::default(),
             n_windows: None,
-            n_waiting: WaitingCount::default(),
+            counts: RecordingCounts::default(),
             on_step: OnStep::default(),
         }
     }
 
     /// Transcribes a recording: a path, samples, or a [`Recording`] with options.
-    pub fn transcribe(&self, recording: impl Into<Recording>) -> Transcription {
-        let (recording, guard) = (recording.into(), self.n_waiting.guard());
-        self.engine.submit(|sender| QueuedRecording { recording, sender, guard })
+    pub fn transcribe(&self, recording: impl Into<Recording>) -> TranscriptionJob {
+        self.transcribe_with(recording, |_| {})
+    }
+
+    /// As [`transcribe`](Self::transcribe); `on_event` gets the detected language, the segments and the position, on the thread
+    /// of the model.
+    pub fn transcribe_with(
+        &self,
+        recording: impl Into<Recording>,
+        on_event: impl FnMut(Event) + Send + 'static,
+    ) -> TranscriptionJob {
+        let (recording, guard) = (recording.into(), self.counts.wait());
+        self.engine.submit(|sender| {
+            let cancel = recording.cancel_token().clone();
+            let client = Client { sender, cancel, on_event: Box::new(on_event) };
+            QueuedRecording { recording, client, guard }
+        })
     }
 
     /// Whether requests are served: false once a panic left the model without memory for a fresh state.
@@ -214,10 +233,19 @@ impl WhisperBuilder {
         self.start(ModelSource::File(Box::new(file))).await
     }
 
+    /// Opens the model in `file` on a device that is open; [`device`](Self::device), [`threads`](Self::threads) and
+    /// [`cpu`](Self::cpu) have no effect.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_on(self, file: ModelFile, device: OpenDevice) -> Result<Whisper, Error> {
+        pollster::block_on(self.start(ModelSource::Opened(Box::new(file), device)))
+    }
+
     async fn start(self, model: ModelSource) -> Result<Whisper, Error> {
-        let n_waiting = self.n_waiting.clone();
+        let counts = self.counts.clone();
         let (engine, info) = Engine::start(self, model).await?;
-        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), n_waiting })
+        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), counts })
     }
 }
 
@@ -233,7 +261,7 @@ impl Load for WhisperBuilder {
     }
 
     fn run(self, server: Server<'_, Self>) -> Result<(), Error> {
-        let Self { mut engine, kv_dtype, reserved, n_windows, n_waiting, on_step } = self;
+        let Self { mut engine, kv_dtype, reserved, n_windows, counts, on_step } = self;
         reserved.validate()?;
         if let Some(n) = n_windows {
             // The range and the message are those of batch sizes.
@@ -246,7 +274,7 @@ impl Load for WhisperBuilder {
         let sizes = StateOptions {
             n_windows: n_decoded,
             n_encoded: model.n_encoded(n_decoded),
-            n_sequences: reserved.beam_size.max(reserved.best_of),
+            n_sequences: reserved.n_sequences(),
             kv_dtype,
             has_alignment: reserved.needs_alignment(),
         };
@@ -256,8 +284,9 @@ impl Load for WhisperBuilder {
             config: *model.config(),
             is_multilingual: model.special().multilingual,
             device: model.describe(),
+            load_stats: model.load_stats(),
         };
-        let prepared = speech_queue::start(server.open(info), &model)?;
-        SpeechEngine::new(decoder, n_windows, prepared, n_waiting, on_step).run(engine.on_panic)
+        let prepared = speech_queue::start(server.open(info), &model, &counts)?;
+        SpeechEngine::new(decoder, n_windows, prepared, counts, on_step).run(engine.on_panic)
     }
 }

@@ -7,13 +7,14 @@
 //!
 //! A reader has a thread of its own: it waits for its bytes.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
-use stonechat_whisper::{CancelToken, Model, Options, Segment, Transcript, Transcription};
+use stonechat_whisper::{CancelToken, Event, Model, Options, Segment, Transcript, Transcription};
 
 use crate::job::JobSender;
 use crate::{Error, Recording};
@@ -21,23 +22,37 @@ use crate::{Error, Recording};
 /// Threads for files and bytes in memory. Decoding is far faster than transcription.
 const N_THREADS: usize = 2;
 
-/// Number of recordings that wait or are prepared.
+/// Numbers of recordings of a model.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct WaitingCount(Arc<AtomicUsize>);
+pub(crate) struct RecordingCounts {
+    /// Recordings that wait or are prepared.
+    waiting: Arc<AtomicUsize>,
+    /// Recordings of the batch.
+    active: Arc<AtomicUsize>,
+}
 
-impl WaitingCount {
-    pub(crate) fn get(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+impl RecordingCounts {
+    pub(crate) fn n_waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Counts a recording until the guard is dropped.
-    pub(crate) fn guard(&self) -> WaitingGuard {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        WaitingGuard(Arc::clone(&self.0))
+    /// Counts a waiting recording until the guard is dropped.
+    pub(crate) fn wait(&self) -> WaitingGuard {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        WaitingGuard(Arc::clone(&self.waiting))
+    }
+
+    pub(crate) fn set_active(&self, n: usize) {
+        self.active.store(n, Ordering::Relaxed);
+    }
+
+    /// Whether steps of the batch use the threads of the device.
+    fn has_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed) > 0
     }
 }
 
-/// Recording that is counted.
+/// Waiting recording.
 #[derive(Debug)]
 pub(crate) struct WaitingGuard(Arc<AtomicUsize>);
 
@@ -47,17 +62,45 @@ impl Drop for WaitingGuard {
     }
 }
 
+/// Receiver of the events and of the result of a recording.
+pub(crate) struct Client {
+    pub(crate) sender: JobSender<Segment, Transcript>,
+    /// Cancels the recording beside the token of its job.
+    pub(crate) cancel: CancelToken,
+    pub(crate) on_event: Box<dyn FnMut(Event) + Send>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("sender", &self.sender).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Whether the recording was cancelled or nobody waits for it.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.cancel.is_cancelled() || self.sender.is_ended()
+    }
+
+    pub(crate) fn send(&mut self, event: Event) {
+        if let Event::Segment(segment) = &event {
+            self.sender.send(segment.clone());
+        }
+        (self.on_event)(event);
+    }
+}
+
 /// Recording in the queue.
 #[derive(Debug)]
 pub(crate) struct QueuedRecording {
     pub(crate) recording: Recording,
-    pub(crate) sender: JobSender<Segment, Transcript>,
+    pub(crate) client: Client,
     pub(crate) guard: WaitingGuard,
 }
 
 /// Recording that is ready for the engine, or cannot be transcribed.
 pub(crate) struct Prepared {
-    pub(crate) sender: JobSender<Segment, Transcript>,
+    pub(crate) client: Client,
     pub(crate) guard: WaitingGuard,
     pub(crate) result: Result<(Transcription<'static>, Options), Error>,
 }
@@ -69,18 +112,20 @@ pub(crate) struct Prepared {
 pub(crate) fn start(
     queue: Receiver<QueuedRecording>,
     model: &Model,
+    counts: &RecordingCounts,
 ) -> Result<Receiver<Prepared>, Error> {
     let (to_engine, prepared) = channel();
     let (queue, to_engine) = (Arc::new(Mutex::new(queue)), Arc::new(to_engine));
     for _ in 0..N_THREADS {
-        let (queue, model, to_engine) = (Arc::clone(&queue), model.clone(), Arc::clone(&to_engine));
+        let (queue, to_engine) = (Arc::clone(&queue), Arc::clone(&to_engine));
+        let preparer = Preparer { model: model.clone(), counts: counts.clone() };
         let body = move || {
             loop {
                 let request = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok(request) = request else { return };
                 if request.recording.may_block() {
-                    spawn_reader(request, &model, Arc::downgrade(&to_engine));
-                } else if let Some(prepared) = prepare(request, &model) {
+                    spawn_reader(request, &preparer, Arc::downgrade(&to_engine));
+                } else if let Some(prepared) = preparer.prepare(request) {
                     // An engine that stopped drops it.
                     let _ = to_engine.send(prepared);
                 }
@@ -97,15 +142,15 @@ fn spawn(body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
 }
 
 /// Prepares a recording on a thread of its own. A reader that stalls does not keep the engine running.
-fn spawn_reader(request: QueuedRecording, model: &Model, to_engine: Weak<Sender<Prepared>>) {
-    let model = model.clone();
+fn spawn_reader(request: QueuedRecording, preparer: &Preparer, to_engine: Weak<Sender<Prepared>>) {
+    let preparer = preparer.clone();
     let shared = Arc::new(Mutex::new(Some(request)));
     let own = Arc::clone(&shared);
     let take = |shared: &Mutex<Option<QueuedRecording>>| {
         shared.lock().unwrap_or_else(PoisonError::into_inner).take()
     };
     let body = move || {
-        let prepared = take(&own).and_then(|request| prepare(request, &model));
+        let prepared = take(&own).and_then(|request| preparer.prepare(request));
         if let (Some(prepared), Some(to_engine)) = (prepared, to_engine.upgrade()) {
             let _ = to_engine.send(prepared);
         }
@@ -113,29 +158,42 @@ fn spawn_reader(request: QueuedRecording, model: &Model, to_engine: Weak<Sender<
     if let Err(error) = spawn(body)
         && let Some(request) = take(&shared)
     {
-        request.sender.end(Err(error));
+        request.client.sender.end(Err(error));
     }
 }
 
-/// Prepares a recording for the engine; `None` if nobody waits for it.
-fn prepare(request: QueuedRecording, model: &Model) -> Option<Prepared> {
-    let QueuedRecording { recording, guard, sender } = request;
-    if sender.is_abandoned() {
-        return None;
-    }
-    let cancel = sender.cancel_token();
-    let result = catch_unwind(AssertUnwindSafe(|| transcription(recording, model, cancel)));
-    let result = result.unwrap_or_else(|payload| Err(Error::panicked(&*payload)));
-    Some(Prepared { sender, guard, result })
+/// Makes transcriptions of recordings.
+#[derive(Debug, Clone)]
+struct Preparer {
+    model: Model,
+    counts: RecordingCounts,
 }
 
-fn transcription(
-    recording: Recording,
-    model: &Model,
-    cancel: &CancelToken,
-) -> Result<(Transcription<'static>, Options), Error> {
-    let (samples, options) = recording.decode(cancel)?;
-    let mut transcription = Transcription::new(model, samples, &options)?;
-    transcription.prepare();
-    Ok((transcription, options))
+impl Preparer {
+    /// Prepares a recording for the engine; `None` if nobody waits for it.
+    fn prepare(&self, request: QueuedRecording) -> Option<Prepared> {
+        let QueuedRecording { recording, guard, client } = request;
+        if client.sender.is_abandoned() {
+            return None;
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| self.transcription(recording, &client)));
+        let result = result.unwrap_or_else(|payload| Err(Error::panicked(&*payload)));
+        Some(Prepared { client, guard, result })
+    }
+
+    fn transcription(
+        &self,
+        recording: Recording,
+        client: &Client,
+    ) -> Result<(Transcription<'static>, Options), Error> {
+        let is_cancelled =
+            || client.cancel.is_cancelled() || client.sender.cancel_token().is_cancelled();
+        let (samples, options) = recording.decode(is_cancelled)?;
+        let mut transcription = Transcription::new(&self.model, samples, &options)?;
+        // Without others, the engine computes the spectrogram on all threads.
+        if self.counts.has_active() {
+            transcription.prepare();
+        }
+        Ok((transcription, options))
+    }
 }

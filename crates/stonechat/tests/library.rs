@@ -6,7 +6,7 @@ use std::process::Command;
 
 use stonechat::formats::ModelFile;
 use stonechat::llm::OnFull;
-use stonechat::nn::sample::SamplingOptions;
+use stonechat::sampling::SamplingOptions;
 use stonechat::{
     Chat, Device, Error, Finish, GenerateOptions, GpuLayers, Llm, Models, Recording, Whisper,
 };

@@ -1,9 +1,11 @@
 //! The ops of a decode step do not allocate, on two threads.
 
 use stonechat_compute::cpu::{
-    Activation, Attention, DenseWeight, Epilogue, GatedActivation, KvDType, KvLayout, KvPool,
-    KvRow, LayerNorm, MatMut, MatRef, Precision, QueryRow, RmsNorm, Rope, RopePairs, Rotation,
+    Attention, DenseWeight, Epilogue, KvPool, LayerNorm, MatMut, MatRef, RmsNorm, Rope, Rotation,
     attention, gated, layer_norm, log_sum_exp, matmul, rms_norm, rope,
+};
+use stonechat_compute::op::{
+    Activation, GatedActivation, KvDType, KvLayout, KvRow, Precision, QueryRow, RopePairs,
 };
 use stonechat_compute::{Cpu, Isa, ThreadTeam};
 use stonechat_testkit::CountingAllocator;

@@ -135,7 +135,8 @@ struct Decoding {
 impl Decoding {
     /// Filters the logits of the last output of a plan, those after the tokens of a hypothesis.
     fn filter_last(&self, plan: &mut BatchPlan<'_>, tokens: &[u32]) {
-        plan.filter_last(&self.request, tokens, self.search.top_k());
+        let DecodeRequest { rules, min_end_timestamp, .. } = &self.request;
+        plan.filter_last(rules, tokens, *min_end_timestamp, self.search.top_k());
     }
 
     /// Requests the logits of all outputs from `first` on, if tokens are sampled; returns their place.
@@ -278,11 +279,11 @@ impl WindowDecoder {
     /// # Errors
     /// If the device fails: the windows are lost.
     pub async fn step(&mut self) -> Result<(), Error> {
-        self.step_while(|_| Ok(())).await
+        self.step_beside(|_| Ok(())).await
     }
 
     /// As [`step`](Self::step), with work of the host while the device encodes windows, if it does.
-    pub(crate) async fn step_while(
+    pub(crate) async fn step_beside(
         &mut self,
         host_work: impl FnOnce(&mut Timings) -> Result<(), Error>,
     ) -> Result<(), Error> {

@@ -98,7 +98,7 @@ fn alone(model: &Model, samples: &[f32], options: &Options) -> Vec<Segment> {
     std::iter::from_fn(|| run.next_segment()).collect()
 }
 
-/// Recording, its options, and its segments when transcribed alone.
+/// Samples, its options, and its segments when transcribed alone.
 struct Request {
     samples: Vec<f32>,
     options: Options,

@@ -29,9 +29,10 @@ mod head;
 use std::ops::Range;
 
 use self::head::{PageHead, Q8PageHead, UnscaledHead, VisibleSlots};
-use super::kv::{KvDType, KvHead, KvLayout, KvPool, PAGE_LEN};
+use super::kv::{KvHead, KvPool};
 use super::math::{exp, tanh};
 use super::matrix::{MatMut, MatRef, SharedMut};
+use crate::op::{KvDType, KvLayout, PAGE_LEN, Precision, QueryRow};
 use crate::scratch::with_scratch;
 use crate::simd::{F32, Kernel, Simd};
 use crate::{Cpu, Isa};
@@ -56,26 +57,6 @@ const RESCALE_THRESHOLD: f32 = 8.0;
 /// Minimum multiplications of the op for a parallel loop to pay.
 const MIN_PARALLEL: usize = 128 << 10;
 
-/// Pages and visible positions of one query row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueryRow {
-    /// Index of the sequence's first page in the page table.
-    pub first_page: u32,
-    /// Number of pages of the sequence.
-    pub n_pages: u32,
-    /// First visible position: 0, or where a sliding window begins.
-    pub kv_start: u32,
-    /// One past the last visible position: `pos + 1` for causal attention.
-    pub kv_len: u32,
-}
-
-impl QueryRow {
-    /// Whether both rows have the same pages, as rows of one sequence do.
-    pub(crate) fn has_pages_of(&self, other: &Self) -> bool {
-        (self.first_page, self.n_pages) == (other.first_page, other.n_pages)
-    }
-}
-
 /// Arguments of [`attention`].
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
@@ -99,19 +80,6 @@ pub struct Attention<'a> {
     pub page_table: &'a [u32],
     /// Precision of the factors in prefill blocks.
     pub precision: Precision,
-}
-
-/// Precision of the factors of `Q·Kᵀ` and `P·V` in prefill blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Precision {
-    /// f32.
-    #[default]
-    F32,
-    /// Same as quantized matmuls: bf16 on AMX, else f32. With f32, a prompt in one batch gives the same bits as token by
-    /// token.
-    AsProducts,
-    /// bf16 where it is faster than f32: AVX-512 BF16 and AMX.
-    Bf16,
 }
 
 /// `out[t,h] = sum_p softmax_p(scale * q[t,h] · k[p,g]) * v[p,g]` over the positions

@@ -1,19 +1,8 @@
 //! Epilogue of a matmul: bias, activation and residual, applied while the sums are in cache.
 
 use super::math::{gelu, gelu_tanh};
+use crate::op::Activation;
 use crate::simd::{F32, Simd};
-
-/// Elementwise activation of a matmul's output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Activation {
-    /// Identity.
-    #[default]
-    None,
-    /// The exact GELU.
-    Gelu,
-    /// GELU by its tanh approximation: `x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
-    GeluTanh,
-}
 
 /// `y = act(sum + bias)`, or `y += act(sum + bias)` with `accumulate`.
 #[derive(Debug, Clone, Copy, Default)]

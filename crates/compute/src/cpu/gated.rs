@@ -3,25 +3,9 @@
 use super::math::{gelu_tanh, sigmoid, silu};
 use super::matrix::{MatMut, MatRef};
 use super::row_tasks::for_row_ranges;
+use crate::op::GatedActivation;
 use crate::simd::{F32, Kernel, Simd};
 use crate::{Cpu, Isa};
-
-/// `act(gate) * up`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum GatedActivation {
-    /// `silu(gate) * up` (`SwiGLU`; Shazeer 2020).
-    Silu,
-    /// `gelu(gate) * up` with the tanh approximation (`GeGLU`).
-    GeluTanh,
-    /// gpt-oss: `g = min(gate, limit)`, `u = clamp(up, ±limit)`,
-    /// `g * sigmoid(alpha * g) * (u + 1)`.
-    ClampedSwiglu {
-        /// Slope inside the sigmoid.
-        alpha: f32,
-        /// Bound of both inputs.
-        limit: f32,
-    },
-}
 
 impl GatedActivation {
     /// Computes `out = act(gate) * up` on this thread.
@@ -102,10 +86,11 @@ impl Kernel for Combine<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GatedActivation, gated};
+    use super::gated;
     use crate::cpu::math::tests::{gelu_tanh_f64, sigmoid_f64};
     use crate::cpu::test_data::{assert_close, random};
     use crate::cpu::{MatMut, MatRef};
+    use crate::op::GatedActivation;
     use crate::{Cpu, Isa, ThreadTeam};
 
     fn expected(gate: f32, up: f32, activation: GatedActivation) -> f64 {

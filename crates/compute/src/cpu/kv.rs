@@ -1,19 +1,7 @@
 //! Paged KV cache of one layer (as vLLM's blocks): a pool of pages, and writes to their slots.
 //!
-//! A page holds [`PAGE_LEN`] positions. For every KV head it holds the keys transposed, so that
-//! scores of adjacent positions are a vector, then the values:
-//!
-//! ```text
-//! page  = head 0 | head 1 | … | head G-1
-//! head  = keys   [C][PAGE_LEN]          key c of position p at c * PAGE_LEN + p
-//!         values [PAGE_LEN][C']         value c of position p at p * C' + c
-//! C'    = C rounded up to a multiple of 16; the added columns are zero
-//! ```
-//!
-//! [`KvDType::Q8_0`] has one-byte elements in the same places, then scales, see [`q8_0`].
+//! The layout of a page is that of [`KvLayout`]; for pages with 8-bit elements see [`q8_0`].
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-pub(crate) mod head_places;
 mod q8_0;
 
 use std::marker::PhantomData;
@@ -26,80 +14,9 @@ pub(crate) use self::q8_0::Q8Head;
 use super::matrix::MatRef;
 use crate::aligned::AlignedVec;
 use crate::error::{Error, Result};
+use crate::op::{KvDType, KvLayout, KvRow, PAGE_LEN};
 use crate::simd::{Kernel, Simd, prefetch, prefetch_span, transposed};
 use crate::{Cpu, Parts};
-
-/// Positions in a page.
-pub const PAGE_LEN: usize = 64;
-/// Alignment of `C'` in elements: lanes of the widest vector.
-const VALUE_ALIGN: usize = 16;
-
-/// Element type of cached keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KvDType {
-    /// 4 bytes.
-    F32,
-    /// 2 bytes; values are rounded to nearest even and widened in registers.
-    F16,
-    /// One byte, and an f16 scale for every 32 channels of a position; the last scale of a head
-    /// whose width is no multiple of 32 serves fewer channels.
-    Q8_0,
-}
-
-/// Shape of one layer's page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvLayout {
-    /// KV heads `G`.
-    pub n_kv_heads: usize,
-    /// Width of a head `C`.
-    pub head_dim: usize,
-    /// Element type.
-    pub dtype: KvDType,
-}
-
-impl KvLayout {
-    /// `C'`: elements from the values of one position to those of the next.
-    pub(crate) fn value_stride(self) -> usize {
-        self.head_dim.next_multiple_of(VALUE_ALIGN)
-    }
-
-    /// Elements of one head in a page.
-    pub(crate) fn head_len(self) -> usize {
-        PAGE_LEN * (self.head_dim + self.value_stride())
-    }
-
-    /// q8 blocks of a position in one head; 0 for types without scales.
-    pub(crate) fn n_blocks(self) -> usize {
-        match self.dtype {
-            KvDType::F32 | KvDType::F16 => 0,
-            KvDType::Q8_0 => self.head_dim.div_ceil(q8_0::BLOCK_LEN),
-        }
-    }
-
-    /// Bytes of one head in a page.
-    fn head_bytes(self) -> usize {
-        match self.dtype {
-            KvDType::F32 => 4 * self.head_len(),
-            KvDType::F16 => 2 * self.head_len(),
-            KvDType::Q8_0 => self.head_len() + 2 * q8_0::n_scales(self),
-        }
-    }
-
-    /// Bytes of a page.
-    #[must_use]
-    pub fn page_bytes(self) -> usize {
-        self.n_kv_heads * self.head_bytes()
-    }
-}
-
-/// Slot of one position (vLLM's slot mapping).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvRow {
-    /// Page of the pool.
-    pub page: u32,
-    /// Position in the page.
-    pub slot: u32,
-}
 
 /// Pool of `n_pages` pages of one layer.
 #[derive(Debug)]
@@ -433,10 +350,11 @@ fn store_columns<T: KvElement, S: Simd>(s: S, keys: &mut [T], slot: usize, strip
 
 #[cfg(test)]
 mod tests {
-    use super::{KvDType, KvHead, KvLayout, KvPool, KvRow, PAGE_LEN};
+    use super::{KvHead, KvPool};
     use crate::Cpu;
     use crate::cpu::MatRef;
     use crate::cpu::test_data::random;
+    use crate::op::{KvDType, KvLayout, KvRow, PAGE_LEN};
 
     fn key_and_value(pool: &KvPool, row: KvRow, g: usize, c: usize) -> (f32, f32) {
         let layout = pool.layout();

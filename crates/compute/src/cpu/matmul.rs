@@ -125,7 +125,8 @@ mod tests {
     use super::{DenseWeight, PackedWeight, matmul, matmul_dequantized, matmul_packed};
     use crate::cpu::math::tests::{erf_f64, gelu_tanh_f64};
     use crate::cpu::test_data::{assert_close, random};
-    use crate::cpu::{Activation, Epilogue, MatMut, MatRef};
+    use crate::cpu::{Epilogue, MatMut, MatRef};
+    use crate::op::Activation;
     use crate::{Cpu, Isa, ThreadTeam};
 
     const SHAPES: [(usize, usize, usize); 16] = [

@@ -6,16 +6,8 @@ use super::matrix::{MatMut, MatRef, SharedMut};
 use super::rms_norm::inverse_rms;
 use super::row_tasks::for_row_ranges;
 use crate::Cpu;
+use crate::op::RopePairs;
 use crate::simd::{Kernel, Simd};
-
-/// Pairs of channels of a head that are rotated together; `R` channels are rotated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RopePairs {
-    /// `(2i, 2i + 1)`: the paper's order, ggml's `GGML_ROPE_TYPE_NORMAL`.
-    Adjacent,
-    /// `(i, i + R/2)`: GPT-NeoX and Hugging Face, ggml's `GGML_ROPE_TYPE_NEOX`.
-    Neox,
-}
 
 /// Arguments of [`rope`].
 #[derive(Debug, Clone, Copy)]
@@ -148,9 +140,10 @@ fn rotate_adjacent(head: &mut [f32], cos_sin: &[f32]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Rope, RopePairs, Rotation, rope};
+    use super::{Rope, Rotation, rope};
     use crate::cpu::test_data::{assert_close, random};
     use crate::cpu::{MatMut, MatRef};
+    use crate::op::RopePairs;
     use crate::{Cpu, Isa, ThreadTeam};
 
     /// `t` rows of `n_heads` heads of `c` channels, `r` of them rotated.

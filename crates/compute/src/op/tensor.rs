@@ -63,6 +63,8 @@ pub enum TensorType {
     F16,
     /// int8 in groups of 32 with a scale, row-major.
     Q8,
+    /// Words: choices of experts and their order.
+    U32,
     /// Activations of products, in the type and order of the device's kernels: q8 blocks, or bf16 tiles with AMX.
     Operand,
 }
@@ -75,6 +77,7 @@ impl TensorType {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Q8 => "q8",
+            Self::U32 => "u32",
             Self::Operand => "operand",
         }
     }

@@ -5,7 +5,7 @@ use stonechat_compute::DType;
 use super::{MAGIC, MAX_DIMS, alignment};
 use crate::error::{Error, Result, printable};
 use crate::metadata::Metadata;
-use crate::model_file::Parsed;
+use crate::parsed::Parsed;
 use crate::reader::Reader;
 use crate::tensor::{Place, TensorInfo, TensorTable};
 use crate::value::{Array, Value};
@@ -47,7 +47,7 @@ pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
     // A file without tensors may end without padding.
     let data_start = r.pos().next_multiple_of(alignment as u64).min(r.len());
     let tensors = place(infos, data_start, r.len())?;
-    Ok(Parsed { version, metadata, tensors, whisper_bin: None })
+    Ok(Parsed { version, metadata, tensors })
 }
 
 fn metadata(r: &mut Reader<'_>, n_entries: usize) -> Result<Metadata> {

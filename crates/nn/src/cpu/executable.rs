@@ -7,16 +7,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use stonechat_compute::AlignedVec;
-use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, elementwise};
+use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, RoutedExpert, elementwise};
 use stonechat_compute::op::{
-    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, NormArgs, Op, PoolId, Port,
-    RopeArgs, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
+    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeRouteArgs, NormArgs, Op, PoolId,
+    Port, RopeArgs, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
 };
 use stonechat_quant::{ActivationBuffer, PackedRows, QuantMatrix, gated_packed};
 
 use super::Cpu;
 use super::capabilities::MAX_GROUP;
-use super::experts::{self, Experts, run_experts};
+use super::expert_mlp::{self, expert_mlp};
 use super::logits;
 use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_products};
 use super::profile::label;
@@ -40,7 +40,7 @@ pub(super) fn matrix(weight: &Weight) -> &CpuMatrix {
     CpuWeight::matrix(weight)
 }
 
-fn values(weight: &Weight) -> &AlignedVec {
+pub(super) fn values(weight: &Weight) -> &AlignedVec {
     CpuWeight::values(weight)
 }
 
@@ -81,7 +81,7 @@ pub(super) struct CpuExecutable {
 /// Memory within an op.
 #[derive(Debug, Default)]
 struct Scratch {
-    experts: experts::Scratch,
+    experts: expert_mlp::Scratch,
     /// Operand of a convolution.
     windows: ActivationBuffer,
     /// Of each row.
@@ -132,13 +132,8 @@ impl CpuExecutable {
                         entry.insert(alloc(max.rows(rows) * cols)?);
                     }
                 }
-                Op::Moe(args) => executable.scratch.experts.reserve(&experts(args)),
-                Op::RopeKv(_) => {
-                    let (backend, op) = ("cpu", node.op.name());
-                    let reason = "the CPU rotates and writes in two ops".to_owned();
-                    return Err(Error::Unsupported { backend, op, reason });
-                }
-                _ => {}
+                Op::ExpertMlp(args) => executable.scratch.experts.reserve(args),
+                op => check_op(op)?,
             }
             executable.check_operand(node)?;
         }
@@ -186,6 +181,11 @@ impl CpuExecutable {
             }
             _ => Operand { values: Some(self.view(x, counts)), quantized: None },
         }
+    }
+
+    /// Words of a value: choices of experts, or their order.
+    fn words<T: bytemuck::Pod>(&self, x: Tensor, len: usize) -> &[T] {
+        bytemuck::cast_slice(&self.values[self.slot(x.id)][..len * size_of::<T>() / 4])
     }
 
     fn take(&mut self, id: usize) -> AlignedVec {
@@ -361,11 +361,23 @@ impl CpuExecutable {
                     });
                 }
             }
-            Op::Moe(args) => {
+            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => {
+                let routes = bytemuck::cast_slice_mut(result.data);
+                cpu::route(routes, x(0), *n_used, *routing);
+            }
+            Op::MoeSort(_) => {
+                let n_choices = n_rows * node.inputs[0].cols / 2;
+                let order = bytemuck::cast_slice_mut(&mut result.data[..n_choices]);
+                cpu::sort_by_expert(order, self.words(node.inputs[0], n_choices));
+            }
+            Op::ExpertMlp(args) => {
                 if !accumulate {
                     result.data.fill(0.0);
                 }
-                run_experts(device, &mut scratch.experts, result, (x(0), x(1)), &experts(args));
+                let n_choices = n_rows * args.n_used;
+                let routes: &[RoutedExpert] = self.words(node.inputs[1], n_choices);
+                let order: &[u32] = self.words(node.inputs[2], n_choices);
+                expert_mlp(device, &mut scratch.experts, result, (x(0), routes, order), args);
             }
             Op::Attention(args) => cpu::attention(device, result, self.attention(args, x(0), step)),
             Op::LogitFilter => logits::filter(device, result, step.logit_filters, step.suppressed),
@@ -386,7 +398,7 @@ impl CpuExecutable {
         let (table, d) = (matrix(table), out.cols);
         for (t, &token) in step.tokens.iter().enumerate() {
             let row = out.row_mut(t);
-            let token = resolve_token(token, |index| self.port(Port::TopK)[index]);
+            let token = resolve_token(token, |index| self.port(Port::TOP_K)[index]);
             table.dequantize_row(self.cpu.device.isa, token as usize, row);
             if *scale != 1.0 {
                 row.iter_mut().for_each(|r| *r *= scale);
@@ -472,16 +484,15 @@ fn rope<'a>(args: &'a RopeArgs, step: &Step<'a>) -> cpu::Rope<'a> {
     cpu::Rope { head_dim: args.head_dim, norm, rotation }
 }
 
-fn experts(args: &MoeArgs) -> Experts<'_> {
-    Experts {
-        gate: (matrix(&args.gate), args.gate_bias.as_ref().map(values)),
-        up: (matrix(&args.up), args.up_bias.as_ref().map(values)),
-        down: (matrix(&args.down), args.down_bias.as_ref().map(values)),
-        n_experts: args.n_experts,
-        n_used: args.n_used,
-        routing: args.routing,
-        activation: args.activation,
-    }
+/// Checks that there is a kernel for an op that fusion makes for other devices, or lowers.
+fn check_op(op: &Op) -> Result<(), Error> {
+    let reason = match op {
+        Op::RopeKv(_) | Op::RopeAttention(_) => "the CPU rotates, writes and attends in three ops",
+        Op::Moe(_) | Op::ExpertMatmul(_) | Op::MoeCombine => "the CPU runs expert_mlp",
+        Op::Im2col(_) => "the CPU reads the rows of a convolution in place",
+        _ => return Ok(()),
+    };
+    Err(Error::Unsupported { backend: "cpu", op: op.name(), reason: reason.to_owned() })
 }
 
 impl Executable for CpuExecutable {

@@ -69,7 +69,7 @@ impl CudaExecutable {
         max: &Counts,
         rank: Option<Rank>,
     ) -> Result<Self, Error> {
-        program.nodes().try_for_each(|node| check_operand(program, node))?;
+        program.nodes().try_for_each(|node| check_op(program, node))?;
         Ok(Self {
             lists: HashMap::new(),
             gpu: gpu.clone(),
@@ -190,16 +190,19 @@ impl CudaExecutable {
     }
 }
 
-/// Checks that an op reads its operand in the type of its kernels.
-fn check_operand(program: &Program, node: &Node) -> Result<(), Error> {
-    if !matches!(node.op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_)) {
-        return Ok(());
-    }
-    let (dtype, expected) = (program.tensors[node.inputs[0].id].dtype, operand_type(&node.op));
-    if dtype == expected || node.norm.is_some() {
-        return Ok(());
-    }
-    let reason = format!("an operand of {}, expected {}", dtype.name(), expected.name());
+/// Checks that there is a kernel for an op, and that the op reads its operand in the type of its kernels.
+fn check_op(program: &Program, node: &Node) -> Result<(), Error> {
+    let reason = match &node.op {
+        Op::Moe(_) | Op::Conv1d(_) | Op::ExpertMlp(_) => "no kernel, see `capabilities`".to_owned(),
+        op @ (Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_) | Op::ExpertMatmul(_)) => {
+            let (dtype, expected) = (program.tensors[node.inputs[0].id].dtype, operand_type(op));
+            if dtype == expected || node.norm.is_some() {
+                return Ok(());
+            }
+            format!("an operand of {}, expected {}", dtype.name(), expected.name())
+        }
+        _ => return Ok(()),
+    };
     Err(Error::Unsupported { backend: NAME, op: node.op.name(), reason })
 }
 

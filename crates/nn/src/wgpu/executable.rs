@@ -9,25 +9,24 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use stonechat_compute::op::{
-    AttentionArgs, Count, EmbedArgs, MatmulArgs, NormArgs, Op, PoolId, Port, RopeArgs, SlotTable,
-    Tensor, TensorInfo, Weight,
+    AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, MatmulArgs, MoeRouteArgs,
+    NormArgs, Op, PoolId, Port, RopeArgs, Routing, SlotTable, Tensor, TensorInfo, Weight,
 };
 use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, convert};
 use stonechat_compute::wgpu::ops::{
-    GpuRows, attention, copy, elementwise, gated, kv, log_sum_exp, logit_filter, norm, rope, top_k,
+    GpuRows, attention, copy, elementwise, gated, kv, log_sum_exp, logit_filter, moe, norm, rope,
+    top_k,
 };
 use stonechat_compute::wgpu::{CommandList, CopyRange, Gpu, GpuBuffer, HostCopies, Recorder};
 use stonechat_quant::wgpu::{
-    GpuEmbed, GpuEpilogue, GpuInput, GpuMatrix, InputNorm, embed, matmul, matmul_gated,
-    matmul_group,
+    ExpertMatmul, GpuEmbed, GpuEpilogue, GpuInput, GpuMatrix, InputNorm, embed, matmul,
+    matmul_experts, matmul_gated, matmul_group,
 };
 
 use web_time::Instant;
 
 use super::capabilities::{operand_of, operand_type};
-use super::conv1d::conv1d;
-use super::moe::run_experts;
 use super::{NAME, allocation_error};
 use crate::device::{Counts, Executable, PortRange, Step, export_offset, layers_of_page};
 use crate::plan::{SlotInfo, plan_slots};
@@ -100,7 +99,7 @@ impl GpuExecutable {
         for segment in &program.segments {
             segment.nodes.iter().try_for_each(|node| check_operand(gpu, program, segment, node))?;
         }
-        program.nodes().try_for_each(|node| check_windows(program, node, max))?;
+        program.nodes().try_for_each(|node| check_op(program, node, max))?;
         let plan = plan_slots(program, max);
         let alloc = |bytes| GpuBuffer::new(gpu, bytes).map_err(allocation_error);
         let bytes = |slot: &SlotInfo| match operand_of(slot.dtype) {
@@ -182,13 +181,18 @@ impl GpuExecutable {
     }
 }
 
-/// Checks that steps have no convolution of several windows.
-fn check_windows(program: &Program, node: &Node, max: &Counts) -> Result<(), Error> {
-    let n = node.outputs.first().map_or(0, |&id| max[program.tensors[id].rows.count]);
-    if !matches!(node.op, Op::Conv1d(_)) || n <= 1 {
-        return Ok(());
-    }
-    let reason = format!("a convolution of up to {n} windows, expected 1");
+/// Checks that there is a kernel for an op in steps of at most `max` rows.
+fn check_op(program: &Program, node: &Node, max: &Counts) -> Result<(), Error> {
+    let n_windows = node.outputs.first().map_or(0, |&id| max[program.tensors[id].rows.count]);
+    let reason = match node.op {
+        Op::Im2col(_) if n_windows > 1 => {
+            format!("a convolution of up to {n_windows} windows, expected 1")
+        }
+        Op::Moe(_) | Op::Conv1d(_) | Op::ExpertMlp(_) | Op::MoeSort(_) | Op::RopeAttention(_) => {
+            "no kernel, see `capabilities`".to_owned()
+        }
+        _ => return Ok(()),
+    };
     Err(Error::Unsupported { backend: NAME, op: node.op.name(), reason })
 }
 
@@ -199,7 +203,8 @@ fn check_operand(
     segment: &Segment,
     node: &Node,
 ) -> Result<(), Error> {
-    if !matches!(node.op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_)) {
+    let is_product = matches!(node.op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_));
+    if !is_product && !matches!(node.op, Op::ExpertMatmul(_)) {
         return Ok(());
     }
     let dtype = program.tensors[node.inputs[0].id].dtype;
@@ -332,7 +337,7 @@ impl ProgramMemory {
                 let positions = positions.as_ref().map(|p| (values(p), step.positions(n_rows)));
                 assert_eq!(step.shape.n_tokens, n_rows, "embed: a token a row");
                 let (tokens, scale) = (places.tokens, *scale);
-                let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TopK);
+                let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TOP_K);
                 let top_k = top_k.map(|(_, x)| self.buffer(x.id));
                 let args = GpuEmbed { n_tokens: n_rows, tokens, top_k, scale, positions };
                 embed(list, out, matrix(table), args);
@@ -376,14 +381,28 @@ impl ProgramMemory {
                 let weights = [&args.gate, &args.up].map(|args| matrix(&args.weight));
                 matmul_gated(list, output, self.input(node, counts), weights, args.activation);
             }
-            Op::Conv1d(args) => {
-                assert_eq!(counts[rows.count], 1, "a convolution of one window");
-                let epilogue = epilogue(&args.matmul, accumulate);
-                conv1d(list, output, x(0), matrix(&args.matmul.weight), (args.stride, epilogue));
+            Op::Im2col(Im2colArgs { stride, cols }) => {
+                copy::im2col(list, out, *cols, *stride, x(0));
             }
-            Op::Moe(args) => {
-                let (x, logits) = (self.operand(node.inputs[0], counts), x(1));
-                run_experts(list, (out, accumulate), (x, logits), args);
+            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => {
+                let normalize_top_k = *routing == Routing::NormalizedTopK;
+                moe::route(list, out, x(0), *n_used, normalize_top_k);
+            }
+            Op::ExpertMatmul(ExpertMatmulArgs { weight, bias, .. }) => {
+                let input = self.input(node, counts);
+                let args = ExpertMatmul {
+                    choices: self.buffer(node.inputs[1].id),
+                    n_choices: n_rows,
+                    choices_per_row: n_rows / input.rows,
+                    n: cols,
+                    bias: bias.as_ref().map(values),
+                };
+                matmul_experts(list, out, input, matrix(weight), args);
+            }
+            Op::MoeCombine => {
+                let [results, routes] = [0, 1].map(|i| self.buffer(node.inputs[i].id));
+                let shape = [n_rows, cols, node.inputs[1].cols / 2];
+                moe::combine(list, out, routes, results, (shape, accumulate));
             }
             Op::LogitFilter => {
                 logit_filter::logit_filter(list, out, [n_rows, cols], step.logit_filters(n_rows));
@@ -436,8 +455,8 @@ struct RecordedStep<'a> {
 impl RecordedStep<'_> {
     /// First word of the pages and slots of `n_rows` rows.
     fn slots(&self, table: SlotTable, n_rows: usize) -> usize {
-        assert_eq!(self.shape.n_slots[table as usize], n_rows, "a slot a row of keys");
-        self.places.slots[table as usize]
+        assert_eq!(self.shape.n_slots[table.index()], n_rows, "a slot a row of keys");
+        self.places.slots[table.index()]
     }
 
     /// First word of the positions of `n_rows` rows.

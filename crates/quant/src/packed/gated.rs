@@ -9,7 +9,8 @@
 
 use std::ops::Range;
 
-use stonechat_compute::cpu::{Epilogue, GatedActivation, MatMut, MatRef};
+use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
+use stonechat_compute::op::GatedActivation;
 use stonechat_compute::{Cpu, with_scratch};
 
 use super::matrix::PackedMatrix;

@@ -1,6 +1,7 @@
 use std::ops::Range;
 
-use stonechat_compute::cpu::{Epilogue, GatedActivation, MatMut, MatRef};
+use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
+use stonechat_compute::op::GatedActivation;
 use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
 
 use super::{PackedMatrix, PackedProduct, PackedRows, gated_packed, matmul_packed};

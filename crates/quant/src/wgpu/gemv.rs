@@ -26,7 +26,7 @@ mod group;
 mod spec;
 
 use stonechat_compute::DType;
-use stonechat_compute::cpu::Activation;
+use stonechat_compute::op::Activation;
 use stonechat_compute::wgpu::ops::check_len;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
 use stonechat_compute::wgpu::{Bind, Gpu, GpuBuffer, Recorder, Source, Variant};

@@ -1,7 +1,7 @@
 //! Operands, parameters and sources that all matmuls share.
 
-use stonechat_compute::cpu::Activation;
 use stonechat_compute::kernel_params;
+use stonechat_compute::op::Activation;
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, OperandFormat};
 use stonechat_compute::wgpu::ops::{activation_code, copy, q8};
 use stonechat_compute::wgpu::{Access, Bind, GpuBuffer, Recorder, Source};

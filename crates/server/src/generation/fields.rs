@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use stonechat::LlmRequest;
 use stonechat::llm::{GenerateOptions, ModelInfo, OnFull};
-use stonechat::nn::sample::{GrammarSource, SamplerKind, SamplingOptions};
+use stonechat::sampling::{GrammarSource, SamplerKind, SamplingOptions};
 
 use super::{ProbFields, logit_bias};
 use crate::chat_prompt::blocking;

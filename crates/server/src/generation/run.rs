@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stonechat::llm::AcceptedToken;
+use stonechat::llm::{AcceptedToken, DraftCounts};
 use stonechat::{Completion, Finish, Job, LlmEvent, LlmRequest};
 
 use super::Timings;
-use crate::metrics::DraftReport;
 use crate::otlp::{RequestTrace, TextTimes};
-use crate::{ApiError, ApiResult, AppState, FinishReason, LanguageGuard, Metrics, RequestReport};
+use crate::{ApiError, ApiResult, AppState, LanguageGuard, Metrics, RequestEnd, RequestReport};
 
 /// Texts that are generated for one request. Dropping it cancels them.
 pub(crate) struct TextRun {
@@ -72,7 +71,7 @@ impl TextRun {
             max_tokens: request.options.n_predict,
             temperature: request.options.sampling.temperature,
             top_p: request.options.sampling.top_p,
-            finish: FinishReason::Abort,
+            finish: RequestEnd::Abort,
             ..RequestReport::default()
         };
         Self {
@@ -220,16 +219,15 @@ impl TextRun {
         let finishes = completions.iter().map(|completion| completion.finish);
         self.report.finish = match finishes.max_by_key(|finish| *finish == Finish::Length) {
             Some(Finish::Length | Finish::ContextFull | Finish::TimeLimit | Finish::Cancelled) => {
-                FinishReason::Length
+                RequestEnd::Length
             }
-            _ => FinishReason::Stop,
+            _ => RequestEnd::Stop,
         };
         let drafts = completions.iter().map(|completion| completion.drafts);
-        self.report.drafts = DraftReport {
-            n_drafts: drafts.clone().map(|drafts| drafts.drafts as u64).sum(),
-            n_tokens: drafts.clone().map(|drafts| drafts.proposed as u64).sum(),
-            n_accepted: drafts.map(|drafts| drafts.accepted as u64).sum(),
-            accepted_by_position: Vec::new(),
+        self.report.drafts = DraftCounts {
+            drafts: drafts.clone().map(|drafts| drafts.drafts).sum(),
+            proposed: drafts.clone().map(|drafts| drafts.proposed).sum(),
+            accepted: drafts.map(|drafts| drafts.accepted).sum(),
         };
         let preemptions = completions.iter().map(|completion| completion.preemptions);
         self.report.n_preemptions = preemptions.max().unwrap_or(0);
@@ -239,7 +237,7 @@ impl TextRun {
 
     fn fail(&mut self, error: stonechat::Error) -> ApiError {
         let error = ApiError::from(error);
-        self.report.finish = FinishReason::Error;
+        self.report.finish = RequestEnd::Error;
         self.report.error = Some(error.clone());
         self.report();
         error

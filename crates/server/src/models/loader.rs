@@ -14,7 +14,7 @@ use stonechat::{GpuLayers, Llm, ModelKind, Whisper};
 
 use super::ModelSpec;
 use super::registry::Loader;
-use crate::{EngineOptions, Metrics, StepReport};
+use crate::{EngineOptions, Metrics};
 
 /// An open language model.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl EngineLoader {
             .n_batch(options.n_batch)
             .on_panic(move |_| panics.engine_panicked(&panicked))
             .on_step(move |report| {
-                metrics.step(&StepReport::of_engine(&model, report));
+                metrics.step(&model, report);
                 on_step.iter().for_each(|on_step| on_step.call(&model));
             });
         if let Some(drafts) = spec.drafts(options) {

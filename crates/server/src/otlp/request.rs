@@ -15,7 +15,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracer;
 
 use super::{SpeechTimes, TextTimes};
-use crate::{ApiError, AppState, AudioReport, FinishReason, RequestReport};
+use crate::{ApiError, AppState, AudioReport, RequestEnd, RequestReport};
 
 /// Value of the attribute `error.type` of a request whose client went away.
 const ABORT: &str = "abort";
@@ -163,12 +163,12 @@ impl Root {
         &self,
         context: &Context,
         ended: Instant,
-        finish: FinishReason,
+        finish: RequestEnd,
         error: Option<&ApiError>,
     ) {
         let span = context.span();
         let error = match finish {
-            FinishReason::Abort => Some((ABORT, "the client went away, or the server stopped")),
+            RequestEnd::Abort => Some((ABORT, "the client went away, or the server stopped")),
             _ => error.map(|error| (error.kind(), error.message())),
         };
         if let Some((kind, message)) = error {
@@ -183,7 +183,7 @@ impl Root {
         &self,
         model: &str,
         operation: &'static str,
-        finish: FinishReason,
+        finish: RequestEnd,
     ) -> Vec<KeyValue> {
         vec![
             KeyValue::new("gen_ai.operation.name", operation),

@@ -25,12 +25,12 @@ use axum::response::Response;
 use axum::routing::post;
 use serde::Serialize;
 use stonechat::whisper::Task;
-use stonechat::{Recording, Transcript, Transcription};
+use stonechat::{Recording, Transcript, TranscriptionJob};
 
 use crate::audio_memory::Charge;
 use crate::deadline::within;
 use crate::otlp::{RequestTrace, SpeechTimes};
-use crate::{ApiError, ApiResult, AppState, AudioReport, FinishReason, Metrics, SpeechGuard};
+use crate::{ApiError, ApiResult, AppState, AudioReport, Metrics, RequestEnd, SpeechGuard};
 use form::Form;
 use upload::Samples;
 
@@ -111,7 +111,7 @@ async fn answer(
     let report = AudioReport {
         model: model.spec().name.clone(),
         audio_seconds: samples.len() as f64 / f64::from(stonechat::audio::SAMPLE_RATE),
-        finish: FinishReason::Abort,
+        finish: RequestEnd::Abort,
         ..AudioReport::default()
     };
     let mut running = Running {
@@ -136,7 +136,7 @@ struct Running {
     /// Time at which the whole upload was decoded.
     received: Instant,
     queued: Instant,
-    job: Transcription,
+    job: TranscriptionJob,
     report: AudioReport,
     metrics: Arc<Metrics>,
     trace: RequestTrace,
@@ -158,8 +158,8 @@ impl Running {
         let result = result.map_err(ApiError::from);
         self.report.error = result.as_ref().err().cloned();
         self.report.finish = match result {
-            Ok(_) => FinishReason::Stop,
-            Err(_) => FinishReason::Error,
+            Ok(_) => RequestEnd::Stop,
+            Err(_) => RequestEnd::Error,
         };
         result
     }

@@ -4,7 +4,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use serde_json::{Value, json};
-use stonechat::nn::sample::SamplingOptions;
+use stonechat::sampling::SamplingOptions;
 
 use super::{ModelQuery, Query};
 use crate::{ApiError, ApiResult, AppState, Json, LanguageModel, ModelSpec, ModelStatus};

@@ -19,9 +19,10 @@ use pulp::NullaryFnOnce;
 
 use super::super::element::Element;
 use super::super::gemm::MulAdd;
-use super::super::kv::{KvHead, PAGE_LEN};
+use super::super::kv::KvHead;
 use super::head::{VisibleSlots, add_weighted, score};
-use super::{AttentionBlock, Precision, SoftmaxState, StoreWeights};
+use super::{AttentionBlock, SoftmaxState, StoreWeights};
+use crate::op::{PAGE_LEN, Precision};
 use crate::scratch::with_scratch;
 use crate::simd::{Avx512Bf16, F32, Isa, Simd, Tiles, Token, U32};
 

@@ -1,8 +1,9 @@
 //! Attention against f64 loops.
 
-use super::{Attention, Precision, QueryRow, attention, uses_bf16};
+use super::{Attention, attention, uses_bf16};
 use crate::cpu::test_data::{assert_close, random};
-use crate::cpu::{KvDType, KvLayout, KvPool, KvRow, MatMut, MatRef, PAGE_LEN};
+use crate::cpu::{KvPool, MatMut, MatRef};
+use crate::op::{KvDType, KvLayout, KvRow, PAGE_LEN, Precision, QueryRow};
 use crate::{Cpu, Isa, ThreadTeam};
 
 /// A sequence of `kv_len` positions, of which the last `n_queries` are queried.

@@ -18,7 +18,7 @@ use super::kernel::{ACTIVATIONS, GpuRows, check_len, kernel_source};
 use super::kv::{KvWords, dtype_name, elements_per_word, kv_reader};
 use super::operand::{GpuOutput, OperandFormat, convert};
 use super::{attention_decode, attention_prefill};
-use crate::cpu::{KvDType, KvLayout, PAGE_LEN, QueryRow};
+use crate::op::{KvDType, KvLayout, PAGE_LEN, QueryRow};
 use crate::wgpu::{Gpu, KernelParams, Recorder, Source, Variant};
 
 /// Workgroups below which blocks are split along the pages.
@@ -174,7 +174,7 @@ fn blocks_attention(list: &mut Recorder, out: GpuOutput<'_>, args: &Attention<'_
 #[cfg(test)]
 mod tests {
     use super::{AttentionGrid, AttentionKernel};
-    use crate::cpu::QueryRow;
+    use crate::op::QueryRow;
 
     const fn row(first_page: u32, kv_start: u32, kv_len: u32) -> QueryRow {
         QueryRow { first_page, n_pages: 3, kv_start, kv_len }

@@ -3,8 +3,8 @@
 use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter};
 use super::kv::{GpuKvPool, KvWords};
 use super::operand::GpuOutput;
-use crate::cpu::{KvLayout, PAGE_LEN, QueryRow};
 use crate::kernel_params;
+use crate::op::{KvLayout, PAGE_LEN, QueryRow};
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source};
 
 /// Invocations in a workgroup, one a position of a page.

@@ -11,7 +11,7 @@ use super::kernel::{ACTIVATIONS, kernel_source};
 use super::kv::{KvWords, dtype_name, elements_per_word, kv_reader};
 use super::operand::GpuOutput;
 use super::q8;
-use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
+use crate::op::{KvDType, PAGE_LEN, QueryRow};
 use crate::wgpu::{Bind, KernelParams, Recorder, Source, Variant};
 
 /// Most rows.

@@ -11,7 +11,7 @@ use super::attention_args::{
 use super::f16;
 use super::kernel::{ACTIVATIONS, kernel_source};
 use super::operand::GpuOutput;
-use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
+use crate::op::{KvDType, PAGE_LEN, QueryRow};
 use crate::wgpu::{CoopMatrices, Gpu, KernelParams, Recorder, Source, Variant};
 
 /// Subgroups in a workgroup, each with the query rows of one matrix. 8 share keys and values among more rows; 4 where

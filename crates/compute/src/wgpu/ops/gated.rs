@@ -2,8 +2,8 @@
 
 use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter};
 use super::operand::GpuOutput;
-use crate::cpu::GatedActivation;
 use crate::kernel_params;
+use crate::op::GatedActivation;
 use crate::wgpu::{Access, KernelParams, Recorder, WORKGROUP};
 
 pub(super) const SPEC: KernelSpec = KernelSpec {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{f16, q8};
-use crate::cpu::Activation;
+use crate::op::Activation;
 use crate::wgpu::{Access, Gpu, GpuBuffer, Kernel, ParamLayout, Source, Variant};
 
 pub(super) const OPERAND_Q8: u32 = 1;

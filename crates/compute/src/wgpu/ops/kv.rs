@@ -13,7 +13,7 @@
 //! [`read_page`] and [`write_page`] convert from and to the CPU's page layout, so that saved pages fit both.
 
 use super::kernel::{GpuRows, kernel_source};
-use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
+use crate::op::{KvDType, KvLayout, PAGE_LEN};
 use crate::wgpu::{
     Access, Bind, CopyRange, Gpu, GpuBuffer, HostCopies, KernelParams, Recorder, Source, Variant,
     WORKGROUP,
@@ -213,7 +213,7 @@ pub fn copy_pages(list: &mut Recorder, pool: &GpuKvPool, (pairs, n): (usize, usi
     list.dispatch_linear(&kernel, &params, [Bind::Step, Bind::Buffer(&pool.buffer)], groups);
 }
 
-/// Reads a page and appends its bytes to `out`, in the layout of [`KvPool::page`](crate::cpu::KvPool::page).
+/// Reads a page and appends its bytes to `out`, in the layout of [`KvLayout`].
 ///
 /// # Errors
 /// If the device fails.
@@ -308,8 +308,8 @@ fn copy<const TO_HOST: bool>(device: &mut [u8], host: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::{KvWords, convert_page, elements_per_word};
-    use crate::cpu::kv::head_places::PageElement;
-    use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
+    use crate::op::PageElement;
+    use crate::op::{KvDType, KvLayout, PAGE_LEN};
 
     /// First byte of an element on the device.
     fn at_device(layout: KvLayout, head: usize, p: usize, element: PageElement) -> usize {

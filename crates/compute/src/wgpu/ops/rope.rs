@@ -3,8 +3,8 @@
 
 use super::kernel::{GpuRows, KernelSpec, OperandWriter, check_len, kernel_source};
 use super::kv;
-use crate::cpu::{KvDType, RopePairs};
 use crate::kernel_params;
+use crate::op::{KvDType, RopePairs};
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
 
 /// Widest head.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use stonechat_compute::cpu::GatedActivation;
 use stonechat_compute::kernel_params;
+use stonechat_compute::op::GatedActivation;
 use stonechat_compute::wgpu::ops::gated::{GATED_ACTIVATION, gated_code};
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, check_len, q8};
