@@ -216,13 +216,13 @@ impl Costs {
         costs
     }
 
-    /// Products of `n` tokens with the layers, of one with the projection. Attention is left out.
+    /// Products of `n` tokens with the layers, of one with the projection, without attention.
     fn products(&self, n: usize) -> PeakWork {
         let kind = if self.is_quantized { PeakKind::Int8 } else { PeakKind::F32 };
         PeakWork { kind, amount: 2.0 * (n as f64 * self.layers + self.projection) }
     }
 
-    /// Reading all weights `n` times. Keys and values are left out.
+    /// Bytes to read all weights `n` times, without keys and values.
     fn passes(&self, n: usize) -> PeakWork {
         PeakWork { kind: PeakKind::Read, amount: n as f64 * self.bytes }
     }

@@ -1,6 +1,6 @@
 //! "Ways" in `docs/architecture.md`: the calls from a request to a kernel and back. Each row of a table names a file, functions
 //! that it defines, and types that its code names. The line `At most N calls, M types.` above a table bounds what it lists:
-//! `calls`, those of rows `down` and `back`, `types`, `files` and `crates`.
+//! `calls`, those of rows `down` and `back`, `types`, `files` and `crates`. Paths in the rest of the document exist, too.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +14,30 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
         return Vec::new();
     };
     let ways = ways(&document.text);
-    let mut findings = Vec::new();
+    let mut findings = missing_paths(document, files);
     if ways.is_empty() {
         findings.push(document.finding(1, "no table of `Ways`"));
     }
     for way in &ways {
         findings.extend(way.rows.iter().flat_map(|row| check_row(document, files, row)));
         findings.extend(check_limits(document, way));
+    }
+    findings
+}
+
+/// Quoted paths `CRATE/src/..` of files or folders that are not there.
+fn missing_paths(document: &SourceFile, files: &[SourceFile]) -> Vec<String> {
+    let exists = |path: &str| {
+        let path = format!("crates/{}", path.trim_start_matches("crates/"));
+        let rest = files.iter().filter_map(|file| file.path.strip_prefix(&path));
+        rest.into_iter().any(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let mut findings = Vec::new();
+    for (i, line) in document.text.lines().enumerate() {
+        let quoted = line.split('`').skip(1).step_by(2);
+        let paths = quoted.filter(|path| path.contains("/src/") && !path.starts_with("xtask/"));
+        let missing = paths.filter(|path| !exists(path));
+        findings.extend(missing.map(|path| document.finding(i + 1, format!("no file `{path}`"))));
     }
     findings
 }
@@ -72,9 +89,8 @@ fn ways(markdown: &str) -> Vec<Way<'_>> {
 
 fn check_row(document: &SourceFile, files: &[SourceFile], row: &Row<'_>) -> Vec<String> {
     let path = format!("crates/{}", row.file);
-    let Some(file) = files.iter().find(|file| file.path == path) else {
-        return vec![document.finding(row.line, format!("ways: no file `{path}`"))];
-    };
+    // A file that is not there is a finding of its own.
+    let Some(file) = files.iter().find(|file| file.path == path) else { return Vec::new() };
     let functions = row.functions.iter().filter(|name| !defines(file, name));
     let functions = functions.map(|name| format!("ways: {path} defines no function `{name}`"));
     let types = row.types.iter().filter(|name| words(code(file)).all(|(_, word)| word != **name));
@@ -143,6 +159,14 @@ mod tests {
         | | file | functions | types |\n|---|---|---|---|\n\
         | down | `nn/src/a.rs` | `run`, `step` | `Step` |\n| back | `nn/src/k.cu` | `gemv` | |\n";
 
+    #[test]
+    fn paths_exist() {
+        let table = format!("{TABLE}\nIn `nn/src/a.rs`, `crates/nn/src/k.cu`, `nn/src`.\n");
+        found(&table, &[]);
+        let table = format!("{TABLE}\nIn `nn/src/k`.\n");
+        found(&table, &["docs/architecture.md:14: no file `nn/src/k`"]);
+    }
+
     #[track_caller]
     fn found(table: &str, expected: &[&str]) {
         let document = format!("# A\n\n## Ways\n\n{table}\n## B\n\n| | `c.rs` | `c` | |\n");
@@ -158,10 +182,7 @@ mod tests {
     #[test]
     fn files_functions_and_types_exist() {
         found(TABLE, &[]);
-        found(
-            &TABLE.replace("a.rs", "b.rs"),
-            &["docs/architecture.md:11: ways: no file `crates/nn/src/b.rs`"],
-        );
+        found(&TABLE.replace("a.rs", "b.rs"), &["docs/architecture.md:11: no file `nn/src/b.rs`"]);
         for name in ["call", "other", "Step"] {
             let finding = format!(
                 "docs/architecture.md:11: ways: crates/nn/src/a.rs defines no function `{name}`"

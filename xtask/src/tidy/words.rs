@@ -83,7 +83,7 @@ const PHRASES: &[(&str, &str)] = &[
 ];
 
 /// First words of a comment that leave its subject out.
-const OPENINGS: &[&str] = &["So many ", "One a line"];
+const OPENINGS: &[&str] = &["Those of ", "So many ", "One a line"];
 
 /// Files whose words and phrases are read.
 const READ: [&str; 4] = [".rs", ".wgsl", ".md", ".toml"];
