@@ -1,11 +1,11 @@
 //! Inputs of a step, and their checks before any device sees the step.
 
 use stonechat_compute::op::{
-    Count, EmbedArgs, KvShape, Op, PoolId, RopeArgs, RopeAttentionArgs, RowTable, Rows, SlotTable,
-    Tensor,
+    Count, EmbedArgs, KvShape, Op, PAGE_LEN, PoolId, RopeArgs, RopeAttentionArgs, RowTable, Rows,
+    SlotTable, Tensor,
 };
 
-use crate::pages::{PAGE_LEN, PageCopy};
+use crate::pages::PageCopy;
 use crate::program::{Counts, Node, Program, Segment, SegmentName};
 use crate::{KvRow, LogitFilter, QueryRow};
 

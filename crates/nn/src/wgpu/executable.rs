@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use stonechat_compute::op::{
     AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, MatmulArgs, MoeRouteArgs,
-    NormArgs, Op, PoolId, Port, Routing, SlotTable, Tensor, TensorInfo, Weight,
+    NormArgs, Op, PoolId, Port, Routing, SlotTable, Tensor, TensorInfo,
 };
 use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, convert};
