@@ -12,11 +12,11 @@ use stonechat_compute::wgpu::{
     Bind, CoopMatrices, Gpu, Kernel, KernelParams, Recorder, Source, Variant,
 };
 
-use super::matrix::GpuMatrix;
-use super::planes::Format;
-use super::product::{
+use super::matmul_args::{
     ACCESS, ACCESS_WITH_OPERAND, Activations, GpuEpilogue, MatmulParams, binds, with_format,
 };
+use super::matrix::GpuMatrix;
+use super::planes::Format;
 
 /// Tiles that fill a large device; below, tiles are smaller.
 const MIN_TILES: usize = 96;

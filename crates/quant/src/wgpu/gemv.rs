@@ -42,11 +42,11 @@ use self::spec::{
     row_bucket,
 };
 use super::input_norm::{binds_with_norm, can_fuse_norm};
-use super::matrix::GpuMatrix;
-use super::planes::Format;
-use super::product::{
+use super::matmul_args::{
     ACCESS, ACCESS_WITH_OPERAND, Activations, GpuEpilogue, GpuInput, MatmulParams, binds,
 };
+use super::matrix::GpuMatrix;
+use super::planes::Format;
 
 /// Every shader of a format, for tests.
 pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> {

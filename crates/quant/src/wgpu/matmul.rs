@@ -14,11 +14,11 @@ use stonechat_compute::wgpu::{Gpu, Kernel, KernelParams, Recorder, Source, Varia
 
 use super::gemm;
 use super::gemv::{self, MAX_GEMV_ROWS};
-use super::matrix::GpuMatrix;
-use super::planes::Format;
-use super::product::{
+use super::matmul_args::{
     ACCESS, Activations, GpuEpilogue, GpuInput, MatmulParams, binds, with_format,
 };
+use super::matrix::GpuMatrix;
+use super::planes::Format;
 
 /// Rows and columns of a tile of `gemm.wgsl`.
 const TILE: usize = 64;

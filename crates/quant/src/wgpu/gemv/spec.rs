@@ -6,9 +6,11 @@ use stonechat_compute::wgpu::ops::{ACTIVATIONS, kernel_source, q8};
 use stonechat_compute::wgpu::{Access, Gpu, Kernel, KernelParams, ParamLayout, Source, Variant};
 
 use crate::wgpu::input_norm::{access_with_norm, with_norm_prologue};
+use crate::wgpu::matmul_args::{
+    ACCESS, ACCESS_WITH_OPERAND, Activations, MatmulParams, with_format,
+};
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::{CHUNK, Format};
-use crate::wgpu::product::{ACCESS, ACCESS_WITH_OPERAND, Activations, MatmulParams, with_format};
 
 /// Most rows of activations of a GEMV.
 pub const MAX_GEMV_ROWS: usize = 8;
