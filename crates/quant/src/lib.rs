@@ -27,9 +27,9 @@ mod rows;
 pub mod wgpu;
 
 pub use activation::ActivationBuffer;
-pub use block_gemv::{QuantMatrix, kernel_name, matmul};
+pub use block_gemv::{QuantMatrix, gemv_blocks, kernel_name};
 pub use error::{Error, Result};
-pub use packed::{PackedMatrix, PackedProduct, PackedRows, gated_packed, matmul_packed};
+pub use packed::{PackedMatmul, PackedMatrix, PackedRows, gated_packed, matmul_packed};
 pub use peak::int8_peak;
 pub use rows::{
     dequantize_row, dequantize_rows, fitting_dtype, is_float, needs_importance, quantizable,

@@ -41,7 +41,7 @@ mod panel;
 mod task;
 
 pub use gated::{PackedRows, gated_packed};
-pub use matmul::{PackedProduct, matmul_packed};
+pub use matmul::{PackedMatmul, matmul_packed};
 pub use matrix::PackedMatrix;
 
 #[cfg(test)]

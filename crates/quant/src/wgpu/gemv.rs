@@ -93,7 +93,7 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
     all
 }
 
-/// Whether [`matmul`] with `w` can write up to `rows` rows in q8.
+/// Whether [`gemv`] with `w` can write up to `rows` rows in q8.
 pub(super) fn writes_q8(w: &GpuMatrix, rows: usize) -> bool {
     rows <= Q8_OUTPUT_MAX_ROWS as usize && w.slices.len() == 1
 }
@@ -106,8 +106,8 @@ pub fn fuses_norm(gpu: &Gpu, w: &GpuMatrix) -> bool {
     can_fuse_norm(gpu, w, (n_groups, ACCESS.len()))
 }
 
-/// [`matmul`](super::matmul) of up to [`MAX_GEMV_ROWS`] rows with checked arguments.
-pub(super) fn matmul(
+/// [`matmul`](super::matmul) of up to [`MAX_GEMV_ROWS`] rows, with checked arguments.
+pub(super) fn gemv(
     list: &mut Recorder,
     out: GpuOutput<'_>,
     (x, rows): (&Activations<'_>, usize),
