@@ -10,16 +10,16 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::ops::{Index, IndexMut};
 use std::sync::Arc;
+use std::time::Duration;
 
-use stonechat_compute::op::{Count, PoolId, Port, RowTable, Rows, SlotTable, Tensor, Weight};
+use stonechat_compute::op::{PoolId, Port, Weight};
 use stonechat_compute::{DType, LogMelTables, SharedBytes};
 
-use crate::checked_step::{CheckedStep, InputLimits};
 use crate::fuse::{Capabilities, fuse};
-use crate::program::{Program, Segment, SegmentName};
-use crate::{BoxFuture, Error, KvRow, LoadStats, LogitFilter, OpTime, PageCopy, QueryRow};
+use crate::inputs::{CheckedStep, InputLimits, Step};
+use crate::program::{Counts, Program};
+use crate::{BoxFuture, Error, LoadStats};
 
 /// A device. Clones share it.
 #[derive(Debug, Clone)]
@@ -99,9 +99,21 @@ impl MatrixSource<'_> {
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 impl From<stonechat_compute::KernelTime> for OpTime {
     fn from(time: stonechat_compute::KernelTime) -> Self {
-        let total = std::time::Duration::from_secs_f64(time.total_ms / 1e3);
+        let total = Duration::from_secs_f64(time.total_ms / 1e3);
         Self { name: time.name, runs: time.runs, total }
     }
+}
+
+/// Time of all runs of an op.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OpTime {
+    /// Op, types and shapes of its weights, rows rounded up to a power of two.
+    pub name: String,
+    /// Number of runs.
+    pub runs: u64,
+    /// Time of all runs.
+    pub total: Duration,
 }
 
 /// Operations of a device, for any type of device.
@@ -372,146 +384,4 @@ impl HostFetches {
 /// `max_rows`.
 pub fn warmup_batch_sizes(max_rows: usize) -> impl Iterator<Item = usize> {
     (0..usize::BITS).map(|power| 1 << power).take_while(move |&n| n < max_rows).chain([max_rows])
-}
-
-/// Number of each [`Count`] in a step.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Counts([usize; Count::N]);
-
-impl Counts {
-    /// Number of rows.
-    #[must_use]
-    pub fn rows(&self, rows: Rows) -> usize {
-        self[rows.count] * rows.each
-    }
-}
-
-impl Index<Count> for Counts {
-    type Output = usize;
-
-    fn index(&self, count: Count) -> &usize {
-        &self.0[count as usize]
-    }
-}
-
-impl IndexMut<Count> for Counts {
-    fn index_mut(&mut self, count: Count) -> &mut usize {
-        &mut self.0[count as usize]
-    }
-}
-
-/// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port, in a step
-/// with this first window.
-#[must_use]
-pub(crate) fn export_offset(x: Tensor, first_window: usize) -> usize {
-    match x.rows.count {
-        Count::Windows | Count::CapturedWindows => first_window * x.rows.each * x.cols,
-        _ => 0,
-    }
-}
-
-/// Pages and visible positions of query rows.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AttentionRows<'a> {
-    /// Pages and visible positions of each row; rows of one sequence are adjacent.
-    pub rows: &'a [QueryRow],
-    /// Page ids of all sequences, concatenated; [`QueryRow::first_page`] indexes it.
-    pub page_table: &'a [u32],
-}
-
-/// Bit of a [`token_reference`].
-const TOKEN_REFERENCE: u32 = 1 << 31;
-
-/// In place of a token: the most probable token of row `row` of [`Port::TOP_K`] of the step before, which had `k` of each row.
-///
-/// # Panics
-/// If the port is too large.
-#[must_use]
-pub fn token_reference(row: usize, k: usize) -> u32 {
-    let index = 2 * row * k + k;
-    assert!(index < TOKEN_REFERENCE as usize, "row {row} of {k} logits");
-    TOKEN_REFERENCE | index as u32
-}
-
-/// The token that an element of [`Step::tokens`] stands for, with the values of [`Port::TOP_K`] of the step before.
-///
-/// # Panics
-/// If it refers to a value that is not there.
-#[must_use]
-pub fn resolve_token(token: u32, top_k: impl Fn(usize) -> f32) -> u32 {
-    if token & TOKEN_REFERENCE == 0 {
-        token
-    } else {
-        top_k((token & !TOKEN_REFERENCE) as usize) as u32
-    }
-}
-
-/// Inputs of a step: everything that changes between two steps.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Step<'a> {
-    /// Segments to run.
-    pub segments: &'a [SegmentName],
-    /// Number of rows.
-    pub counts: Counts,
-    /// `[T]` token ids, or [references](token_reference) to tokens that the step before chose.
-    pub tokens: &'a [u32],
-    /// `[T]` positions.
-    pub positions: &'a [u32],
-    /// Rows of the batch whose logits are computed, then those whose hidden states are read.
-    pub output_rows: &'a [usize],
-    /// Filter of each row of an [`Op::LogitFilter`](stonechat_compute::op::Op::LogitFilter).
-    pub logit_filters: &'a [LogitFilter],
-    /// Lists of tokens, concatenated; [`LogitFilter::suppressed`] indexes it.
-    pub suppressed: &'a [u32],
-    /// `k` of [`Op::TopK`](stonechat_compute::op::Op::TopK).
-    pub k: usize,
-    /// Page copies in pool 0, done first.
-    pub copies: &'a [PageCopy],
-    /// By [`SlotTable`].
-    pub slots: [&'a [KvRow]; SlotTable::N],
-    /// By [`RowTable`].
-    pub rows: [AttentionRows<'a>; RowTable::N],
-    /// Place of the first window of audio in exported values.
-    pub first_window: usize,
-}
-
-impl<'a> Step<'a> {
-    /// Whether the step runs a variant of a segment.
-    #[must_use]
-    pub fn runs(&self, segment: &Segment) -> bool {
-        let n_rows = self.counts.rows(segment.rows);
-        self.segments.contains(&segment.name) && segment.class.contains(n_rows)
-    }
-
-    /// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port.
-    #[must_use]
-    pub fn export_offset(&self, x: Tensor) -> usize {
-        export_offset(x, self.first_window)
-    }
-
-    /// Rows of the batch whose logits are computed, or whose hidden states are read.
-    ///
-    /// # Panics
-    /// If `count` counts no such rows.
-    #[must_use]
-    pub fn output_rows(&self, count: Count) -> &'a [usize] {
-        let (logits, rest) = self.output_rows.split_at(self.counts[Count::Logits]);
-        match count {
-            Count::Logits => logits,
-            Count::Hidden => &rest[..self.counts[Count::Hidden]],
-            _ => panic!("no outputs of {count:?}"),
-        }
-    }
-
-    /// A list of pages and slots.
-    #[must_use]
-    pub fn slots(&self, table: SlotTable) -> &'a [KvRow] {
-        self.slots[table.index()]
-    }
-
-    /// A list of pages and visible positions.
-    #[must_use]
-    pub fn rows(&self, table: RowTable) -> AttentionRows<'a> {
-        self.rows[table.index()]
-    }
 }

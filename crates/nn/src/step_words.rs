@@ -13,7 +13,8 @@ use std::hash::Hash;
 
 use stonechat_compute::op::{AttentionArgs, KvLayout, Op, RopeAttentionArgs, RowTable, SlotTable};
 
-use crate::device::{Counts, Step};
+use crate::inputs::Step;
+use crate::program::Counts;
 use crate::program::{Program, Segment, SegmentName};
 use crate::{KvShape, LogitFilter, PageCopy, QueryRow};
 

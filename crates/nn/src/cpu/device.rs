@@ -1,38 +1,17 @@
 //! The CPU as a device.
-//!
-//! | file | holds |
-//! |---|---|
-//! | `cpu/capabilities.rs` | ops and types that fusion may make |
-//! | `cpu/executable.rs` | a compiled program: slots, pools, one kernel call an op |
-//! | `cpu/products.rs` | products with weights of any storage |
-//! | `cpu/logits.rs` | filter, top-k and log-sum-exp of rows of logits |
-//! | `cpu/expert_mlp.rs` | gated MLPs of a mixture of experts, tokens grouped by expert |
-//! | `cpu/weights.rs` | [`CpuMatrix`]: loading, repacking, row ranges |
-//! | `cpu/profile.rs` | time per op |
-//! | `cpu/turns.rs` | turns of programs on the same threads |
-
-mod capabilities;
-mod executable;
-mod expert_mlp;
-mod logits;
-mod products;
-mod profile;
-mod turns;
-mod weights;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stonechat_compute::op::{Weight, WeightInfo, WeightLayout};
 use stonechat_compute::{AlignedVec, DType, Isa, ThreadTeam};
 
-use self::capabilities::capabilities;
-use self::executable::{CpuExecutable, CpuWeight};
-pub use self::profile::OpTime;
-use self::profile::Profile;
-use self::turns::Turns;
-pub use self::weights::Repack;
-use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
+use super::capabilities::capabilities;
+use super::executable::CpuExecutable;
+use super::host::Host;
+use super::weights::{CpuWeight, Repack, load, matmul_kernel};
+use crate::device::{Device, DeviceApi, Executable, HostTask, OpTime};
 use crate::fuse::Capabilities;
+use crate::program::Counts;
 use crate::program::Program;
 use crate::tasks::for_each;
 use crate::{Error, LoadStats, MatrixSource};
@@ -40,16 +19,10 @@ use crate::{Error, LoadStats, MatrixSource};
 /// An instruction set and a thread team.
 #[derive(Debug, Clone)]
 pub struct Cpu {
-    device: stonechat_compute::Cpu,
+    host: Host,
     repack: Repack,
     /// Shared by clones and by the parts of [`DeviceApi::divide`].
     load_stats: Arc<Mutex<LoadStats>>,
-    /// Time per op, if enabled.
-    profile: Option<Arc<Profile>>,
-    /// Shared by clones.
-    turns: Arc<Turns>,
-    /// Whether programs let others go first.
-    is_background: bool,
 }
 
 impl Cpu {
@@ -64,21 +37,15 @@ impl Cpu {
     /// The given instruction set and thread team.
     #[must_use]
     pub fn with_device(device: stonechat_compute::Cpu) -> Self {
-        Self {
-            device,
-            repack: Repack::default(),
-            load_stats: Arc::default(),
-            profile: None,
-            turns: Arc::default(),
-            is_background: false,
-        }
+        Self { host: Host::new(device), repack: Repack::default(), load_stats: Arc::default() }
     }
 
     /// A CPU for another model on the same threads: steps of both take turns. Those of a CPU in the background let a step that
     /// waits go first after some milliseconds, others run as a whole.
     #[must_use]
     pub fn for_another_model(&self, is_background: bool) -> Self {
-        Self { load_stats: Arc::default(), is_background, ..self.clone() }
+        let host = Host { is_background, ..self.host.clone() };
+        Self { host, load_stats: Arc::default(), ..self.clone() }
     }
 
     /// Sets whether weights are repacked when they are loaded.
@@ -87,16 +54,32 @@ impl Cpu {
         Self { repack, ..self }
     }
 
+    /// Enables or disables the profile of this backend and its later clones. Timing costs an op about a microsecond.
+    #[must_use]
+    pub fn with_profile(self, is_on: bool) -> Self {
+        let profile = is_on.then(Arc::default);
+        Self { host: Host { profile, ..self.host }, ..self }
+    }
+
+    /// Name of the matmul kernel for `rows` rows of activations and `w`, for benchmarks.
+    ///
+    /// # Panics
+    /// If `w` is no matrix of the CPU.
+    #[must_use]
+    pub fn matmul_kernel(&self, w: &Weight, rows: usize) -> String {
+        matmul_kernel(self.isa(), w, rows)
+    }
+
     /// The instruction set in use.
     #[must_use]
     pub fn isa(&self) -> Isa {
-        self.device.isa
+        self.host.device.isa
     }
 
     /// The instruction set and the threads.
     #[must_use]
     pub fn device(&self) -> &stonechat_compute::Cpu {
-        &self.device
+        &self.host.device
     }
 }
 
@@ -112,7 +95,7 @@ impl DeviceApi for Cpu {
     }
 
     fn describe(&self) -> String {
-        let (isa, n_threads) = (self.device.isa.name(), self.device.threads.n_threads());
+        let (isa, n_threads) = (self.host.device.isa.name(), self.host.device.threads.n_threads());
         let layout = match self.repack {
             Repack::On => "",
             Repack::Off => ", weights as stored",
@@ -134,32 +117,33 @@ impl DeviceApi for Cpu {
 
     /// Whether it was opened [with a profile](Self::with_profile).
     fn start_profile(&self) -> bool {
-        self.profile.is_some()
+        self.host.profile.is_some()
     }
 
     fn take_profile(&self) -> Vec<OpTime> {
-        Self::take_profile(self)
+        self.host.profile.as_ref().map_or_else(Vec::new, |profile| profile.take())
     }
 
     fn divide(&self, n: usize) -> Result<Vec<Device>, Error> {
-        let n_threads = self.device.threads.n_threads();
+        let n_threads = self.host.device.threads.n_threads();
         let n = n.clamp(1, n_threads);
         let share = |i: usize| n_threads * (i + 1) / n - n_threads * i / n;
         let divided = |i: usize| {
             let threads = ThreadTeam::new(share(i))?;
-            let device = stonechat_compute::Cpu { isa: self.device.isa, threads };
-            Ok(Device::new(Self { device, turns: Arc::default(), ..self.clone() }))
+            let device = stonechat_compute::Cpu { isa: self.host.device.isa, threads };
+            let host = Host { device, turns: Arc::default(), ..self.host.clone() };
+            Ok(Device::new(Self { host, ..self.clone() }))
         };
         (0..n).map(divided).collect()
     }
 
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
-        for_each(&self.device.threads, tasks.len(), tasks.iter_mut(), |task| task());
+        for_each(&self.host.device.threads, tasks.len(), tasks.iter_mut(), |task| task());
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {
         let MatrixSource { rows, cols, dtype, .. } = source;
-        let matrix = self.load(source)?;
+        let matrix = load(&self.host.device, self.repack, &self.load_stats, source)?;
         let layout = if matrix.is_packed() { WeightLayout::Packed } else { WeightLayout::Rows };
         let info = WeightInfo { dtype, rows, cols, layout };
         Ok(Weight::new(info, Arc::new(CpuWeight::Matrix(matrix))))
@@ -178,6 +162,6 @@ impl DeviceApi for Cpu {
     }
 
     fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
-        Ok(Box::new(CpuExecutable::new(self, program, max)?))
+        Ok(Box::new(CpuExecutable::new(&self.host, program, max)?))
     }
 }

@@ -14,36 +14,24 @@ use stonechat_compute::op::{
 };
 use stonechat_quant::{ActivationBuffer, PackedRows, QuantMatrix, gated_packed};
 
-use super::Cpu;
 use super::capabilities::MAX_GROUP;
 use super::expert_mlp::{self, expert_mlp};
+use super::host::Host;
 use super::logits;
-use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_products};
+use super::products::{Operand, Product, products, quantized_products};
 use super::profile::label;
-use super::weights::{CpuMatrix, Weights};
-use crate::checked_step::{CheckedStep, InputLimits};
-use crate::device::{
-    AttentionRows, Counts, Executable, HostFetches, PortRange, Step, resolve_token,
-};
+use super::weights::{CpuMatrix, MAX_INT_DOT_ROWS, Weights, matrix, values};
+use crate::device::{Executable, HostFetches, PortRange};
+use crate::inputs::{AttentionRows, Step, resolve_token};
+use crate::inputs::{CheckedStep, InputLimits};
 use crate::plan::{SlotInfo, plan_slots};
+use crate::program::Counts;
 use crate::program::{Node, Program};
 use crate::tasks::for_each;
-use crate::weight_data::WeightData;
 use crate::{BoxFuture, Error, PageCopy};
 
 /// Values that one thread copies in a read: more than the logits of a token.
 const READ_LEN: usize = 1 << 18;
-
-/// Weights on the CPU.
-pub(super) type CpuWeight = WeightData<CpuMatrix, AlignedVec>;
-
-pub(super) fn matrix(weight: &Weight) -> &CpuMatrix {
-    CpuWeight::matrix(weight)
-}
-
-pub(super) fn values(weight: &Weight) -> &AlignedVec {
-    CpuWeight::values(weight)
-}
 
 fn bias(args: &MatmulArgs) -> Option<&[f32]> {
     args.bias.as_ref().map(|bias| &values(bias)[..])
@@ -61,7 +49,7 @@ fn epilogue(args: &MatmulArgs, accumulate: bool) -> cpu::Epilogue<'_> {
 /// A compiled program.
 #[derive(Debug)]
 pub(super) struct CpuExecutable {
-    cpu: Cpu,
+    host: Host,
     program: Program,
     slot_of: Vec<Option<usize>>,
     /// By slot; empty for slots of operands.
@@ -92,10 +80,10 @@ fn alloc(len: usize) -> Result<AlignedVec, Error> {
 }
 
 impl CpuExecutable {
-    pub(super) fn new(cpu: &Cpu, program: &Program, max: &Counts) -> Result<Self, Error> {
+    pub(super) fn new(host: &Host, program: &Program, max: &Counts) -> Result<Self, Error> {
         let plan = plan_slots(program, max);
         let mut executable = Self {
-            cpu: cpu.clone(),
+            host: host.clone(),
             program: program.clone(),
             slot_of: plan.slot_of,
             values: Vec::with_capacity(plan.slots.len()),
@@ -204,7 +192,7 @@ impl CpuExecutable {
         if n_rows == 0 {
             return;
         }
-        let timer = self.cpu.profile.clone();
+        let timer = self.host.profile.clone();
         let _timer = timer.as_deref().map(|profile| profile.timer(label(node, step, n_rows)));
         match &node.op {
             Op::Import(_) => {}
@@ -212,7 +200,7 @@ impl CpuExecutable {
             Op::KvWrite(args) => {
                 let mut layers = std::mem::take(&mut self.pools[args.pool.0]);
                 let [k, v] = [0, 1].map(|i| self.view(node.inputs[i], &step.counts));
-                layers[args.layer].write(&self.cpu.device, k, v, step.slots(args.slots));
+                layers[args.layer].write(&self.host.device, k, v, step.slots(args.slots));
                 self.pools[args.pool.0] = layers;
             }
             op if self.is_operand(node.outputs[0]) => {
@@ -239,7 +227,7 @@ impl CpuExecutable {
                     let mut operand = std::mem::take(&mut self.operands[slot]);
                     let TensorInfo { rows, cols, .. } = self.program.tensors[*values];
                     let x = Tensor { id: *values, rows, first_col: 0, cols };
-                    operand.prepare(&self.cpu.device, self.view(x, &step.counts));
+                    operand.prepare(&self.host.device, self.view(x, &step.counts));
                     self.operands[slot] = operand;
                 }
             }
@@ -252,7 +240,7 @@ impl CpuExecutable {
 
     /// Runs an op whose result is an operand of products.
     fn run_to_operand(&self, op: &Op, out: &mut ActivationBuffer, x: Tensor, counts: &Counts) {
-        let (device, isa) = (&self.cpu.device, self.cpu.device.isa);
+        let (device, isa) = (&self.host.device, self.host.device.isa);
         if let Op::GatedProduct(args) = op {
             return self.gated_product(out, x, args);
         }
@@ -294,7 +282,7 @@ impl CpuExecutable {
             let out = MatMut::packed(&mut out[..n_rows * n], n_rows, n);
             Some((out, w.all(), epilogue(args, node.residual.is_some())))
         });
-        products(&self.cpu.device, self.operand(node.inputs[0], counts), all);
+        products(&self.host.device, self.operand(node.inputs[0], counts), all);
         for (out, &id) in outs.into_iter().zip(ids) {
             self.put(id, out);
         }
@@ -309,7 +297,7 @@ impl CpuExecutable {
             PackedRows { w, rows: start..end, bias: bias(args) }
         };
         let factors = [factor(&args.gate), factor(&args.up)];
-        gated_packed(&self.cpu.device, out, x, factors, args.activation);
+        gated_packed(&self.host.device, out, x, factors, args.activation);
     }
 
     /// Runs an op with one result, which holds the residual, if there is one.
@@ -320,7 +308,7 @@ impl CpuExecutable {
         out: &mut AlignedVec,
         (scratch, step): (&mut Scratch, &Step<'_>),
     ) {
-        let (device, counts) = (&self.cpu.device, &step.counts);
+        let (device, counts) = (&self.host.device, &step.counts);
         let TensorInfo { rows, cols, .. } = self.program.tensors[node.outputs[0]];
         let n_rows = counts.rows(rows);
         let x = |i: usize| self.view(node.inputs[i], counts);
@@ -400,7 +388,7 @@ impl CpuExecutable {
         for (t, &token) in step.tokens.iter().enumerate() {
             let row = out.row_mut(t);
             let token = resolve_token(token, |index| self.port(Port::TOP_K)[index]);
-            table.dequantize_row(self.cpu.device.isa, token as usize, row);
+            table.dequantize_row(self.host.device.isa, token as usize, row);
             if *scale != 1.0 {
                 row.iter_mut().for_each(|r| *r *= scale);
             }
@@ -442,7 +430,7 @@ impl CpuExecutable {
             return out.copy_from_slice(values);
         }
         let parts = out.chunks_mut(READ_LEN).zip(values.chunks(READ_LEN));
-        for_each(&self.cpu.device.threads, n_tasks, parts, |(to, from)| {
+        for_each(&self.host.device.threads, n_tasks, parts, |(to, from)| {
             to.copy_from_slice(from);
         });
     }
@@ -498,7 +486,7 @@ impl Executable for CpuExecutable {
     }
 
     fn run_checked(&mut self, step: CheckedStep<'_>) {
-        let (turns, is_background) = (Arc::clone(&self.cpu.turns), self.cpu.is_background);
+        let (turns, is_background) = (Arc::clone(&self.host.turns), self.host.is_background);
         let mut turn = turns.take();
         for &PageCopy { from, to } in step.copies {
             self.pools[0].iter_mut().for_each(|pool| pool.copy_page(from, to));

@@ -13,10 +13,6 @@ use stonechat_quant::{ActivationBuffer, PackedMatmul, matmul_packed};
 
 use super::weights::Weights;
 
-/// Most rows of activations for which a quantized matrix of a type without panels is multiplied by int8 dot products.
-/// With more rows, each row of weights is dequantized once and multiplied in f32.
-pub(super) const MAX_INT_DOT_ROWS: usize = 16;
-
 /// Operand of products, in the types that their weights need.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Operand<'a> {

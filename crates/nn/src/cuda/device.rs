@@ -1,20 +1,4 @@
-//! NVIDIA GPUs through their driver as a device.
-//!
-//! | file | holds |
-//! |---|---|
-//! | `cuda/capabilities.rs` | ops and types that there are kernels for |
-//! | `cuda/executable.rs` | a compiled program: memory, steps, results |
-//! | `cuda/record.rs` | kernels of each op |
-//! | `cuda/log_mel.rs` | log-mel spectrograms |
-//! | `cuda/group.rs` | tensor parallelism: several GPUs as one device |
-//! | `cuda/memory.rs` | memory of a program's values, scratch memory |
-
-mod capabilities;
-mod executable;
-mod group;
-mod log_mel;
-mod memory;
-mod record;
+//! An NVIDIA GPU as a device.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,44 +7,27 @@ use stonechat_compute::op::{Weight, WeightInfo, WeightLayout};
 use stonechat_compute::{DType, LogMelTables};
 use stonechat_quant::cuda::CudaMatrix;
 
-use self::capabilities::capabilities;
-use self::executable::CudaExecutable;
-pub use self::group::CudaGroup;
-use self::log_mel::CudaLogMel;
-use crate::device::{Counts, Device, DeviceApi, Executable, HostTask, LogMelKernel};
+use super::capabilities::capabilities;
+use super::executable::CudaExecutable;
+use super::log_mel::CudaLogMel;
+use super::weights::{CudaWeight, NAME, allocation_error};
+use crate::device::{Device, DeviceApi, Executable, HostTask, LogMelKernel};
 use crate::fuse::Capabilities;
-use crate::gpu::{self, Conversions};
+use crate::gpu::Conversions;
 use crate::host_threads::HostThreads;
+use crate::program::Counts;
 use crate::program::Program;
-use crate::weight_data::WeightData;
 use crate::{Error, LoadStats, MatrixSource, OpTime};
 
-const NAME: &str = "cuda";
 /// Of 132 multiprocessors, see `docs/notes/cuda.md`: two windows of audio. With four, activations exceed the L2 cache.
-const BUSY_ROWS: usize = 3000;
+pub(super) const BUSY_ROWS: usize = 3000;
 /// Bytes of an upload at first.
 const UPLOAD_BYTES: usize = 16 << 20;
-
-type CudaWeight = WeightData<CudaMatrix, Buffer>;
-
-fn matrix(weight: &Weight) -> &CudaMatrix {
-    CudaWeight::matrix(weight)
-}
-
-/// Address of f32 values.
-fn values(weight: &Weight) -> u64 {
-    CudaWeight::values(weight).address()
-}
-
-/// Address of f32 values, 0 without them.
-fn optional(weight: Option<&Weight>) -> u64 {
-    weight.map_or(0, values)
-}
 
 /// An open NVIDIA GPU. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Cuda {
-    gpu: Gpu,
+    pub(super) gpu: Gpu,
     /// Memory of uploads, from the first weight on.
     uploads: Arc<Mutex<Option<Uploads>>>,
     conversions: Arc<Conversions>,
@@ -118,10 +85,6 @@ impl From<Cuda> for Device {
     fn from(cuda: Cuda) -> Self {
         Self::new(cuda)
     }
-}
-
-fn allocation_error(error: stonechat_compute::Error) -> Error {
-    gpu::allocation_error(error, NAME)
 }
 
 impl DeviceApi for Cuda {

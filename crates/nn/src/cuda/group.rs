@@ -15,13 +15,14 @@ use stonechat_compute::op::{PoolId, Port, Weight};
 use stonechat_compute::{DType, LogMelTables};
 use web_time::Instant;
 
+use super::device::{BUSY_ROWS, Cuda};
 use super::executable::CudaExecutable;
-use super::{BUSY_ROWS, Cuda, NAME};
-use crate::checked_step::{CheckedStep, InputLimits};
-use crate::device::{
-    Counts, Device, DeviceApi, Executable, HostTask, LogMelKernel, PortRange, Step,
-};
+use super::weights::{NAME, allocation_error};
+use crate::device::{Device, DeviceApi, Executable, HostTask, LogMelKernel, PortRange};
 use crate::fuse::{Capabilities, fuse};
+use crate::inputs::Step;
+use crate::inputs::{CheckedStep, InputLimits};
+use crate::program::Counts;
 use crate::program::Program;
 use crate::shard::{shard, sharded_matrix, sharded_values};
 use crate::{BoxFuture, Error, KvShape, LoadStats, MatrixSource, OpTime};
@@ -69,7 +70,7 @@ impl CudaGroup {
 
     fn with_ranks(ranks: Vec<Cuda>) -> Result<Self, Error> {
         let gpus: Vec<_> = ranks.iter().map(|rank| rank.gpu.clone()).collect();
-        let exchange = Exchange::new(&gpus).map_err(super::allocation_error)?;
+        let exchange = Exchange::new(&gpus).map_err(allocation_error)?;
         let (order, replicated) = (Mutex::default(), Mutex::default());
         Ok(Self(Arc::new(Group { ranks, exchange, order, replicated })))
     }

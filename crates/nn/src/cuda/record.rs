@@ -18,9 +18,10 @@ use stonechat_quant::cuda::{
 };
 
 use super::memory::{ProgramMemory, Scratch};
-use super::{matrix, optional, values};
+use super::weights::{matrix, optional, values};
 use crate::RopePairs;
-use crate::device::{Counts, export_offset};
+use crate::inputs::export_offset;
+use crate::program::Counts;
 use crate::program::{Node, Segment};
 use crate::step_words::{Grid, Places, StepShape, StepWords};
 

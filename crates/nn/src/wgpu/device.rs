@@ -1,12 +1,4 @@
-//! GPUs through wgpu as a device.
-//!
-//! | file | holds |
-//! |---|---|
-//! | `wgpu/capabilities.rs` | ops and types that there are kernels for |
-//! | `wgpu/executable.rs` | a compiled program: slots, pools, the kernels of each op |
-
-mod capabilities;
-mod executable;
+//! A GPU as a device.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +8,16 @@ use stonechat_compute::op::{Weight, WeightInfo, WeightLayout};
 use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
 use stonechat_quant::wgpu::GpuMatrix;
 
-use self::capabilities::capabilities;
-use self::executable::{GpuExecutable, GpuWeight};
-use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
+use super::capabilities::capabilities;
+use super::executable::GpuExecutable;
+use super::weights::{GpuWeight, NAME, allocation_error};
+use crate::device::{Device, DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
-use crate::gpu::{self, Conversions};
+use crate::gpu::Conversions;
 use crate::host_threads::HostThreads;
+use crate::program::Counts;
 use crate::program::Program;
 use crate::{Error, LoadStats, MatrixSource, OpTime};
-
-const NAME: &str = "wgpu";
 
 /// An open GPU. Clones share it.
 #[derive(Debug, Clone)]
@@ -62,10 +54,6 @@ impl From<Wgpu> for Device {
     fn from(wgpu: Wgpu) -> Self {
         Self::new(wgpu)
     }
-}
-
-fn allocation_error(error: stonechat_compute::Error) -> Error {
-    gpu::allocation_error(error, NAME)
 }
 
 impl DeviceApi for Wgpu {

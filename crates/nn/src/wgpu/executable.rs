@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use stonechat_compute::op::{
     AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, MatmulArgs, MoeRouteArgs,
-    NormArgs, Op, PoolId, Port, Routing, SlotTable, Tensor, TensorInfo, Weight,
+    NormArgs, Op, PoolId, Port, Routing, SlotTable, Tensor, TensorInfo,
 };
 use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, convert};
@@ -20,20 +20,21 @@ use stonechat_compute::wgpu::ops::{
 };
 use stonechat_compute::wgpu::{CommandList, CopyRange, Gpu, GpuBuffer, HostCopies, Recorder};
 use stonechat_quant::wgpu::{
-    ExpertMatmul, GpuEmbed, GpuEpilogue, GpuInput, GpuMatrix, InputNorm, embed, matmul,
-    matmul_experts, matmul_gated, matmul_group,
+    ExpertMatmul, GpuEmbed, GpuEpilogue, GpuInput, InputNorm, embed, matmul, matmul_experts,
+    matmul_gated, matmul_group,
 };
 
 use web_time::Instant;
 
 use super::capabilities::{operand_of, operand_type};
-use super::{NAME, allocation_error};
-use crate::checked_step::{CheckedStep, InputLimits};
-use crate::device::{Counts, Executable, PortRange, Step, export_offset};
+use super::weights::{NAME, allocation_error, matrix, values};
+use crate::device::{Executable, PortRange};
+use crate::inputs::{CheckedStep, InputLimits};
+use crate::inputs::{Step, export_offset};
 use crate::plan::{SlotInfo, plan_slots};
+use crate::program::Counts;
 use crate::program::{Node, Program, RowClass, Segment};
 use crate::step_words::{Grid, Places, StepWords, impl_grid};
-use crate::weight_data::WeightData;
 use crate::{BoxFuture, Error, KvShape};
 
 type StepShape = crate::step_words::StepShape<AttentionGrid>;
@@ -44,17 +45,6 @@ const MAX_LISTS: usize = 64;
 const STEP_WORDS: usize = 1 << 14;
 
 impl_grid!(AttentionGrid);
-
-/// Weights on a GPU.
-pub(super) type GpuWeight = WeightData<GpuMatrix, GpuBuffer>;
-
-pub(super) fn matrix(weight: &Weight) -> &GpuMatrix {
-    GpuWeight::matrix(weight)
-}
-
-pub(super) fn values(weight: &Weight) -> &GpuBuffer {
-    GpuWeight::values(weight)
-}
 
 fn epilogue(args: &MatmulArgs, accumulate: bool) -> GpuEpilogue<'_> {
     let bias = args.bias.as_ref().map(values);

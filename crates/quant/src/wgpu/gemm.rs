@@ -6,8 +6,8 @@
 //! | `gemm_coop.wgsl` | cooperative matrices, all weights but f32 |
 //! | `gemm.wgsl` | others, in f32 |
 //!
-//! With cooperative matrices: Activations are rounded to f16 once and weights
-//! are dequantized to f16, so results have the error of f16 factors.
+//! For cooperative matrices, activations are rounded to f16 once and weights are dequantized to f16: results have the
+//! error of f16 factors.
 
 use std::sync::Arc;
 

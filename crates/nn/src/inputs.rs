@@ -1,12 +1,130 @@
-//! Checks of a step, before any device sees it.
+//! Inputs of a step, and their checks before any device sees the step.
 
 use stonechat_compute::op::{
     Count, EmbedArgs, KvShape, Op, PoolId, RopeArgs, RopeAttentionArgs, RowTable, Rows, SlotTable,
+    Tensor,
 };
 
-use crate::device::{AttentionRows, Step, resolve_token};
-use crate::program::{Node, Program, SegmentName};
-use crate::{KvRow, PAGE_LEN};
+use crate::PAGE_LEN;
+use crate::pages::PageCopy;
+use crate::program::{Counts, Node, Program, Segment, SegmentName};
+use crate::{KvRow, LogitFilter, QueryRow};
+
+/// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port, in a step
+/// with this first window.
+#[must_use]
+pub(crate) fn export_offset(x: Tensor, first_window: usize) -> usize {
+    match x.rows.count {
+        Count::Windows | Count::CapturedWindows => first_window * x.rows.each * x.cols,
+        _ => 0,
+    }
+}
+
+/// Pages and visible positions of query rows.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AttentionRows<'a> {
+    /// Pages and visible positions of each row; rows of one sequence are adjacent.
+    pub rows: &'a [QueryRow],
+    /// Page ids of all sequences, concatenated; [`QueryRow::first_page`] indexes it.
+    pub page_table: &'a [u32],
+}
+
+/// Bit of a [`token_reference`].
+const TOKEN_REFERENCE: u32 = 1 << 31;
+
+/// In place of a token: the most probable token of row `row` of [`Port::TOP_K`] of the step before, which had `k` of each row.
+///
+/// # Panics
+/// If the port is too large.
+#[must_use]
+pub fn token_reference(row: usize, k: usize) -> u32 {
+    let index = 2 * row * k + k;
+    assert!(index < TOKEN_REFERENCE as usize, "row {row} of {k} logits");
+    TOKEN_REFERENCE | index as u32
+}
+
+/// The token that an element of [`Step::tokens`] stands for, with the values of [`Port::TOP_K`] of the step before.
+///
+/// # Panics
+/// If it refers to a value that is not there.
+#[must_use]
+pub fn resolve_token(token: u32, top_k: impl Fn(usize) -> f32) -> u32 {
+    if token & TOKEN_REFERENCE == 0 {
+        token
+    } else {
+        top_k((token & !TOKEN_REFERENCE) as usize) as u32
+    }
+}
+
+/// Inputs of a step: everything that changes between two steps.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Step<'a> {
+    /// Segments to run.
+    pub segments: &'a [SegmentName],
+    /// Number of rows.
+    pub counts: Counts,
+    /// `[T]` token ids, or [references](token_reference) to tokens that the step before chose.
+    pub tokens: &'a [u32],
+    /// `[T]` positions.
+    pub positions: &'a [u32],
+    /// Rows of the batch whose logits are computed, then those whose hidden states are read.
+    pub output_rows: &'a [usize],
+    /// Filter of each row of an [`Op::LogitFilter`](stonechat_compute::op::Op::LogitFilter).
+    pub logit_filters: &'a [LogitFilter],
+    /// Lists of tokens, concatenated; [`LogitFilter::suppressed`] indexes it.
+    pub suppressed: &'a [u32],
+    /// `k` of [`Op::TopK`](stonechat_compute::op::Op::TopK).
+    pub k: usize,
+    /// Page copies in pool 0, done first.
+    pub copies: &'a [PageCopy],
+    /// By [`SlotTable`].
+    pub slots: [&'a [KvRow]; SlotTable::N],
+    /// By [`RowTable`].
+    pub rows: [AttentionRows<'a>; RowTable::N],
+    /// Place of the first window of audio in exported values.
+    pub first_window: usize,
+}
+
+impl<'a> Step<'a> {
+    /// Whether the step runs a variant of a segment.
+    #[must_use]
+    pub fn runs(&self, segment: &Segment) -> bool {
+        let n_rows = self.counts.rows(segment.rows);
+        self.segments.contains(&segment.name) && segment.class.contains(n_rows)
+    }
+
+    /// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port.
+    #[must_use]
+    pub fn export_offset(&self, x: Tensor) -> usize {
+        export_offset(x, self.first_window)
+    }
+
+    /// Rows of the batch whose logits are computed, or whose hidden states are read.
+    ///
+    /// # Panics
+    /// If `count` counts no such rows.
+    #[must_use]
+    pub fn output_rows(&self, count: Count) -> &'a [usize] {
+        let (logits, rest) = self.output_rows.split_at(self.counts[Count::Logits]);
+        match count {
+            Count::Logits => logits,
+            Count::Hidden => &rest[..self.counts[Count::Hidden]],
+            _ => panic!("no outputs of {count:?}"),
+        }
+    }
+
+    /// A list of pages and slots.
+    #[must_use]
+    pub fn slots(&self, table: SlotTable) -> &'a [KvRow] {
+        self.slots[table.index()]
+    }
+
+    /// A list of pages and visible positions.
+    #[must_use]
+    pub fn rows(&self, table: RowTable) -> AttentionRows<'a> {
+        self.rows[table.index()]
+    }
+}
 
 /// A step whose inputs fit the program.
 #[derive(Debug, Clone, Copy)]
@@ -203,9 +321,8 @@ mod tests {
 
     use stonechat_compute::op::{Count, SlotTable};
 
-    use super::InputLimits;
-    use crate::device::{AttentionRows, Counts, Step};
-    use crate::program::SegmentName;
+    use super::{AttentionRows, InputLimits, Step};
+    use crate::program::{Counts, SegmentName};
     use crate::testing::{D, Ops};
     use crate::{KvRow, PAGE_LEN, QueryRow};
 

@@ -1,0 +1,28 @@
+//! The CPU as a device.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `cpu/device.rs` | [`Cpu`]: an instruction set and a thread team |
+//! | `cpu/capabilities.rs` | ops and types that fusion may make |
+//! | `cpu/executable.rs` | a compiled program: slots, pools, one kernel call an op |
+//! | `cpu/products.rs` | products with weights of any storage |
+//! | `cpu/logits.rs` | filter, top-k and log-sum-exp of rows of logits |
+//! | `cpu/expert_mlp.rs` | gated MLPs of a mixture of experts, tokens grouped by expert |
+//! | `cpu/weights.rs` | matrices in host memory: loading, repacking, row ranges |
+//! | `cpu/host.rs` | threads, profile and turns of programs |
+//! | `cpu/profile.rs` | time per op |
+//! | `cpu/turns.rs` | turns of programs on the same threads |
+
+mod capabilities;
+mod device;
+mod executable;
+mod expert_mlp;
+mod host;
+mod logits;
+mod products;
+mod profile;
+mod turns;
+mod weights;
+
+pub use self::device::Cpu;
+pub use self::weights::Repack;
