@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `block` | one file a format: bit layout, quantizer, dequantizer |
+//! | `block` | one file per format: bit layout, quantizer, dequantizer |
 //! | `rows` | quantizing and dequantizing rows by dtype, dense types included |
 //! | `activation` | activations in q8 blocks, in the layout of each kernel |
 //! | `packed` | weights in panels of 16 rows: GEMV, GEMM and AMX kernels |

@@ -54,7 +54,7 @@ impl Gpu {
     }
 }
 
-/// Data behind the header, if magic and hash match.
+/// Data after the header, if magic and hash match.
 fn payload(saved: &[u8]) -> Option<&[u8]> {
     let (header, data) = saved.split_at_checked(HEADER_BYTES)?;
     let expected = hash(data).to_le_bytes();

@@ -7,7 +7,7 @@
 //! | `gemm.wgsl` | others, in f32 |
 //!
 //! For cooperative matrices, activations are rounded to f16 once and weights are dequantized to f16: results have the
-//! error of f16 factors.
+//! error of f16 operands.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ fn tiles(matrices: CoopMatrices) -> [usize; 2] {
     [8, 4].map(|n| n * matrices.side as usize)
 }
 
-/// Invocations of a tile. A step of 64 columns has 8 vectors (16 bytes of f16) a row; an invocation moves 4 of each factor.
+/// Invocations of a tile. A step of 64 columns has 8 vectors (16 bytes of f16) per row; an invocation moves 4 of each operand.
 fn workgroup(tile: usize) -> u32 {
     2 * tile as u32
 }
