@@ -64,9 +64,9 @@ pub enum Op {
     Embed(EmbedArgs),
     /// Values written by the host before the step.
     Import(Port),
-    /// A constant, once for each of the count: `[each * count, D]` of `[each, D]`.
+    /// A constant `[each, D]`, repeated `count` times: `[each * count, D]`.
     Constant(Weight),
-    /// Rows of the step's list of outputs, of those whose logits or whose hidden states are read: `[T, D]` to `[P, D]`.
+    /// Rows of the step's outputs whose logits, or whose hidden states, are read: `[T, D]` to `[P, D]`.
     Gather(Count),
     /// Copies `x` to a port with memory of its own, which holds it until the next step with rows. Windows have places of
     /// their own.
@@ -84,7 +84,7 @@ pub enum Op {
     Add,
     /// Soft cap: `cap * tanh(x / cap)` (Gemma 2).
     SoftCap(f32),
-    /// `act(x·Wᵀ + bias)`: `[T, K]` to `[T, N]`. The zeros of an [`Op::Im2col`] may follow the `K` columns of `x`.
+    /// `act(x·Wᵀ + bias)`: `[T, K]` to `[T, N]`. `x` may have more than `K` columns, the zeros of an [`Op::Im2col`].
     Matmul(MatmulArgs),
     /// Convolution over time with kernel size 3 and padding 1 in each group of rows:
     /// `act(Σ_{tap,i} x[t * stride + tap - 1, i] w[o, tap * C_in + i] + bias)`, `[T, C_in]` to `[ceil(T / stride), C_out]`.
@@ -103,7 +103,7 @@ pub enum Op {
     /// Top-k of every row, `k` of the step: the `k` largest values in descending order, then their column indices as f32,
     /// packed `[T, 2k]`. Equal values are ordered by ascending column; NaN counts as −∞, +∞ as `f32::MAX`.
     TopK,
-    /// `ln Σ exp(x)` of every row, `[T, 1]`; −∞ of a row of −∞.
+    /// `ln Σ exp(x)` of every row, `[T, 1]`; −∞ for a row of −∞.
     LogSumExp,
     /// Made by fusion: `x` in another type, for the products that read it.
     Convert(TensorType),
@@ -118,26 +118,26 @@ pub enum Op {
     /// column `tap * C_in + i` of row `t` is `x[t * stride + tap - 1, i]`, 0 outside of the group of rows and from `3 * C_in` on.
     Im2col(Im2colArgs),
     /// Lowered from [`Op::Moe`]: top-k experts of router logits, `[T, E]` to `[T, 2 * n_used]` words: expert and weight (f32) of
-    /// each choice, in descending order of logits, of equal logits the lower expert first.
+    /// each route, in descending order of logits; the lower expert comes first of equal logits.
     MoeRoute(MoeRouteArgs),
-    /// Lowered from [`Op::Moe`]: choices of an [`Op::MoeRoute`] in ascending order of (expert, choice), `T * n_used` words. Room for
-    /// the device's blocks of choices of one expert follows, up to three words a choice.
+    /// Lowered from [`Op::Moe`]: routes of an [`Op::MoeRoute`] in ascending order of (expert, route), `T * n_used` words. Room for
+    /// the device's blocks of routes of one expert follows, up to three words per route.
     MoeSort(MoeSortArgs),
-    /// Lowered from [`Op::Moe`]: `W_e·x + bias_e` for the expert `e` of each choice `y`, in the order `z` if there is one.
-    /// `x`: a row of each token, or of each choice; result: `[T * n_used, N]` by choice.
+    /// Lowered from [`Op::Moe`]: `W_e·x + bias_e` for the expert `e` of each route `y`, in the order `z` if there is one.
+    /// `x`: a row per token or per route; result: `[T * n_used, N]`, a row per route.
     ExpertMatmul(ExpertMatmulArgs),
-    /// Lowered from [`Op::Moe`]: `Σ_i weight[t, i] * x[t * n_used + i]` over the choices `y`: `[T * n_used, D]` to `[T, D]`. The
+    /// Lowered from [`Op::Moe`]: `Σ_i weight[t, i] * x[t * n_used + i]` over the routes `y`: `[T * n_used, D]` to `[T, D]`. The
     /// terms are added to the residual one by one.
     MoeCombine,
     /// Lowered from [`Op::Moe`], fused: gate, up, activation, down and the weighted sum, one expert after the other, for the
-    /// choices `y` in their order `z`. The terms are added to the residual one by one, in ascending order of experts.
+    /// routes `y` in their order `z`. The terms are added to the residual one by one, in ascending order of experts.
     ExpertMlp(MoeArgs),
     /// Fused: [`Op::Matmul`]s of one operand, with one result each. `x` is quantized once.
     MatmulGroup(Vec<MatmulArgs>),
     /// Tensor parallelism: `Σ x` over the ranks of a group, in ascending order of ranks, so that all have equal bits.
     AllReduce,
-    /// Fused: [`Op::AllReduce`] with a residual, of which each rank has its own rows, a part of all in order of ranks, and the RMS
-    /// norm of all rows in f16 on every rank. Results: the sum, whose other rows are undefined, and the norm.
+    /// Fused: [`Op::AllReduce`] with a residual, then the RMS norm in f16. The rows are divided among the ranks in their order.
+    /// Results: the sum, defined in the rows of this rank only, and the norm of all rows.
     AllReduceNorm(NormArgs),
     /// Tensor parallelism: the columns of all ranks side by side, `[T, N_r]` to `[T, N]`. First column of each rank, then `N`.
     AllGather(Vec<usize>),
@@ -314,19 +314,15 @@ impl Op {
                 vec![TensorInfo { rows, cols: 2 * x[0].cols, dtype }]
             }
             Self::ExpertMatmul(args) => {
-                let (rows, WeightInfo { rows: n, cols, .. }) = (choices(x[1]), args.weight.info());
+                let (rows, WeightInfo { rows: n, cols, .. }) = (n_routes(x[1]), args.weight.info());
                 let is_row = x[0].rows == rows || x[0].rows == x[1].rows;
-                assert!(
-                    is_row,
-                    "{name}: expected a row of each token or choice, got {}",
-                    x[0].rows
-                );
+                assert!(is_row, "{name}: expected a row per token or per route, got {}", x[0].rows);
                 check_eq!(x[0].cols, cols, "{name}: columns of the operand");
                 args.bias.iter().for_each(|bias| check_len("bias", bias, n));
                 vec![TensorInfo::f32(rows, n / args.n_experts)]
             }
             Self::MoeCombine => {
-                check_eq!(x[0].rows, choices(x[1]), "{name}: rows of the operand");
+                check_eq!(x[0].rows, n_routes(x[1]), "{name}: rows of the operand");
                 vec![TensorInfo::f32(x[1].rows, x[0].cols)]
             }
             Self::ExpertMlp(args) => {
@@ -391,8 +387,8 @@ fn product(op: &str, args: &MatmulArgs, rows: Rows, k: usize) -> TensorInfo {
     TensorInfo::f32(rows, n)
 }
 
-/// Rows of the choices that an [`Op::MoeRoute`] made.
-fn choices(routes: Tensor) -> Rows {
+/// Rows of the routes that an [`Op::MoeRoute`] made.
+fn n_routes(routes: Tensor) -> Rows {
     let Rows { count, each } = routes.rows;
     Rows { count, each: each * routes.cols / 2 }
 }

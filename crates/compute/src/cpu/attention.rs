@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Query heads that share a KV head are rows of the same block, so that a decode step reads each page once. `K` and `V`
-//! are read as stored (f32, f16), with scales applied to `S` (8 bits, decode), widened to f32 once a block (8 bits,
-//! prefill), or packed to bf16 once a block (`bf16`, prefill on AVX-512 BF16 and AMX). A decode block, of at most
+//! are read as stored (f32, f16), with scales applied to `S` (8 bits, decode), widened to f32 once per block (8 bits,
+//! prefill), or packed to bf16 once per block (`bf16`, prefill on AVX-512 BF16 and AMX). A decode block, of at most
 //! [`MAX_DECODE_ROWS`] rows, prefetches the next page while it reads one.
 
 #[cfg(target_arch = "x86_64")]
@@ -77,7 +77,7 @@ pub struct Attention<'a> {
 /// `kv_start .. kv_len` of the row's pages.
 ///
 /// Shapes: `out` = `[T, H*C]`. Numerics: f32 sums, `exp` within 2 ULP, `tanh` within 4; with bf16
-/// ([`AttentionArgs::precision`]) each factor of a product has a relative error of up to `2^-8`. Slots before the first and
+/// ([`AttentionArgs::precision`]) each operand of a product has a relative error of up to `2^-8`. Slots before the first and
 /// after the last position that the rows of a sequence see are not used, whatever they hold. A row that sees no position
 /// gives zeros.
 ///
@@ -549,11 +549,11 @@ fn softmax_row<S: Simd>(
     if s.any(s.less_than(s.splat(old + RESCALE_THRESHOLD), max)) {
         let new = old.max(s.reduce_max(max));
         state.max[r] = new;
-        let factor = if old == f32::NEG_INFINITY { 0.0 } else { (old - new).exp() };
-        *total = s.mul(*total, s.splat(factor));
+        let rescale = if old == f32::NEG_INFINITY { 0.0 } else { (old - new).exp() };
+        *total = s.mul(*total, s.splat(rescale));
         let (acc, _) = s.split_mut(&mut state.acc[r * stride..][..stride]);
         for v in acc {
-            *v = s.mul(*v, s.splat(factor));
+            *v = s.mul(*v, s.splat(rescale));
         }
     }
     if state.max[r] == f32::NEG_INFINITY {

@@ -57,7 +57,7 @@ impl KvPool {
         &bytemuck::cast_slice(&self.memory)[page as usize * len..][..len]
     }
 
-    /// Bytes of a page, to overwrite with those of a page of the same layout.
+    /// Bytes of a page, to overwrite with a page of the same layout.
     ///
     /// # Panics
     /// If there is no such page.
@@ -102,7 +102,7 @@ impl KvPool {
         let layout = self.layout;
         let memory = Parts::new(bytemuck::cast_slice_mut(&mut self.memory));
         let write_head = |g: usize| {
-            // SAFETY: `memory` was made for this call, which runs one task a head.
+            // SAFETY: `memory` was made for this call, which runs one task per head.
             let pages = unsafe { HeadPages::new(memory, layout, g) };
             let channels = g * layout.head_dim..(g + 1) * layout.head_dim;
             let head = HeadWriter { pages, k, v, rows, channels };
@@ -226,7 +226,7 @@ impl<'a> HeadPages<'a> {
         unsafe { self.memory.part(start..start + self.layout.head_bytes()) }
     }
 
-    /// Prefetches the keys of a slot: as many lines as there are channels, for each of which a store would wait.
+    /// Prefetches the keys of a slot: one cache line per channel, on each of which a store would otherwise miss.
     #[inline(always)]
     fn prefetch_keys<T>(&self, row: KvRow) {
         let keys = self.memory.address(self.start(row.page)).cast::<T>();

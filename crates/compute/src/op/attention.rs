@@ -59,7 +59,7 @@ impl fmt::Debug for RowTable {
     }
 }
 
-/// Precision of the factors of `Q·Kᵀ` and `P·V` in prefill blocks.
+/// Precision of the operands of `Q·Kᵀ` and `P·V` in prefill blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
     /// f32.
@@ -92,7 +92,7 @@ pub struct AttentionArgs<W = Weight> {
     pub sinks: Option<W>,
     /// Pages and visible positions of the rows.
     pub rows: RowTable,
-    /// Precision of the factors of `Q·Kᵀ` and `P·V` in prefill.
+    /// Precision of the operands of `Q·Kᵀ` and `P·V` in prefill.
     pub precision: Precision,
 }
 

@@ -10,8 +10,8 @@
 //! C'    = C rounded up to a multiple of 16; the added columns are zero
 //! ```
 //!
-//! [`KvDType::Q8_0`] has one-byte elements in the same places, then f16 scales: of the keys `[B][PAGE_LEN]`, of the values
-//! `[B][PAGE_LEN]`, with `B = ceil(C / 32)`.
+//! [`KvDType::Q8_0`] has one-byte elements in the same places, then the f16 scales of the keys and those of the values, each
+//! `[B][PAGE_LEN]` with `B = ceil(C / 32)`.
 //!
 //! Other devices may order the elements in their own way. Pages that leave a device have this layout.
 

@@ -65,11 +65,11 @@ impl RopeArgs {
 /// Arguments of [`Op::RopeKv`](super::Op::RopeKv). Both embeddings have the same width of a head and the same rotation.
 #[derive(Debug, Clone)]
 pub struct RopeKvArgs {
-    /// Of the queries.
+    /// Rotation of the queries.
     pub q: RopeArgs,
-    /// Of the keys.
+    /// Rotation of the keys.
     pub k: RopeArgs,
-    /// Of the keys and values.
+    /// KV write of the keys and values.
     pub write: KvWriteArgs,
 }
 

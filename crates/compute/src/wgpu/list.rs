@@ -6,8 +6,8 @@
 //! list   = (pipeline, bind group, offset of the params, workgroups), ...
 //! ```
 //!
-//! Parameters are uniform binding 0 at a dynamic offset, so that lists share the bind groups. Params of a new list that find
-//! no place take that of all lists before, which are then invalid.
+//! Parameters are uniform binding 0 at a dynamic offset, so that lists share the bind groups. When
+//! the parameter buffer is full, it restarts at 0 and all earlier lists become invalid.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl<'a> From<Option<&'a GpuBuffer>> for Bind<'a> {
 pub(super) struct Dispatch {
     pub(super) kernel: Arc<Kernel>,
     group: ::wgpu::BindGroup,
-    /// Offset of the parameters, of those of the list at first.
+    /// Offset of the parameters, at first from the start of those of the list.
     offset: u32,
     groups: [u32; 3],
 }

@@ -127,7 +127,7 @@ impl Gpu {
         self.submit_all(Some(list), None);
     }
 
-    /// Submits a list, if there is one, and copies of `ranges` behind it, in one submission.
+    /// Submits a list, if there is one, then copies of `ranges`, in one submission.
     ///
     /// # Errors
     /// If there is no memory for the copies. The list is submitted.
@@ -190,7 +190,7 @@ impl Gpu {
         Ok((&readback.raw, *used - bytes))
     }
 
-    /// Submits a list, if there is one, and other commands behind it, in one submission.
+    /// Submits a list, if there is one, then other commands, in one submission.
     fn submit_all(
         &self,
         mut list: Option<&mut CommandList>,

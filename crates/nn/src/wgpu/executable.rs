@@ -382,9 +382,9 @@ impl ProgramMemory {
             Op::ExpertMatmul(ExpertMatmulArgs { weight, bias, .. }) => {
                 let input = self.input(node, counts);
                 let args = ExpertMatmul {
-                    choices: self.buffer(node.inputs[1].id),
-                    n_choices: n_rows,
-                    choices_per_row: n_rows / input.rows,
+                    routes: self.buffer(node.inputs[1].id),
+                    n_routes: n_rows,
+                    routes_per_row: n_rows / input.rows,
                     n: cols,
                     bias: bias.as_ref().map(values),
                 };

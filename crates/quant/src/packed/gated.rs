@@ -14,9 +14,9 @@ use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::op::GatedActivation;
 use stonechat_compute::{Cpu, with_scratch};
 
+use super::matmul::{check_layout, panels_per_task, run};
 use super::matrix::PackedMatrix;
 use super::panel::PANEL_ROWS;
-use super::product::{check_layout, panels_per_task, run};
 use super::task::PanelTask;
 use crate::activation::{ActivationBuffer, QBLOCK_LEN};
 
@@ -71,7 +71,7 @@ impl PackedRows<'_> {
 /// `out = act(x * gate^T + bias) * (x * up^T + bias)` as activations in the layout of `x`.
 ///
 /// Shapes: `x` is `[M, K]`, `gate` and `up` have `N` rows of `K`, `out` becomes `[M, N]`. Numerics: as
-/// [`matmul_packed`](super::product::matmul_packed), then as `GatedActivation` and [`ActivationBuffer::quantize`].
+/// [`matmul_packed`](super::matmul::matmul_packed), then as `GatedActivation` and [`ActivationBuffer::quantize`].
 ///
 /// # Panics
 /// If shapes do not agree, rows are not supported ([`PackedRows::are_whole_qblocks`]), or `x` is in the layout

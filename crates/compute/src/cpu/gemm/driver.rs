@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::microkernel::{Operands, max_mr, run_tiles};
-use super::pack::{PANEL_VECTORS, PackedWeight, pack_panel};
+use super::pack::{DensePanels, PANEL_VECTORS, pack_panel};
 use crate::Cpu;
 use crate::cpu::epilogue::Epilogue;
 use crate::cpu::matrix::{MatRef, SharedMut};
@@ -25,7 +25,7 @@ pub(crate) enum Weights<'a> {
     /// `f(rows, out)` writes rows `rows` to `out` as f32.
     Rows(&'a (dyn Fn(Range<usize>, &mut [f32]) + Sync)),
     /// Panels of the same `N` and `K`.
-    Packed(&'a PackedWeight),
+    Packed(&'a DensePanels),
 }
 
 /// `out = epilogue(x · wᵀ)`: `x[M,K]`, `w[N,K]`, `out[M,N]`, shapes checked by the caller.

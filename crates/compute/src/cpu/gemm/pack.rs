@@ -9,7 +9,7 @@ pub(super) const PANEL_VECTORS: usize = 2;
 /// f32 weights `[N, K]` with a copy in panels of GEMM, for products of many inputs with the same small weights, where
 /// packing takes as long as the sums.
 #[derive(Debug, Clone)]
-pub struct PackedWeight {
+pub struct DensePanels {
     rows: Vec<f32>,
     k: usize,
     /// `[N / NR, K, NR]`; zeros for columns past `N`.
@@ -18,7 +18,7 @@ pub struct PackedWeight {
     width: usize,
 }
 
-impl PackedWeight {
+impl DensePanels {
     /// Packs `rows` = `[N, K]`, row-major, for `isa`.
     ///
     /// # Panics
@@ -27,7 +27,7 @@ impl PackedWeight {
     pub fn new(isa: Isa, rows: Vec<f32>, k: usize) -> Self {
         assert!(
             k > 0 && rows.len().is_multiple_of(k),
-            "packed weight: expected a multiple of K = {k} values, got {}",
+            "dense panels: expected a multiple of K = {k} values, got {}",
             rows.len()
         );
         let width = isa.dispatch(PanelWidth);
@@ -48,7 +48,7 @@ impl PackedWeight {
     /// # Panics
     /// If they were packed for panels of another width.
     pub(super) fn panels_from(&self, n: usize, width: usize) -> &[f32] {
-        check_eq!(self.width, width, "packed weight: width of the panels");
+        check_eq!(self.width, width, "dense panels: width of the panels");
         &self.panels[n * self.k..]
     }
 }

@@ -7,7 +7,7 @@ use crate::kernel_params;
 use crate::op::{AttentionArgs, KvLayout, PAGE_LEN, QueryRow};
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source};
 
-/// Invocations in a workgroup, one a position of a page.
+/// Invocations in a workgroup, one per position of a page.
 pub(super) const WORKGROUP: u32 = PAGE_LEN as u32;
 /// Widest head: 4 slots of it fit the workgroup memory of any adapter.
 pub const MAX_HEAD_DIM: usize = 512;
@@ -48,7 +48,7 @@ impl AttentionShape {
 pub struct AttentionGrid {
     pub(super) kernel: AttentionKernel,
     pub(super) n_rows: usize,
-    /// Blocks of adjacent rows with the same pages; one a row in decode.
+    /// Blocks of adjacent rows with the same pages; in decode one per row.
     pub(super) n_blocks: usize,
     /// Most rows of a block.
     pub(super) block_rows: usize,
@@ -60,9 +60,9 @@ pub struct AttentionGrid {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum AttentionKernel {
     Decode,
-    /// With so many subgroups.
+    /// Number of subgroups in a workgroup.
     Prefill(u32),
-    /// With so many slots.
+    /// Number of slots in a workgroup.
     Blocks(usize),
 }
 
@@ -79,10 +79,10 @@ impl AttentionGrid {
     /// Appends the inputs of the kernel. The page table of the rows starts at word `page_table`.
     ///
     /// ```text
-    /// decode         : first word of the pages, kv_start, kv_len                                 a row
-    /// blocks, prefill: first row, rows, first word of the pages, and                             a block
+    /// decode         : first word of the pages, kv_start, kv_len                                 per row
+    /// blocks, prefill: first row, rows, first word of the pages, and                             per block
     ///                  end of the pages, first page | kv_start, kv_len of any of the rows
-    ///                  kv_start, kv_len                                                          a row
+    ///                  kv_start, kv_len                                                          per row
     /// ```
     pub fn push_words(&self, rows: &[QueryRow], page_table: usize, words: &mut Vec<u32>) {
         let page_table = page_table as u32;
@@ -159,7 +159,7 @@ kernel_params! {
 }
 
 impl AttentionParams {
-    /// Parameters of one query head a workgroup.
+    /// Parameters of kernels with one query head per workgroup.
     pub(super) fn new(args: &Attention<'_>, operand: bool) -> Self {
         let (layout, words) = (args.kv.layout, KvWords::new(args.kv.layout));
         let AttentionGrid { kernel, n_blocks, n_splits, per_split, .. } = args.grid;

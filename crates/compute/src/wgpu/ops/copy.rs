@@ -1,8 +1,8 @@
 //! Copies of rows between strides and of listed rows, and im2col of a convolution.
 
-use super::kernel::{GpuRows, KernelSpec, OperandWriter, kernel_source};
+use super::kernel::{GpuRows, KernelSpec, OperandWriter};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
 
 pub(super) const SPEC: KernelSpec = KernelSpec {
     name: "copy",
@@ -93,13 +93,14 @@ pub fn gather(list: &mut Recorder, dst: &GpuBuffer, src: GpuRows<'_>, (first, n)
     list.dispatch_linear(&kernel, &params, binds, groups);
 }
 
-const IM2COL_ACCESS: &[Access] = &[Access::Read, Access::Write];
-
-pub(super) fn im2col_source(variant: Variant) -> Source {
-    let name = format!("im2col-{}", variant.name());
-    kernel_source(name, Im2colParams::LAYOUT, IM2COL_ACCESS, variant, WORKGROUP)
-        .file(include_str!("im2col.wgsl"))
-}
+pub(super) const IM2COL: KernelSpec = KernelSpec {
+    name: "im2col",
+    params: Im2colParams::LAYOUT,
+    access: &[Access::Read, Access::Write],
+    workgroup: WORKGROUP,
+    files: &[include_str!("im2col.wgsl")],
+    operand_writer: OperandWriter::None,
+};
 
 kernel_params! {
     struct Im2colParams {
@@ -141,7 +142,7 @@ pub fn im2col(
         dst_cols: dst_cols as u32,
     };
     let groups = (rows * dst_cols).div_ceil(WORKGROUP as usize);
-    let kernel = list.gpu().kernel(("im2col", [0; 4]), || im2col_source(list.gpu().variant()));
+    let kernel = IM2COL.kernel(list.gpu());
     let binds = [src.buffer.into(), Bind::Buffer(dst)];
     list.dispatch_linear(&kernel, &params, binds, groups);
 }

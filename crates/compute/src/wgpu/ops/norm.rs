@@ -1,4 +1,4 @@
-//! Layer norm and RMS norm: one workgroup a row, sums in f32.
+//! Layer norm and RMS norm: one workgroup per row, sums in f32.
 
 use super::kernel::{GpuRows, check_len, kernel_source, with_write_operand4};
 use super::operand::GpuOutput;
@@ -9,7 +9,7 @@ use crate::wgpu::{Access, GpuBuffer, KernelParams, Recorder, Source, Variant};
 const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Write];
 /// Invocations of a row.
 const WORKGROUP: u32 = 256;
-/// Columns in one step of a workgroup: four an invocation.
+/// Columns in one step of a workgroup: four per invocation.
 const STEP_COLS: usize = 4 * WORKGROUP as usize;
 /// Most columns: an invocation keeps its values of 64 steps.
 const MAX_COLS: usize = 64 * STEP_COLS;
@@ -19,7 +19,7 @@ type NormKernel = (&'static str, &'static str);
 const LAYER_NORM: NormKernel = ("layer_norm", include_str!("layer_norm.wgsl"));
 const RMS_NORM: NormKernel = ("rms_norm", include_str!("rms_norm.wgsl"));
 
-/// For rows of at most `steps * STEP_COLS` columns.
+/// Shader for rows of at most `steps * STEP_COLS` columns.
 fn source((name, file): NormKernel, steps: u32, variant: Variant) -> Source {
     let name = format!("{name}-{steps}-{}", variant.name());
     let source = kernel_source(name, NormParams::LAYOUT, ACCESS, variant, WORKGROUP)

@@ -108,7 +108,7 @@ kernel_params! {
     }
 }
 
-/// Four values of a row an invocation.
+/// Each invocation converts four values of a row.
 pub(super) const Q8_SPEC: KernelSpec = KernelSpec {
     name: "convert_q8",
     params: ConvertParams::LAYOUT,

@@ -1,4 +1,4 @@
-//! QK norm and rotary embedding of heads, in place: one workgroup a head. [`rope_and_write`] fuses those of queries and
+//! QK norm and rotary embedding of heads, in place: one workgroup per head. [`rope_and_write`] fuses those of queries and
 //! keys with the KV write.
 
 use super::kernel::{GpuRows, KernelSpec, OperandWriter, check_len, kernel_source};

@@ -82,7 +82,7 @@ impl<'a> QuantMatrix<'a> {
         dtype.is_quantized() && !matches!(dtype, DType::Q8_1 | DType::Q8K)
     }
 
-    /// Whether [`matmul`] works on this type: a block format without panels.
+    /// Whether [`gemv_blocks`] works on this type: a block format without panels.
     #[must_use]
     pub fn has_kernel(dtype: DType) -> bool {
         block_formats!(row_arms[dtype, B => <B as Block>::DTYPE == dtype, false])
@@ -119,7 +119,7 @@ impl<'a> QuantMatrix<'a> {
     }
 }
 
-/// The kernel that [`matmul`] runs for `dtype` on `isa`, for logs and benches.
+/// The kernel that [`gemv_blocks`] runs for `dtype` on `isa`, for logs and benches.
 #[must_use]
 pub fn kernel_name(isa: Isa, dtype: DType) -> String {
     struct Name;
@@ -142,7 +142,7 @@ pub fn kernel_name(isa: Isa, dtype: DType) -> String {
 /// If the format has no kernel ([`QuantMatrix::has_kernel`]), `x` is `[M, K]`, `w` `[N, K]` and `out` `[M, N]` do not
 /// agree, or the bias is not `[N]`.
 #[track_caller]
-pub fn matmul(
+pub fn gemv_blocks(
     cpu: &Cpu,
     out: MatMut<'_>,
     x: &ActivationBuffer,
@@ -150,15 +150,15 @@ pub fn matmul(
     epilogue: Epilogue<'_>,
 ) {
     let layout = x.layout();
-    check_eq!(layout, ActivationLayout::RowMajor, "matmul: layout of the activations");
-    check_eq!(x.cols(), w.k, "matmul: K of the activations");
-    check_eq!((out.rows, out.cols), (x.rows(), w.n), "matmul: shape of the output");
+    check_eq!(layout, ActivationLayout::RowMajor, "gemv_blocks: layout of the activations");
+    check_eq!(x.cols(), w.k, "gemv_blocks: K of the activations");
+    check_eq!((out.rows, out.cols), (x.rows(), w.n), "gemv_blocks: shape of the output");
     let n_bias = epilogue.bias.map_or(w.n, <[f32]>::len);
-    check_eq!(n_bias, w.n, "matmul: values of the bias");
+    check_eq!(n_bias, w.n, "gemv_blocks: values of the bias");
     block_formats!(row_arms[
         w.dtype,
         B => split::<B>(cpu, out, x, w, epilogue),
-        panic!("matmul: expected a format with row dots, got {}", w.dtype)
+        panic!("gemv_blocks: expected a format with row dots, got {}", w.dtype)
     ]);
 }
 

@@ -26,7 +26,7 @@ const MIN_TASKS_PER_THREAD: usize = 3;
 
 /// A matmul with rows of packed weights: `out = epilogue(x * w[rows]^T)`.
 #[derive(Debug)]
-pub struct PackedProduct<'a> {
+pub struct PackedMatmul<'a> {
     /// `[M, rows.len()]`.
     pub out: MatMut<'a>,
     /// The matrix.
@@ -37,7 +37,7 @@ pub struct PackedProduct<'a> {
     pub epilogue: Epilogue<'a>,
 }
 
-impl PackedProduct<'_> {
+impl PackedMatmul<'_> {
     #[track_caller]
     fn check(&self, x: &ActivationBuffer) {
         let Self { out, w, rows, epilogue } = self;
@@ -61,7 +61,7 @@ impl PackedProduct<'_> {
 /// Matmuls of one input as one loop of tasks: threads that find nothing left of one take from the next. `None` is
 /// skipped. Allocates nothing.
 ///
-/// Numerics: as [`matmul`](crate::matmul()); the order of the f32 sums differs.
+/// Numerics: as [`gemv_blocks`](crate::gemv_blocks); the order of the f32 sums differs.
 ///
 /// # Panics
 /// If `x` is `[M, K]`, rows not inside their matrix and outputs not `[M, rows.len()]`, or a bias has another
@@ -70,7 +70,7 @@ impl PackedProduct<'_> {
 pub fn matmul_packed<const N: usize>(
     cpu: &Cpu,
     x: &ActivationBuffer,
-    products: [Option<PackedProduct<'_>>; N],
+    products: [Option<PackedMatmul<'_>>; N],
 ) {
     let n_panels = products.iter().flatten().map(|product| product.panels().len()).sum();
     let shares = products.map(|product| {
@@ -78,7 +78,7 @@ pub fn matmul_packed<const N: usize>(
         product.check(x);
         let panels = product.panels();
         let per_task = panels_per_task(cpu, x, n_panels, product.w.panel_len());
-        let PackedProduct { out, w, rows, epilogue } = product;
+        let PackedMatmul { out, w, rows, epilogue } = product;
         let task = PanelTask { w: w.panels(), x, panels, rows, out: out.shared(), epilogue };
         Some((w.kernels(), task, per_task))
     });

@@ -42,14 +42,14 @@ kernel_params! {
         pub(super) has_bias: u32,
         pub(super) activation: u32,
         pub(super) accumulate: u32,
-        pub(super) choices_per_row: u32,
+        pub(super) routes_per_row: u32,
         pub(super) norm_eps: f32,
         pub(super) f16_output: u32,
     }
 }
 
 impl MatmulParams {
-    /// For `[rows, n]` outputs, of `x`.
+    /// Parameters of `[rows, n]` outputs from the activations `x`.
     pub(super) fn new(
         w: &GpuMatrix,
         slice: &RowSlice,
@@ -70,14 +70,14 @@ impl MatmulParams {
             has_bias: u32::from(epilogue.bias.is_some()),
             activation: activation_code(epilogue.activation),
             accumulate: u32::from(epilogue.accumulate),
-            choices_per_row: 1,
+            routes_per_row: 1,
             norm_eps: x.norm.map_or(0.0, |norm| norm.eps),
             f16_output: 0,
         }
     }
 }
 
-/// Matrix (as vectors), activations, bias, choices of experts, output, matrix again (as words).
+/// Matrix (as vectors), activations, bias, routes, output, matrix again (as words).
 pub(super) const ACCESS: &[Access] =
     &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Read];
 
@@ -85,7 +85,7 @@ pub(super) const ACCESS: &[Access] =
 pub(super) const ACCESS_WITH_OPERAND: &[Access] =
     &Access::concat::<{ ACCESS.len() + 1 }>(ACCESS, &[Access::Write]);
 
-/// Bindings of [`ACCESS`], without choices of experts.
+/// Bindings of [`ACCESS`], without routes.
 pub(super) fn binds<'a>(
     slice: &'a RowSlice,
     x: &'a Activations<'_>,
@@ -134,10 +134,10 @@ pub(super) struct Activations<'a> {
 }
 
 impl<'a> Activations<'a> {
-    /// Input for a kernel with `w`. F32 values are copied if rows are not aligned to vectors or shorter than those of `w`.
+    /// Input for a kernel with `w`. F32 values are copied if their rows are not aligned to vectors or are shorter than the rows of `w`.
     ///
     /// # Panics
-    /// If the input is not in `format`, or its columns are not those of `w`.
+    /// If the input is not in `format`, or its columns differ from those of `w`.
     #[track_caller]
     pub(super) fn new(
         list: &mut Recorder,
