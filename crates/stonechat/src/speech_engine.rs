@@ -18,7 +18,7 @@ use stonechat_whisper::{Options, StateOptions, Timings, Transcript, Transcriptio
 
 use crate::Error;
 use crate::engine::{OnPanic, catch};
-use crate::speech_queue::{Client, Prepared, RecordingCounts, WaitingGuard};
+use crate::speech_queue::{Client, Prepared, RecordingCount};
 
 /// Counters of a speech engine after a step, for metrics. Totals count from the opening of the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -56,7 +56,6 @@ struct Queued {
     run: Transcription<'static>,
     options: Options,
     client: Client,
-    guard: WaitingGuard,
 }
 
 /// Recording of the batch.
@@ -93,7 +92,7 @@ pub(crate) struct SpeechEngine {
     prepared: Receiver<Prepared>,
     waiting: Vec<Queued>,
     active: Vec<Active>,
-    counts: RecordingCounts,
+    n_recordings: RecordingCount,
     on_step: OnStep,
     counters: SpeechStep,
 }
@@ -103,7 +102,7 @@ impl SpeechEngine {
         decoder: WindowDecoder,
         max_windows: Option<usize>,
         prepared: Receiver<Prepared>,
-        counts: RecordingCounts,
+        n_recordings: RecordingCount,
         on_step: OnStep,
     ) -> Self {
         Self {
@@ -113,7 +112,7 @@ impl SpeechEngine {
             prepared,
             waiting: Vec::new(),
             active: Vec::new(),
-            counts,
+            n_recordings,
             on_step,
             counters: SpeechStep::default(),
         }
@@ -164,9 +163,9 @@ impl SpeechEngine {
     }
 
     fn enqueue(&mut self, prepared: Prepared) {
-        let Prepared { client, guard, result } = prepared;
+        let Prepared { client, result } = prepared;
         match result {
-            Ok((run, options)) => self.waiting.push(Queued { run, options, client, guard }),
+            Ok((run, options)) => self.waiting.push(Queued { run, options, client }),
             // A recording that is cancelled while it is decoded has no segments.
             Err(Error::Audio(stonechat_audio::Error::Cancelled)) => {
                 let mut transcript = Transcript::default();
@@ -203,15 +202,13 @@ impl SpeechEngine {
             {
                 self.shrink();
             }
-            let Queued { run, options, client, guard } = self.waiting.remove(0);
-            drop(guard);
+            let Queued { run, options, client } = self.waiting.remove(0);
             client.sender.start();
             match self.decoder.reserve(&options, n_windows) {
                 Ok(()) => self.active.push(Active::new(run, client)),
                 Err(error) => client.sender.end(Err(error.into())),
             }
         }
-        self.counts.set_active(self.active.len());
     }
 
     /// Gives back the memory that one recording with many beams or windows took, while no other is active.
@@ -254,11 +251,10 @@ impl SpeechEngine {
     }
 
     fn report(&mut self) {
-        self.counts.set_active(self.active.len());
         self.counters = SpeechStep {
             timings: self.decoder.timings(),
             active: self.active.len(),
-            waiting: self.counts.n_waiting(),
+            waiting: self.n_recordings.get().saturating_sub(self.active.len()),
             waiting_seconds: self.waiting.iter().map(|waiting| waiting.run.duration()).sum(),
             ..self.counters
         };
