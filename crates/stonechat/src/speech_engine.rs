@@ -18,7 +18,7 @@ use stonechat_whisper::{StateOptions, Timings, Transcript, Transcription, Window
 
 use crate::Error;
 use crate::engine::{OnPanic, catch};
-use crate::speech_queue::{Prepared, RecordingCounts, Run};
+use crate::speech_queue::{Prepared, RecordingCount, Run};
 
 /// Counters of a speech engine after a step, for metrics. Totals count from the opening of the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -76,7 +76,7 @@ pub(crate) struct SpeechEngine {
     waiting: Vec<Run>,
     /// Recordings of the batch.
     active: Vec<Run>,
-    counts: RecordingCounts,
+    n_recordings: RecordingCount,
     on_step: OnStep,
     counters: SpeechStep,
 }
@@ -86,7 +86,7 @@ impl SpeechEngine {
         decoder: WindowDecoder,
         max_windows: Option<usize>,
         prepared: Receiver<Prepared>,
-        counts: RecordingCounts,
+        n_recordings: RecordingCount,
         on_step: OnStep,
     ) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl SpeechEngine {
             prepared,
             waiting: Vec::new(),
             active: Vec::new(),
-            counts,
+            n_recordings,
             on_step,
             counters: SpeechStep::default(),
         }
@@ -185,15 +185,13 @@ impl SpeechEngine {
             {
                 self.shrink();
             }
-            let mut next = self.waiting.remove(0);
-            next.guard = None;
+            let next = self.waiting.remove(0);
             next.client.sender.start();
             match self.decoder.reserve(&next.options, n_windows) {
                 Ok(()) => self.active.push(next),
                 Err(error) => next.client.sender.end(Err(error.into())),
             }
         }
-        self.counts.set_active(self.active.len());
     }
 
     /// Gives back the memory that one recording with many beams or windows took, while no other is active.
@@ -236,11 +234,10 @@ impl SpeechEngine {
     }
 
     fn report(&mut self) {
-        self.counts.set_active(self.active.len());
         self.counters = SpeechStep {
             timings: self.decoder.timings(),
             active: self.active.len(),
-            waiting: self.counts.n_waiting(),
+            waiting: self.n_recordings.get().saturating_sub(self.active.len()),
             waiting_seconds: self
                 .waiting
                 .iter()

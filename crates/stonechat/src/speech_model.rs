@@ -9,7 +9,7 @@ use stonechat_whisper::{Config, Event, Options, Segment, StateOptions, Transcrip
 use crate::device::OpenDevice;
 use crate::engine::{CommonOptions, Engine, EngineThread, Load, ModelSource, open_models};
 use crate::speech_engine::{OnStep, SpeechEngine};
-use crate::speech_queue::{self, Client, QueuedRecording, RecordingCounts};
+use crate::speech_queue::{self, Client, QueuedRecording, RecordingCount};
 use crate::{Error, Job, Recording, SpeechStep};
 
 /// A running transcription: a stream of segments, with the [`Transcript`] at its end.
@@ -29,7 +29,7 @@ pub type TranscriptionJob = Job<Segment, Transcript>;
 pub struct Whisper {
     engine: Arc<Engine<WhisperBuilder>>,
     info: Arc<WhisperInfo>,
-    counts: RecordingCounts,
+    n_recordings: RecordingCount,
 }
 
 /// Properties of an open speech model.
@@ -53,7 +53,7 @@ pub struct WhisperBuilder {
     kv_dtype: KvDType,
     reserved: Options,
     n_windows: Option<usize>,
-    counts: RecordingCounts,
+    n_recordings: RecordingCount,
     on_step: OnStep,
 }
 
@@ -66,7 +66,7 @@ impl Whisper {
             kv_dtype: KvDType::F16,
             reserved: Options::default(),
             n_windows: None,
-            counts: RecordingCounts::default(),
+            n_recordings: RecordingCount::default(),
             on_step: OnStep::default(),
         }
     }
@@ -83,11 +83,11 @@ impl Whisper {
         recording: impl Into<Recording>,
         on_event: impl FnMut(Event) + Send + 'static,
     ) -> TranscriptionJob {
-        let (recording, guard) = (recording.into(), self.counts.wait());
+        let (recording, guard) = (recording.into(), self.n_recordings.guard());
         self.engine.submit(|sender| {
             let cancel = recording.cancel_token().clone();
-            let client = Client { sender, cancel, on_event: Box::new(on_event) };
-            QueuedRecording { recording, client, guard }
+            let client = Client { sender, cancel, on_event: Box::new(on_event), guard };
+            QueuedRecording { recording, client }
         })
     }
 
@@ -150,9 +150,9 @@ impl WhisperBuilder {
     }
 
     async fn start(self, model: ModelSource) -> Result<Whisper, Error> {
-        let counts = self.counts.clone();
+        let n_recordings = self.n_recordings.clone();
         let (engine, info) = Engine::start(self, model).await?;
-        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), counts })
+        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), n_recordings })
     }
 }
 
@@ -170,7 +170,7 @@ impl Load for WhisperBuilder {
     }
 
     fn run(self, thread: EngineThread<'_, Self>) -> Result<(), Error> {
-        let Self { mut common, kv_dtype, reserved, n_windows, counts, on_step } = self;
+        let Self { mut common, kv_dtype, reserved, n_windows, n_recordings, on_step } = self;
         reserved.validate()?;
         if let Some(n) = n_windows {
             // The range and the message are those of batch sizes.
@@ -195,7 +195,7 @@ impl Load for WhisperBuilder {
             device: model.describe(),
             load_stats: model.load_stats(),
         };
-        let prepared = speech_queue::start(thread.open(info), &model, &counts)?;
-        SpeechEngine::new(decoder, n_windows, prepared, counts, on_step).run(common.on_panic)
+        let prepared = speech_queue::start(thread.open(info), &model)?;
+        SpeechEngine::new(decoder, n_windows, prepared, n_recordings, on_step).run(common.on_panic)
     }
 }
