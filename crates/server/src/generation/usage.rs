@@ -67,14 +67,15 @@ impl Usage {
         timings
     }
 
-    /// `usage` of OpenAI. The prompt counts once for all texts.
-    pub(crate) fn to_openai(self) -> Value {
-        json!({
+    /// Writes `usage` of OpenAI, in which the prompt counts once for all texts, and [`timings`](Self::timings).
+    pub(crate) fn write(self, object: &mut Value) {
+        object["usage"] = json!({
             "completion_tokens": self.generated,
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + self.generated,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        })
+        });
+        object["timings"] = self.timings();
     }
 
     /// Counts of the texts after several prompts.
@@ -98,6 +99,8 @@ fn ratio(a: f64, b: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::Usage;
 
     #[test]
@@ -114,9 +117,12 @@ mod tests {
             decode_ms: 1000.0,
             ..Usage::default()
         };
-        let json = usage.timings();
-        assert_eq!((&json["prompt_n"], &json["prompt_per_second"]), (&20.into(), &200.0.into()));
-        assert_eq!(json["predicted_per_second"], 20.0);
-        assert_eq!(usage.to_openai()["total_tokens"], 52);
+        let mut object = json!({});
+        usage.write(&mut object);
+        let timings = &object["timings"];
+        let prompt = (&timings["prompt_n"], &timings["prompt_per_second"]);
+        assert_eq!(prompt, (&20.into(), &200.0.into()));
+        assert_eq!(timings["predicted_per_second"], 20.0);
+        assert_eq!(object["usage"]["total_tokens"], 52);
     }
 }

@@ -12,11 +12,13 @@ use stonechat::{Completion, Finish, RequestEvent};
 
 use super::completion::NativeAnswer;
 use crate::chat_body::ChatBody;
-use crate::generation::{Body, ProbFields, StreamedAnswer, TextRun, Usage, chat_logprobs, respond};
+use crate::generation::{
+    Body, GenerationFields, ProbFields, StreamedAnswer, TextRun, Usage, chat_logprobs, respond,
+};
 use crate::ids::new_id;
 use crate::otlp::RequestTrace;
 use crate::tasks::blocking;
-use crate::{ApiResult, AppState, Json};
+use crate::{ApiResult, AppState, Json, LanguageGuard};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new().route("/v1/chat/completions", post(chat)).route("/chat/completions", post(chat))
@@ -31,14 +33,12 @@ struct ChatSchema {
     #[serde(flatten)]
     chat: ChatBody,
     #[serde(flatten)]
-    generation: crate::generation::GenerationFields,
+    generation: GenerationFields,
 }
 
 /// Common fields of the objects of an answer.
 struct ChatAnswer {
-    id: String,
-    created: u64,
-    model: String,
+    head: AnswerHead,
     /// Form of the log-probabilities, if they were asked for.
     probs: Option<ProbFields>,
     /// Answer of `/completion`, for `__verbose`.
@@ -73,9 +73,7 @@ pub(crate) async fn chat(
         NativeAnswer::new(&fields, &model, prompts, &request.options)
     });
     let answer = ChatAnswer {
-        id: new_id("chatcmpl-"),
-        created: unix_time(),
-        model: model.name_for(fields.model.as_deref()),
+        head: AnswerHead::new("chatcmpl-", &model, &fields),
         probs: n_probs.map(|n| fields.prob_fields(n)),
         native: native.transpose()?,
         n_choices: request.n_choices,
@@ -91,9 +89,35 @@ pub(crate) async fn chat(
     respond([run].into(), answer, fields.ping(state.options())?).await
 }
 
-/// Seconds since 1970.
-pub(super) fn unix_time() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+/// Fields that all objects of an answer of OpenAI have.
+pub(super) struct AnswerHead {
+    id: String,
+    created: u64,
+    model: String,
+}
+
+impl AnswerHead {
+    /// Fields of an answer of this moment.
+    pub(super) fn new(prefix: &str, model: &LanguageGuard, fields: &GenerationFields) -> Self {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            id: new_id(prefix),
+            created: time.map_or(0, |time| time.as_secs()),
+            model: model.name_for(fields.model.as_deref()),
+        }
+    }
+
+    /// An object with the given kind and choices.
+    pub(super) fn object(&self, kind: &str, choices: Value) -> Value {
+        json!({
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": concat!("stonechat-", env!("CARGO_PKG_VERSION")),
+            "choices": choices,
+        })
+    }
 }
 
 /// `finish_reason` of OpenAI.
@@ -105,18 +129,6 @@ pub(super) fn finish_reason(finish: Finish) -> &'static str {
 }
 
 impl ChatAnswer {
-    /// An object with the given kind and choices.
-    fn object(&self, kind: &str, choices: Value) -> Value {
-        json!({
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": concat!("stonechat-", env!("CARGO_PKG_VERSION")),
-            "choices": choices,
-        })
-    }
-
     /// `chat.completion`.
     fn whole(&self, run: &TextRun) -> Value {
         let completions = run.completions();
@@ -132,10 +144,8 @@ impl ChatAnswer {
             })
         };
         let choices: Vec<Value> = completions.iter().enumerate().map(choice).collect();
-        let mut object = self.object("chat.completion", choices.into());
-        let usage = Usage::of(completions);
-        object["usage"] = usage.to_openai();
-        object["timings"] = usage.timings();
+        let mut object = self.head.object("chat.completion", choices.into());
+        Usage::of(completions).write(&mut object);
         if let Some(native) = &self.native {
             object["__verbose"] = native.last(tokenizer, (0, 0), completions, true);
         }
@@ -158,7 +168,7 @@ impl ChatAnswer {
             "finish_reason": finish.map(finish_reason),
             "logprobs": null,
         });
-        self.object("chat.completion.chunk", json!([choice]))
+        self.head.object("chat.completion.chunk", json!([choice]))
     }
 }
 
@@ -211,9 +221,8 @@ impl StreamedAnswer for ChatAnswer {
             chunks.push_back(chunk);
         }
         if self.includes_usage {
-            let mut chunk = self.object("chat.completion.chunk", json!([]));
-            chunk["usage"] = usage.to_openai();
-            chunk["timings"] = usage.timings();
+            let mut chunk = self.head.object("chat.completion.chunk", json!([]));
+            usage.write(&mut chunk);
             chunks.push_back(chunk);
         }
     }

@@ -11,12 +11,11 @@ use serde_json::{Value, json};
 use stonechat::RequestEvent;
 use stonechat::llm::TokenProbs;
 
-use super::chat::{finish_reason, unix_time};
+use super::chat::{AnswerHead, finish_reason};
 use super::completion::NativeAnswer;
 use crate::generation::{
     Body, ProbFields, StreamedAnswer, TextRun, Usage, completion_logprobs, prompts, respond,
 };
-use crate::ids::new_id;
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
 use crate::otlp::RequestTrace;
 use crate::{ApiError, ApiResult, AppState, Json};
@@ -53,9 +52,7 @@ struct CompletionRequest {
 
 /// Common fields of the objects of an answer.
 struct CompletionAnswer {
-    id: String,
-    created: u64,
-    model: String,
+    head: AnswerHead,
     /// Texts of the prompts, if they are repeated.
     echoes: Vec<String>,
     n_choices: usize,
@@ -102,9 +99,7 @@ pub(crate) async fn completions(
     let native = native.then(|| NativeAnswer::new(&fields, &model, &prompts, &options));
     let n_choices = fields.n_choices()?;
     let answer = CompletionAnswer {
-        id: new_id("cmpl-"),
-        created: unix_time(),
-        model: model.name_for(fields.model.as_deref()),
+        head: AnswerHead::new("cmpl-", &model, &fields),
         echoes,
         n_choices,
         probs: n_probs.map(|n| fields.prob_fields(n)),
@@ -123,14 +118,7 @@ pub(crate) async fn completions(
 
 impl CompletionAnswer {
     fn object(&self, choices: Value) -> Value {
-        json!({
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": concat!("stonechat-", env!("CARGO_PKG_VERSION")),
-            "choices": choices,
-        })
+        self.head.object("text_completion", choices)
     }
 
     fn echo(&self, prompt: usize) -> &str {
@@ -189,8 +177,7 @@ impl CompletionAnswer {
         if let Some(verbose) = verbose {
             object["__verbose"] = verbose;
         }
-        object["usage"] = usage.to_openai();
-        object["timings"] = usage.timings();
+        usage.write(&mut object);
         Ok(object)
     }
 }
@@ -239,8 +226,7 @@ impl StreamedAnswer for CompletionAnswer {
     fn finish(&mut self, chunks: &mut VecDeque<Value>) {
         if self.includes_usage {
             let mut chunk = self.object(json!([]));
-            chunk["usage"] = self.usage.to_openai();
-            chunk["timings"] = self.usage.timings();
+            self.usage.write(&mut chunk);
             chunks.push_back(chunk);
         }
     }
