@@ -8,6 +8,13 @@
 //! Tensor  = value, rows, range of columns            what an op reads
 //! Rows    = count of the step * rows of each         T tokens, 3000 frames of each of W windows, ...
 //! ```
+//!
+//! | file | what ops take |
+//! |---|---|
+//! | `tensor`, `weight`, `port` | operands and results; weights of a device; values of the host |
+//! | `kv`, `attention`, `rope` | paged KV cache, query rows, rotations |
+//! | `matmul`, `moe`, `activation`, `norm` | products, mixtures of experts, what is fused with them |
+//! | `logit_filter` | columns of logits that are kept |
 
 mod activation;
 mod attention;
@@ -21,7 +28,7 @@ mod rope;
 mod tensor;
 mod weight;
 
-use crate::check_eq;
+use crate::{check_at_most, check_below, check_eq, check_multiple};
 
 pub use activation::{Activation, GatedActivation};
 pub use attention::{AttentionArgs, Precision, QueryRow, RowTable};
@@ -263,17 +270,10 @@ impl Op {
                 vec![same(&x[0])]
             }
             Self::Rope(RopeArgs { head_dim, norm, rotation }) => {
-                let cols = x[0].cols;
-                assert!(
-                    cols.is_multiple_of(*head_dim),
-                    "{name}: {cols} columns are not a multiple of head_dim {head_dim}"
-                );
+                check_multiple!(x[0].cols, *head_dim, "{name}: columns by head_dim");
                 norm.iter().for_each(|(weight, _)| check_len("norm", weight, *head_dim));
                 let n_rot = rotation.as_ref().map_or(0, |rotation| rotation.n_rot);
-                assert!(
-                    n_rot <= *head_dim,
-                    "{name}: expected at most {head_dim} rotated channels, got {n_rot}"
-                );
+                check_at_most!(n_rot, *head_dim, "{name}: rotated channels");
                 vec![same(&x[0])]
             }
             Self::Gated(_) | Self::Add => {
@@ -291,7 +291,7 @@ impl Op {
             }
             Self::Im2col(Im2colArgs { stride, cols }) => {
                 let (Rows { count, each }, n_taps) = (x[0].rows, 3 * x[0].cols);
-                assert!(n_taps <= *cols, "{name}: expected at least {n_taps} columns, got {cols}");
+                check_at_most!(n_taps, *cols, "{name}: columns of the taps");
                 vec![TensorInfo::f32(Rows { count, each: each.div_ceil(*stride) }, *cols)]
             }
             Self::Moe(args) => {
@@ -301,11 +301,7 @@ impl Op {
                 vec![same(&x[0])]
             }
             Self::MoeRoute(MoeRouteArgs { n_used, .. }) => {
-                let n_experts = x[0].cols;
-                assert!(
-                    *n_used <= n_experts,
-                    "{name}: expected at most {n_experts} experts per token, got {n_used}"
-                );
+                check_at_most!(*n_used, x[0].cols, "{name}: experts per token");
                 let (rows, dtype) = (x[0].rows, TensorType::U32);
                 vec![TensorInfo { rows, cols: 2 * n_used, dtype }]
             }
@@ -336,11 +332,7 @@ impl Op {
             }
             Self::AllGather(first_cols) => {
                 let cols = first_cols.last().copied().unwrap_or_default();
-                assert!(
-                    x[0].cols < cols,
-                    "{name}: expected fewer than {cols} columns, got {}",
-                    x[0].cols
-                );
+                check_below!(x[0].cols, cols, "{name}: columns of a rank");
                 vec![TensorInfo::f32(x[0].rows, cols)]
             }
             Self::KvWrite(_) => {
@@ -348,11 +340,7 @@ impl Op {
                 vec![]
             }
             Self::Attention(args) => {
-                let (cols, n_heads) = (x[0].cols, args.n_heads);
-                assert!(
-                    cols.is_multiple_of(n_heads),
-                    "{name}: {cols} columns are not a multiple of {n_heads} heads"
-                );
+                check_multiple!(x[0].cols, args.n_heads, "{name}: columns by heads");
                 vec![same(&x[0])]
             }
             Self::TopK => vec![TensorInfo::f32(x[0].rows, 2 * MAX_TOP_K)],
