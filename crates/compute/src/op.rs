@@ -269,11 +269,8 @@ impl Op {
                 args.bias.iter().for_each(|bias| check_len("bias", bias, x[0].cols));
                 vec![same(&x[0])]
             }
-            Self::Rope(RopeArgs { head_dim, norm, rotation }) => {
-                check_multiple!(x[0].cols, *head_dim, "{name}: columns by head_dim");
-                norm.iter().for_each(|(weight, _)| check_len("norm", weight, *head_dim));
-                let n_rot = rotation.as_ref().map_or(0, |rotation| rotation.n_rot);
-                check_at_most!(n_rot, *head_dim, "{name}: rotated channels");
+            Self::Rope(args) => {
+                check_rope(name, args, x[0].cols);
                 vec![same(&x[0])]
             }
             Self::Gated(_) | Self::Add => {
@@ -294,38 +291,12 @@ impl Op {
                 check_at_most!(n_taps, *cols, "{name}: columns of the taps");
                 vec![TensorInfo::f32(Rows { count, each: each.div_ceil(*stride) }, *cols)]
             }
-            Self::Moe(args) => {
-                let logits = TensorInfo::f32(x[0].rows, args.n_experts);
-                check_eq!(same(&x[1]), logits, "{name}: shape of the router logits");
-                check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
-                vec![same(&x[0])]
-            }
-            Self::MoeRoute(MoeRouteArgs { n_used, .. }) => {
-                check_at_most!(*n_used, x[0].cols, "{name}: experts per token");
-                let (rows, dtype) = (x[0].rows, TensorType::U32);
-                vec![TensorInfo { rows, cols: 2 * n_used, dtype }]
-            }
-            Self::MoeSort(_) => {
-                let (rows, dtype) = (x[0].rows, TensorType::U32);
-                vec![TensorInfo { rows, cols: 2 * x[0].cols, dtype }]
-            }
-            Self::ExpertMatmul(args) => {
-                let (rows, WeightInfo { rows: n, cols, .. }) = (n_routes(x[1]), args.weight.info());
-                let is_row = x[0].rows == rows || x[0].rows == x[1].rows;
-                assert!(is_row, "{name}: expected a row per token or per route, got {}", x[0].rows);
-                check_eq!(x[0].cols, cols, "{name}: columns of the operand");
-                args.bias.iter().for_each(|bias| check_len("bias", bias, n));
-                vec![TensorInfo::f32(rows, n / args.n_experts)]
-            }
-            Self::MoeCombine => {
-                check_eq!(x[0].rows, n_routes(x[1]), "{name}: rows of the operand");
-                vec![TensorInfo::f32(x[1].rows, x[0].cols)]
-            }
-            Self::ExpertMlp(args) => {
-                check_eq!(x[1].rows, x[0].rows, "{name}: rows of the routes");
-                check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
-                vec![same(&x[0])]
-            }
+            Self::Moe(_)
+            | Self::MoeRoute(_)
+            | Self::MoeSort(_)
+            | Self::ExpertMatmul(_)
+            | Self::MoeCombine
+            | Self::ExpertMlp(_) => vec![self.moe_result(x)],
             Self::SoftCap(_) | Self::LogitFilter | Self::AllReduce => vec![same(&x[0])],
             Self::AllReduceNorm(_) => {
                 vec![same(&x[0]), TensorInfo { dtype: TensorType::F16, ..same(&x[0]) }]
@@ -346,6 +317,47 @@ impl Op {
             Self::TopK => vec![TensorInfo::f32(x[0].rows, 2 * MAX_TOP_K)],
             Self::LogSumExp => vec![TensorInfo::f32(x[0].rows, 1)],
         })
+    }
+
+    /// Shape of the result of an op of a mixture of experts.
+    #[track_caller]
+    fn moe_result(&self, x: &[Tensor]) -> TensorInfo {
+        let (name, same) = (self.name(), TensorInfo::f32(x[0].rows, x[0].cols));
+        match self {
+            Self::Moe(args) => {
+                let (got, expected) = ((x[1].rows, x[1].cols), (x[0].rows, args.n_experts));
+                check_eq!(got, expected, "{name}: shape of the router logits");
+                check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
+                same
+            }
+            Self::MoeRoute(MoeRouteArgs { n_used, .. }) => {
+                check_at_most!(*n_used, x[0].cols, "{name}: experts per token");
+                let (rows, dtype) = (x[0].rows, TensorType::U32);
+                TensorInfo { rows, cols: 2 * n_used, dtype }
+            }
+            Self::MoeSort(_) => {
+                let (rows, dtype) = (x[0].rows, TensorType::U32);
+                TensorInfo { rows, cols: 2 * x[0].cols, dtype }
+            }
+            Self::ExpertMatmul(args) => {
+                let (rows, WeightInfo { rows: n, cols, .. }) = (n_routes(x[1]), args.weight.info());
+                let is_row = x[0].rows == rows || x[0].rows == x[1].rows;
+                assert!(is_row, "{name}: expected a row per token or per route, got {}", x[0].rows);
+                check_eq!(x[0].cols, cols, "{name}: columns of the operand");
+                args.bias.iter().for_each(|bias| check_len(name, "bias", bias, n));
+                TensorInfo::f32(rows, n / args.n_experts)
+            }
+            Self::MoeCombine => {
+                check_eq!(x[0].rows, n_routes(x[1]), "{name}: rows of the operand");
+                TensorInfo::f32(x[1].rows, x[0].cols)
+            }
+            Self::ExpertMlp(args) => {
+                check_eq!(x[1].rows, x[0].rows, "{name}: rows of the routes");
+                check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
+                same
+            }
+            _ => unreachable!("{name} is no op of a mixture of experts"),
+        }
     }
 
     fn n_operands(&self) -> usize {
@@ -385,4 +397,13 @@ fn n_routes(routes: Tensor) -> Rows {
 #[track_caller]
 fn check_rotations(op: &str, RopeKvArgs { q, k, .. }: &RopeKvArgs) {
     assert!(q.rotates_like(k), "{op}: expected keys to rotate as the queries, {q:?}, got {k:?}");
+}
+
+/// Asserts that rows of `cols` columns are heads that can be normed and rotated.
+#[track_caller]
+fn check_rope(op: &str, RopeArgs { head_dim, norm, rotation }: &RopeArgs, cols: usize) {
+    check_multiple!(cols, *head_dim, "{op}: columns by head_dim");
+    norm.iter().for_each(|(weight, _)| check_len(op, "norm", weight, *head_dim));
+    let n_rot = rotation.as_ref().map_or(0, |rotation| rotation.n_rot);
+    check_at_most!(n_rot, *head_dim, "{op}: rotated channels");
 }
