@@ -571,43 +571,12 @@ impl Op {
                 assert!(n_taps <= *cols, "{name}: expected {n_taps} columns or more, got {cols}");
                 vec![TensorInfo::f32(Rows { count, each: each.div_ceil(*stride) }, *cols)]
             }
-            Self::Moe(args) => {
-                let logits = TensorInfo::f32(x[0].rows, args.n_experts);
-                assert_eq!(same(&x[1]), logits, "{name}: router logits");
-                assert_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
-                vec![same(&x[0])]
-            }
-            Self::MoeRoute(MoeRouteArgs { n_used, .. }) => {
-                let n_experts = x[0].cols;
-                assert!(*n_used <= n_experts, "{name}: expected up to {n_experts}, got {n_used}");
-                let (rows, dtype) = (x[0].rows, TensorType::U32);
-                vec![TensorInfo { rows, cols: 2 * n_used, dtype }]
-            }
-            Self::MoeSort(_) => {
-                let (rows, dtype) = (x[0].rows, TensorType::U32);
-                vec![TensorInfo { rows, cols: 2 * x[0].cols, dtype }]
-            }
-            Self::ExpertMatmul(args) => {
-                let (rows, WeightInfo { rows: n, cols, .. }) = (choices(x[1]), args.weight.info());
-                let is_row = x[0].rows == rows || x[0].rows == x[1].rows;
-                assert!(
-                    is_row,
-                    "{name}: expected a row of each token or choice, got {}",
-                    x[0].rows
-                );
-                assert_eq!(cols, x[0].cols, "{name}: columns of the weights and of the operand");
-                args.bias.iter().for_each(|bias| values("bias", bias, n));
-                vec![TensorInfo::f32(rows, n / args.n_experts)]
-            }
-            Self::MoeCombine => {
-                assert_eq!(x[0].rows, choices(x[1]), "{name}: rows of the choices");
-                vec![TensorInfo::f32(x[1].rows, x[0].cols)]
-            }
-            Self::ExpertMlp(args) => {
-                assert_eq!(x[0].rows, x[1].rows, "{name}: rows of the choices");
-                assert_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
-                vec![same(&x[0])]
-            }
+            Self::Moe(_)
+            | Self::MoeRoute(_)
+            | Self::MoeSort(_)
+            | Self::ExpertMatmul(_)
+            | Self::MoeCombine
+            | Self::ExpertMlp(_) => vec![self.moe_result(x)],
             Self::SoftCap(_) | Self::LogitFilter | Self::AllReduce => vec![same(&x[0])],
             Self::AllReduceNorm(_) => {
                 vec![same(&x[0]), TensorInfo { dtype: TensorType::F16, ..same(&x[0]) }]
@@ -628,6 +597,55 @@ impl Op {
             Self::TopK => vec![TensorInfo::f32(x[0].rows, 2 * MAX_TOP_K)],
             Self::LogSumExp => vec![TensorInfo::f32(x[0].rows, 1)],
         })
+    }
+
+    /// Result of an op of a mixture of experts.
+    #[track_caller]
+    fn moe_result(&self, x: &[Tensor]) -> TensorInfo {
+        let name = self.name();
+        let same = |x: &Tensor| TensorInfo::f32(x.rows, x.cols);
+        match self {
+            Self::Moe(args) => {
+                let logits = TensorInfo::f32(x[0].rows, args.n_experts);
+                assert_eq!(same(&x[1]), logits, "{name}: router logits");
+                assert_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
+                same(&x[0])
+            }
+            Self::MoeRoute(MoeRouteArgs { n_used, .. }) => {
+                let n_experts = x[0].cols;
+                assert!(*n_used <= n_experts, "{name}: expected up to {n_experts}, got {n_used}");
+                let (rows, dtype) = (x[0].rows, TensorType::U32);
+                TensorInfo { rows, cols: 2 * n_used, dtype }
+            }
+            Self::MoeSort(_) => {
+                let (rows, dtype) = (x[0].rows, TensorType::U32);
+                TensorInfo { rows, cols: 2 * x[0].cols, dtype }
+            }
+            Self::ExpertMatmul(args) => {
+                let (rows, WeightInfo { rows: n, cols, .. }) = (choices(x[1]), args.weight.info());
+                let is_row = x[0].rows == rows || x[0].rows == x[1].rows;
+                assert!(
+                    is_row,
+                    "{name}: expected a row of each token or choice, got {}",
+                    x[0].rows
+                );
+                assert_eq!(cols, x[0].cols, "{name}: columns of the weights and of the operand");
+                if let Some(bias) = args.bias.as_ref().map(Weight::info) {
+                    assert_eq!(bias.rows * bias.cols, n, "{name}: values of the bias");
+                }
+                TensorInfo::f32(rows, n / args.n_experts)
+            }
+            Self::MoeCombine => {
+                assert_eq!(x[0].rows, choices(x[1]), "{name}: rows of the choices");
+                TensorInfo::f32(x[1].rows, x[0].cols)
+            }
+            Self::ExpertMlp(args) => {
+                assert_eq!(x[0].rows, x[1].rows, "{name}: rows of the choices");
+                assert_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
+                same(&x[0])
+            }
+            _ => unreachable!("{name} is no op of a mixture of experts"),
+        }
     }
 
     fn n_operands(&self) -> usize {
