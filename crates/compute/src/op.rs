@@ -75,8 +75,7 @@ pub enum Op {
     Constant(Weight),
     /// Rows of the step's outputs whose logits, or whose hidden states, are read: `[T, D]` to `[P, D]`.
     Gather(Count),
-    /// Copies `x` to a port with memory of its own, which holds it until the next step with rows. Windows have places of
-    /// their own.
+    /// Copies `x` to the memory of a port, which holds it until the next step with rows. Each window has its own place.
     Export(Port),
     /// Layer norm: `(x - mean) / sqrt(var + eps) * weight + bias`, `var` the mean squared deviation (Ba et al. 2016).
     LayerNorm(NormArgs),

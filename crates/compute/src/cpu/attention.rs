@@ -55,7 +55,7 @@ const MAX_LANES: usize = 16;
 /// pages need no horizontal maximum.
 const RESCALE_THRESHOLD: f32 = 8.0;
 
-/// Minimum multiplications of the op for a parallel loop to pay.
+/// Minimum multiplications of the op for which a parallel loop is faster.
 const MIN_PARALLEL: usize = 128 << 10;
 
 /// Arguments of [`attention`].

@@ -36,7 +36,7 @@ kernel_params! {
         pub(super) slice_first: u32,
         /// Row length of the output.
         pub(super) n: u32,
-        /// In vectors of 16 bytes, as `x_stride`.
+        /// Offset of `x` in vectors of 16 bytes; `x_stride` has the same unit.
         pub(super) x_offset: u32,
         pub(super) x_stride: u32,
         pub(super) has_bias: u32,

@@ -36,7 +36,7 @@ impl AttentionGrid {
     }
 }
 
-/// For `slots` pairs of row and head, heads of at most `WORKGROUP * words` words.
+/// Shader for `slots` pairs of row and head, with heads of at most `WORKGROUP * words` words.
 fn source(dtype: KvDType, slots: u32, words: u32, variant: Variant) -> Source {
     let name = format!("attention-{}-{slots}x{words}-{}", dtype_name(dtype), variant.name());
     let source = kernel_source(name, AttentionParams::LAYOUT, ACCESS, variant, WORKGROUP)

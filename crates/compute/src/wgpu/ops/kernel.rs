@@ -88,7 +88,7 @@ pub fn activation_code(activation: Activation) -> u32 {
     }
 }
 
-/// Kernel without compile-time constants of its own.
+/// Kernel without compile-time constants.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KernelSpec {
     pub(super) name: &'static str,

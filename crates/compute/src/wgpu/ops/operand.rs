@@ -62,7 +62,7 @@ pub enum GpuOperand<'a> {
 pub struct GpuOutput<'a> {
     /// f32, packed.
     pub values: Option<&'a GpuBuffer>,
-    /// As the operand of matmuls; the columns are a multiple of [`COLUMNS`].
+    /// The result as an operand of matmuls; its columns are a multiple of [`COLUMNS`].
     pub operand: Option<(OperandFormat, &'a GpuBuffer)>,
 }
 
