@@ -14,10 +14,8 @@ use std::hash::Hash;
 use stonechat_compute::cpu::KvLayout;
 use stonechat_compute::op::{AttentionArgs, Op, RopeAttentionArgs, RowTable};
 
-use crate::inputs::Step;
-use crate::inputs::{ROW_TABLES, SLOT_TABLES};
-use crate::program::Counts;
-use crate::program::{Program, Segment, SegmentName};
+use crate::inputs::{ROW_TABLES, SLOT_TABLES, Step};
+use crate::program::{Counts, Program, Segment, SegmentName};
 use crate::{KvShape, LogitFilter, PageCopy, QueryRow};
 
 /// Division of the query rows of a step among the kernels of an attention.

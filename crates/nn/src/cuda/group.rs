@@ -20,10 +20,8 @@ use super::executable::CudaExecutable;
 use super::weights::{NAME, allocation_error};
 use crate::device::{Device, DeviceApi, Executable, HostTask, LogMelKernel, PortRange};
 use crate::fuse::{Capabilities, fuse};
-use crate::inputs::Step;
-use crate::inputs::{CheckedStep, InputLimits};
-use crate::program::Counts;
-use crate::program::Program;
+use crate::inputs::{CheckedStep, InputLimits, Step};
+use crate::program::{Counts, Program};
 use crate::shard::{shard, sharded_matrix, sharded_values};
 use crate::{BoxFuture, Error, KvShape, LoadStats, MatrixSource, OpTime};
 
