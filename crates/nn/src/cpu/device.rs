@@ -82,12 +82,6 @@ impl Cpu {
     }
 }
 
-impl From<Cpu> for Device {
-    fn from(cpu: Cpu) -> Self {
-        Self::new(cpu)
-    }
-}
-
 impl DeviceApi for Cpu {
     fn name(&self) -> &'static str {
         "cpu"

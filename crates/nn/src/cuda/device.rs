@@ -80,12 +80,6 @@ impl Cuda {
     }
 }
 
-impl From<Cuda> for Device {
-    fn from(cuda: Cuda) -> Self {
-        Self::new(cuda)
-    }
-}
-
 impl DeviceApi for Cuda {
     fn name(&self) -> &'static str {
         NAME

@@ -100,12 +100,6 @@ impl Group {
     }
 }
 
-impl From<CudaGroup> for Device {
-    fn from(group: CudaGroup) -> Self {
-        Self::new(group)
-    }
-}
-
 impl DeviceApi for CudaGroup {
     fn name(&self) -> &'static str {
         NAME

@@ -49,12 +49,6 @@ impl Wgpu {
     }
 }
 
-impl From<Wgpu> for Device {
-    fn from(wgpu: Wgpu) -> Self {
-        Self::new(wgpu)
-    }
-}
-
 impl DeviceApi for Wgpu {
     fn name(&self) -> &'static str {
         NAME
