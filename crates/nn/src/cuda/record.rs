@@ -21,8 +21,7 @@ use super::memory::{ProgramMemory, Scratch};
 use super::weights::{matrix, optional, values};
 use crate::RopePairs;
 use crate::inputs::export_offset;
-use crate::program::Counts;
-use crate::program::{Node, Segment};
+use crate::program::{Counts, Node, Segment};
 use crate::step_words::{Grid, Places, StepShape, StepWords};
 
 /// A step while its list is recorded.
