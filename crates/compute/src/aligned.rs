@@ -52,7 +52,7 @@ impl AlignedVec {
         })
     }
 
-    /// As [`zeroed`](Self::zeroed); `None` if there is no memory.
+    /// Like [`zeroed`](Self::zeroed), but `None` if there is no memory.
     #[must_use]
     pub fn try_zeroed_for_use(len: usize) -> Option<Self> {
         #[cfg(target_os = "linux")]

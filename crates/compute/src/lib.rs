@@ -1,4 +1,4 @@
-//! Dtypes, SIMD dispatch, thread team, paged KV cache and dense f32 kernels; GPU kernels with the features
+//! Op vocabulary, dtypes, SIMD dispatch, thread team, paged KV cache and dense f32 kernels; GPU kernels with the features
 //! `wgpu` and `cuda`.
 
 mod aligned;

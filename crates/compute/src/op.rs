@@ -8,6 +8,13 @@
 //! Tensor  = value, rows, range of columns            what an op reads
 //! Rows    = count of the step * rows of each         T tokens, 3000 frames of each of W windows, ...
 //! ```
+//!
+//! | file | what ops take |
+//! |---|---|
+//! | `tensor`, `weight`, `port` | operands and results; weights of a device; values of the host |
+//! | `kv`, `attention`, `rope` | paged KV cache, query rows, rotations |
+//! | `matmul`, `moe`, `activation`, `norm` | products, mixtures of experts, what is fused with them |
+//! | `logit_filter` | columns of logits that are kept |
 
 mod activation;
 mod attention;
@@ -21,7 +28,7 @@ mod rope;
 mod tensor;
 mod weight;
 
-use crate::check_eq;
+use crate::{check_at_most, check_below, check_eq, check_multiple};
 
 pub use activation::{Activation, GatedActivation};
 pub use attention::{AttentionArgs, Precision, QueryRow, RowTable};
@@ -68,8 +75,7 @@ pub enum Op {
     Constant(Weight),
     /// Rows of the step's outputs whose logits, or whose hidden states, are read: `[T, D]` to `[P, D]`.
     Gather(Count),
-    /// Copies `x` to a port with memory of its own, which holds it until the next step with rows. Windows have places of
-    /// their own.
+    /// Copies `x` to the memory of a port, which holds it until the next step with rows. Each window has its own place.
     Export(Port),
     /// Layer norm: `(x - mean) / sqrt(var + eps) * weight + bias`, `var` the mean squared deviation (Ba et al. 2016).
     LayerNorm(NormArgs),
@@ -262,18 +268,8 @@ impl Op {
                 args.bias.iter().for_each(|bias| check_len("bias", bias, x[0].cols));
                 vec![same(&x[0])]
             }
-            Self::Rope(RopeArgs { head_dim, norm, rotation }) => {
-                let cols = x[0].cols;
-                assert!(
-                    cols.is_multiple_of(*head_dim),
-                    "{name}: {cols} columns are not a multiple of head_dim {head_dim}"
-                );
-                norm.iter().for_each(|(weight, _)| check_len("norm", weight, *head_dim));
-                let n_rot = rotation.as_ref().map_or(0, |rotation| rotation.n_rot);
-                assert!(
-                    n_rot <= *head_dim,
-                    "{name}: expected at most {head_dim} rotated channels, got {n_rot}"
-                );
+            Self::Rope(args) => {
+                check_rope(name, args, x[0].cols);
                 vec![same(&x[0])]
             }
             Self::Gated(_) | Self::Add => {
@@ -291,56 +287,22 @@ impl Op {
             }
             Self::Im2col(Im2colArgs { stride, cols }) => {
                 let (Rows { count, each }, n_taps) = (x[0].rows, 3 * x[0].cols);
-                assert!(n_taps <= *cols, "{name}: expected at least {n_taps} columns, got {cols}");
+                check_at_most!(n_taps, *cols, "{name}: columns of the taps");
                 vec![TensorInfo::f32(Rows { count, each: each.div_ceil(*stride) }, *cols)]
             }
-            Self::Moe(args) => {
-                let logits = TensorInfo::f32(x[0].rows, args.n_experts);
-                check_eq!(same(&x[1]), logits, "{name}: shape of the router logits");
-                check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
-                vec![same(&x[0])]
-            }
-            Self::MoeRoute(MoeRouteArgs { n_used, .. }) => {
-                let n_experts = x[0].cols;
-                assert!(
-                    *n_used <= n_experts,
-                    "{name}: expected at most {n_experts} experts per token, got {n_used}"
-                );
-                let (rows, dtype) = (x[0].rows, TensorType::U32);
-                vec![TensorInfo { rows, cols: 2 * n_used, dtype }]
-            }
-            Self::MoeSort(_) => {
-                let (rows, dtype) = (x[0].rows, TensorType::U32);
-                vec![TensorInfo { rows, cols: 2 * x[0].cols, dtype }]
-            }
-            Self::ExpertMatmul(args) => {
-                let (rows, WeightInfo { rows: n, cols, .. }) = (n_routes(x[1]), args.weight.info());
-                let is_row = x[0].rows == rows || x[0].rows == x[1].rows;
-                assert!(is_row, "{name}: expected a row per token or per route, got {}", x[0].rows);
-                check_eq!(x[0].cols, cols, "{name}: columns of the operand");
-                args.bias.iter().for_each(|bias| check_len("bias", bias, n));
-                vec![TensorInfo::f32(rows, n / args.n_experts)]
-            }
-            Self::MoeCombine => {
-                check_eq!(x[0].rows, n_routes(x[1]), "{name}: rows of the operand");
-                vec![TensorInfo::f32(x[1].rows, x[0].cols)]
-            }
-            Self::ExpertMlp(args) => {
-                check_eq!(x[1].rows, x[0].rows, "{name}: rows of the routes");
-                check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
-                vec![same(&x[0])]
-            }
+            Self::Moe(_)
+            | Self::MoeRoute(_)
+            | Self::MoeSort(_)
+            | Self::ExpertMatmul(_)
+            | Self::MoeCombine
+            | Self::ExpertMlp(_) => vec![self.moe_result(x)],
             Self::SoftCap(_) | Self::LogitFilter | Self::AllReduce => vec![same(&x[0])],
             Self::AllReduceNorm(_) => {
                 vec![same(&x[0]), TensorInfo { dtype: TensorType::F16, ..same(&x[0]) }]
             }
             Self::AllGather(first_cols) => {
                 let cols = first_cols.last().copied().unwrap_or_default();
-                assert!(
-                    x[0].cols < cols,
-                    "{name}: expected fewer than {cols} columns, got {}",
-                    x[0].cols
-                );
+                check_below!(x[0].cols, cols, "{name}: columns of a rank");
                 vec![TensorInfo::f32(x[0].rows, cols)]
             }
             Self::KvWrite(_) => {
@@ -348,16 +310,53 @@ impl Op {
                 vec![]
             }
             Self::Attention(args) => {
-                let (cols, n_heads) = (x[0].cols, args.n_heads);
-                assert!(
-                    cols.is_multiple_of(n_heads),
-                    "{name}: {cols} columns are not a multiple of {n_heads} heads"
-                );
+                check_multiple!(x[0].cols, args.n_heads, "{name}: columns by heads");
                 vec![same(&x[0])]
             }
             Self::TopK => vec![TensorInfo::f32(x[0].rows, 2 * MAX_TOP_K)],
             Self::LogSumExp => vec![TensorInfo::f32(x[0].rows, 1)],
         })
+    }
+
+    /// Shape of the result of an op of a mixture of experts.
+    #[track_caller]
+    fn moe_result(&self, x: &[Tensor]) -> TensorInfo {
+        let (name, same) = (self.name(), TensorInfo::f32(x[0].rows, x[0].cols));
+        match self {
+            Self::Moe(args) => {
+                let (got, expected) = ((x[1].rows, x[1].cols), (x[0].rows, args.n_experts));
+                check_eq!(got, expected, "{name}: shape of the router logits");
+                check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
+                same
+            }
+            Self::MoeRoute(MoeRouteArgs { n_used, .. }) => {
+                check_at_most!(*n_used, x[0].cols, "{name}: experts per token");
+                let (rows, dtype) = (x[0].rows, TensorType::U32);
+                TensorInfo { rows, cols: 2 * n_used, dtype }
+            }
+            Self::MoeSort(_) => {
+                let (rows, dtype) = (x[0].rows, TensorType::U32);
+                TensorInfo { rows, cols: 2 * x[0].cols, dtype }
+            }
+            Self::ExpertMatmul(args) => {
+                let (rows, WeightInfo { rows: n, cols, .. }) = (n_routes(x[1]), args.weight.info());
+                let is_row = x[0].rows == rows || x[0].rows == x[1].rows;
+                assert!(is_row, "{name}: expected a row per token or per route, got {}", x[0].rows);
+                check_eq!(x[0].cols, cols, "{name}: columns of the operand");
+                args.bias.iter().for_each(|bias| check_len(name, "bias", bias, n));
+                TensorInfo::f32(rows, n / args.n_experts)
+            }
+            Self::MoeCombine => {
+                check_eq!(x[0].rows, n_routes(x[1]), "{name}: rows of the operand");
+                TensorInfo::f32(x[1].rows, x[0].cols)
+            }
+            Self::ExpertMlp(args) => {
+                check_eq!(x[1].rows, x[0].rows, "{name}: rows of the routes");
+                check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
+                same
+            }
+            _ => unreachable!("{name} is no op of a mixture of experts"),
+        }
     }
 
     fn n_operands(&self) -> usize {
@@ -397,4 +396,13 @@ fn n_routes(routes: Tensor) -> Rows {
 #[track_caller]
 fn check_rotations(op: &str, RopeKvArgs { q, k, .. }: &RopeKvArgs) {
     assert!(q.rotates_like(k), "{op}: expected keys to rotate as the queries, {q:?}, got {k:?}");
+}
+
+/// Asserts that rows of `cols` columns are heads that can be normed and rotated.
+#[track_caller]
+fn check_rope(op: &str, RopeArgs { head_dim, norm, rotation }: &RopeArgs, cols: usize) {
+    check_multiple!(cols, *head_dim, "{op}: columns by head_dim");
+    norm.iter().for_each(|(weight, _)| check_len(op, "norm", weight, *head_dim));
+    let n_rot = rotation.as_ref().map_or(0, |rotation| rotation.n_rot);
+    check_at_most!(n_rot, *head_dim, "{op}: rotated channels");
 }

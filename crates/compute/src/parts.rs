@@ -1,4 +1,4 @@
-//! A mutable slice that the tasks of a parallel loop share, each for ranges of its own.
+//! A mutable slice that the tasks of a parallel loop share; each task uses its own ranges.
 
 use std::marker::PhantomData;
 use std::ops::Range;

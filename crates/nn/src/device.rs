@@ -25,6 +25,12 @@ use crate::{BoxFuture, Error, LoadStats};
 #[derive(Debug, Clone)]
 pub struct Device(Arc<dyn DeviceApi>);
 
+impl<D: DeviceApi + 'static> From<D> for Device {
+    fn from(api: D) -> Self {
+        Self::new(api)
+    }
+}
+
 impl std::ops::Deref for Device {
     type Target = dyn DeviceApi;
 

@@ -12,8 +12,7 @@
 
 use stonechat_compute::op::{TensorInfo, TensorType};
 
-use crate::program::Counts;
-use crate::program::{Program, Segment, SegmentName};
+use crate::program::{Counts, Program, Segment, SegmentName};
 
 /// Memory of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,8 +14,7 @@ use std::hash::Hash;
 use stonechat_compute::op::{AttentionArgs, KvLayout, Op, RopeAttentionArgs, RowTable, SlotTable};
 
 use crate::inputs::Step;
-use crate::program::Counts;
-use crate::program::{Program, Segment, SegmentName};
+use crate::program::{Counts, Program, Segment, SegmentName};
 use crate::{KvShape, LogitFilter, PageCopy, QueryRow};
 
 /// Division of the query rows of a step among the kernels of an attention.

@@ -24,7 +24,7 @@ pub(crate) const D: usize = 4;
 pub(crate) const F: usize = 8;
 
 /// Rows of a decode step.
-pub(crate) const FEW_ROWS: RowClass = RowClass { min: 1, max: 4 };
+const FEW_ROWS: RowClass = RowClass { min: 1, max: 4 };
 /// Rows of a prompt.
 pub(crate) const MANY_ROWS: RowClass = RowClass { min: 5, max: usize::MAX };
 /// Numbers of rows of every class.

@@ -144,7 +144,7 @@ impl ActivationBuffer {
         each_writer!(writer, w => w.store_all(cpu, x));
     }
 
-    /// As [`prepare`](Self::prepare) of `[m, k]` values that `fill` computes, a range of rows at a time.
+    /// Like [`prepare`](Self::prepare), for `[m, k]` values that `fill` computes one range of rows at a time.
     ///
     /// # Panics
     /// If `k` is no multiple of 32.

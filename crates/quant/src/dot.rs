@@ -42,7 +42,7 @@ pub(crate) fn dot<B: RowBlock, S: RowInt8, const M: usize>(
     let mut sums = [[s.splat(0.0); 4]; M];
     for (i, block) in w.iter().enumerate() {
         let scales = block.scales(widen(s, block.d()));
-        // By vectors of groups; a block of four has none.
+        // Scales of whole vectors of groups; a block of four groups has no whole vector.
         let mut factors = [[0.0; 16]; M];
         if n_groups >= 8 {
             for m in 0..M {

@@ -23,12 +23,6 @@ pub use self::ranks::ReferenceGroup;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reference;
 
-impl From<Reference> for Device {
-    fn from(reference: Reference) -> Self {
-        Self::new(reference)
-    }
-}
-
 impl DeviceApi for Reference {
     fn name(&self) -> &'static str {
         "reference"

@@ -32,11 +32,11 @@ use self::head::{PageHead, Q8PageHead, UnscaledHead, VisibleSlots};
 use super::kv::{KvHead, KvPool};
 use super::math::{exp, tanh};
 use super::matrix::{MatMut, MatRef, SharedMut};
-use crate::check_eq;
 use crate::op::{AttentionArgs, KvDType, KvLayout, PAGE_LEN, Precision, QueryRow};
 use crate::scratch::with_scratch;
 use crate::simd::{F32, Kernel, Simd};
 use crate::{Cpu, Isa};
+use crate::{check_below, check_eq, check_multiple};
 
 /// Maximum tile rows of a block: enough products per load of a page from the L2 cache.
 const BLOCK_ROWS: usize = 48;
@@ -55,7 +55,7 @@ const MAX_LANES: usize = 16;
 /// pages need no horizontal maximum.
 const RESCALE_THRESHOLD: f32 = 8.0;
 
-/// Minimum multiplications of the op for a parallel loop to pay.
+/// Minimum multiplications of the op for which a parallel loop is faster.
 const MIN_PARALLEL: usize = 128 << 10;
 
 /// Arguments of [`attention`].
@@ -153,12 +153,7 @@ fn work(args: &Attention<'_>) -> usize {
 fn check(out: &MatMut<'_>, args: &Attention<'_>) -> usize {
     let (q, layout) = (args.q.checked(), args.kv.layout());
     let width = args.op.n_heads * layout.head_dim;
-    assert!(
-        layout.n_kv_heads > 0 && args.op.n_heads.is_multiple_of(layout.n_kv_heads),
-        "attention: {} heads are not a multiple of {} KV heads",
-        args.op.n_heads,
-        layout.n_kv_heads
-    );
+    check_multiple!(args.op.n_heads, layout.n_kv_heads, "attention: heads by KV heads");
     check_eq!((q.rows, q.cols), (args.rows.len(), width), "attention: shape of the queries");
     check_eq!((out.rows, out.cols), (args.rows.len(), width), "attention: shape of the output");
     for (what, values) in [("slope", args.op.slopes), ("sink", args.op.sinks)] {
@@ -176,11 +171,7 @@ fn check(out: &MatMut<'_>, args: &Attention<'_>) -> usize {
         );
         if is_new {
             for &page in &args.page_table[pages] {
-                let n_pages = args.kv.n_pages();
-                assert!(
-                    (page as usize) < n_pages,
-                    "attention: expected pages below {n_pages}, got {page}"
-                );
+                check_below!(page as usize, args.kv.n_pages(), "attention: page");
             }
         }
     }

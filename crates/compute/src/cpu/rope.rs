@@ -6,9 +6,9 @@ use super::matrix::{MatMut, SharedMut};
 use super::norm::inverse_rms;
 use super::row_tasks::for_row_ranges;
 use crate::Cpu;
-use crate::check_eq;
 use crate::op::{RopeArgs, RopePairs, Rotation};
 use crate::simd::{Kernel, Simd};
+use crate::{check_at_most, check_below, check_eq, check_multiple};
 
 /// Norms every head of `x` and rotates its pairs `(u, v)` to `(u cos - v sin, u sin + v cos)` by the angles of the row's
 /// position; `positions` is `[T]`, or empty without a rotation.
@@ -20,24 +20,20 @@ use crate::simd::{Kernel, Simd};
 #[track_caller]
 pub fn rope(cpu: &Cpu, x: MatMut<'_>, args: RopeArgs<&[f32]>, positions: &[u32]) {
     let x = x.checked();
+    let rotation = args.rotation.filter(|rotation| rotation.n_rot > 0);
+    let args = RopeArgs { rotation, ..args };
     let c = args.head_dim;
-    assert!(
-        c > 0 && x.cols.is_multiple_of(c),
-        "rope: {} columns are not a multiple of head_dim {c}",
-        x.cols
-    );
+    check_multiple!(x.cols, c, "rope: columns by head_dim");
     if let Some((weight, _)) = args.norm {
         check_eq!(weight.len(), c, "rope: values of the norm");
     }
     if let Some(Rotation { table, n_rot, .. }) = args.rotation {
-        assert!(
-            n_rot.is_multiple_of(2) && n_rot <= c,
-            "rope: expected an even number of rotated channels, at most {c}, got {n_rot}"
-        );
+        check_multiple!(n_rot, 2, "rope: rotated channels");
+        check_at_most!(n_rot, c, "rope: rotated channels");
         check_eq!(positions.len(), x.rows, "rope: positions, one per row");
-        let n_ctx = table.len().checked_div(n_rot).unwrap_or(usize::MAX);
-        let max = positions.iter().max().map_or(0, |&max| max as usize + 1);
-        assert!(max <= n_ctx, "rope: expected positions below {n_ctx}, got {}", max - 1);
+        if let Some(&max) = positions.iter().max() {
+            check_below!(max as usize, table.len() / n_rot, "rope: position");
+        }
     }
     let x = x.shared();
     for_row_ranges(cpu, x.rows, x.cols, |rows| {
@@ -212,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "expected positions below 3, got 3")]
+    #[should_panic(expected = "position: expected less than 3, got 3")]
     fn positions_outside_the_table_are_refused() {
         rotate_row(&[0.0; 12], 4, &[3]);
     }

@@ -27,8 +27,8 @@ pub struct MoeArgs {
     pub activation: GatedActivation,
 }
 
-/// Weights of the routed experts, from the router logits. The `n_used` largest logits are routed to; of equal ones
-/// that of the lower expert.
+/// Weights of the routed experts, from the router logits. A token goes to the experts of its `n_used` largest
+/// logits; of equal logits the lower expert comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Routing {
     /// Softmax over all experts, not renormalized over the top-k.

@@ -1,5 +1,6 @@
 //! Tensors: values with one producer, whose number of rows the step decides.
 
+use crate::check_at_most;
 use std::fmt;
 
 /// Number of rows that a step decides.
@@ -136,8 +137,7 @@ impl Tensor {
     #[must_use]
     #[track_caller]
     pub fn columns(self, from: usize, cols: usize) -> Self {
-        let end = from + cols;
-        assert!(end <= self.cols, "columns {from}..{end}: expected at most {}", self.cols);
+        check_at_most!(from + cols, self.cols, "columns from {from} on: end");
         Self { first_col: self.first_col + from, cols, ..self }
     }
 

@@ -12,7 +12,7 @@
 //! Stable Rust has neither intrinsics nor feature detection for AMX, hence assembly and `cpuid`. Linux grants the tile
 //! registers to a process on request.
 
-use crate::check_eq;
+use crate::{check_eq, check_multiple};
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::cell::Cell;
@@ -250,11 +250,8 @@ impl Tiles {
         [m, k, n]: [usize; 3],
         accumulate: bool,
     ) {
-        let side = Self::SIDE;
-        assert!(
-            m.is_multiple_of(side) && n.is_multiple_of(side),
-            "tiles: expected multiples of {side} rows and columns, got {m} and {n}"
-        );
+        check_multiple!(m, Self::SIDE, "tiles: rows");
+        check_multiple!(n, Self::SIDE, "tiles: columns");
         assert!(
             k > 0 && k.is_multiple_of(PAIRS),
             "tiles: expected sums of a multiple of {PAIRS} pairs, got {k}"

@@ -15,7 +15,7 @@ pub trait Token: Copy + Send + Sync + Debug + 'static {
     fn vectorize<F: NullaryFnOnce>(self, f: F) -> F::Output;
 }
 
-/// Declares token `$Token`: features `$feature` beside those that token `$Lesser` proves, whose methods it has, too.
+/// Declares token `$Token`: features `$feature` and those of token `$Lesser`, whose methods it has as well.
 /// `$has` says whether the CPU has them.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "wasm32"))]
 macro_rules! token {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{Thread, current, park, yield_now};
 use std::time::{Duration, Instant};
 
+use crate::check_at_most;
 use crate::error::{Error, Result};
 
 /// Time a worker spins for the next loop before it sleeps: longer than the serial work between two loops of a forward
@@ -128,7 +129,7 @@ impl Workers {
             (0..n_tasks).for_each(task);
             return;
         }
-        assert!(n_tasks <= MAX_TASKS, "loop: expected at most {MAX_TASKS} tasks, got {n_tasks}");
+        check_at_most!(n_tasks, MAX_TASKS, "loop: tasks");
         let shared = &*self.shared;
         let mut benched_until = shared.leader_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();

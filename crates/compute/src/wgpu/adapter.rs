@@ -50,7 +50,7 @@ impl Adapter {
         self.kind == "software"
     }
 
-    /// Whether it has memory of its own.
+    /// Whether the GPU has its own memory.
     #[must_use]
     pub fn is_discrete(&self) -> bool {
         self.kind == "discrete"
@@ -119,7 +119,7 @@ fn matrices(adapter: &::wgpu::Adapter) -> Option<CoopMatrices> {
         let fits = all.iter().any(|m| {
             [m.m_size, m.n_size, m.k_size] == [side; 3] && (m.ab_type, m.cr_type) == (F16, F32)
         });
-        // At least one invocation a matrix row; tiles of `gemm_coop.wgsl` fit the workgroup memory.
+        // A subgroup has at least one invocation per matrix row; tiles of `gemm_coop.wgsl` fit the workgroup memory.
         let is_supported = subgroup.is_power_of_two() && (side..=64).contains(&subgroup);
         let has_memory = adapter.limits().max_compute_workgroup_storage_size >= side * 3072;
         (fits && is_supported && has_memory).then_some(CoopMatrices { side, subgroup })

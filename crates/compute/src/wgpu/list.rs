@@ -17,8 +17,8 @@ use super::counters::count;
 use super::gpu::{FIRST_BUFFER_ID, Gpu};
 use super::params::KernelParams;
 use super::shader::{Access, Kernel, PARAM_BYTES};
-use crate::check_eq;
 use crate::{Error, Result};
+use crate::{check_at_most, check_eq};
 
 /// Most storage buffers of a kernel.
 const MAX_BINDINGS: usize = 15;
@@ -200,11 +200,7 @@ impl Recorder {
         }
         let params: &[u32] = bytemuck::cast_slice(bytemuck::bytes_of(params));
         let bytes = 4 * params.len();
-        assert!(
-            bytes <= PARAM_BYTES as usize,
-            "{}: expected parameters of at most {PARAM_BYTES} bytes, got {bytes}",
-            kernel.name
-        );
+        check_at_most!(bytes, PARAM_BYTES as usize, "{}: bytes of the parameters", kernel.name);
         check_eq!(bytes, kernel.param_bytes, "{}: bytes of the parameters", kernel.name);
         let first = self.words.len();
         self.words.extend_from_slice(params);

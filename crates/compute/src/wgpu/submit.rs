@@ -14,6 +14,7 @@ use super::list::{CommandList, Dispatch};
 use super::memory::Readback;
 use crate::kernel_times::KernelTime;
 use crate::{Error, Result};
+use crate::{check_at_most, check_multiple};
 
 /// Bytes of weights in one upload.
 const STAGING_BYTES: usize = 16 << 20;
@@ -82,12 +83,7 @@ impl Gpu {
     /// # Panics
     /// If the range is outside `dst`.
     pub fn write(&self, dst: &GpuBuffer, offset: usize, words: &[u32]) {
-        let end = 4 * (offset + words.len());
-        assert!(
-            end <= dst.bytes(),
-            "write: expected an end of at most {} bytes, got {end}",
-            dst.bytes()
-        );
+        check_at_most!(4 * (offset + words.len()), dst.bytes(), "write: end in bytes");
         count(&self.inner.counters.uploads);
         let bytes = bytemuck::cast_slice(words);
         self.inner.queue.write_buffer(dst.raw(), 4 * offset as u64, bytes);
@@ -102,12 +98,7 @@ impl Gpu {
     /// # Panics
     /// If the range is outside `dst`.
     pub fn upload(&self, dst: &GpuBuffer, offset: usize, bytes: &[u8]) -> Result<()> {
-        let end = offset + bytes.len();
-        assert!(
-            end <= dst.bytes(),
-            "upload: expected an end of at most {} bytes, got {end}",
-            dst.bytes()
-        );
+        check_at_most!(offset + bytes.len(), dst.bytes(), "upload: end in bytes");
         for (i, chunk) in bytes.chunks(STAGING_BYTES).enumerate() {
             let at = (offset + i * STAGING_BYTES) as u64;
             self.inner.queue.write_buffer(dst.raw(), at, chunk);
@@ -141,16 +132,9 @@ impl Gpu {
         copies: &mut HostCopies,
     ) -> Result<()> {
         for CopyRange { src, offset, len } in ranges {
-            let end = offset + len;
-            assert!(
-                end <= src.bytes(),
-                "read: expected an end of at most {} bytes, got {end}",
-                src.bytes()
-            );
-            assert!(
-                offset.is_multiple_of(4) && len.is_multiple_of(4),
-                "read: expected multiples of 4 bytes, got {offset}+{len}"
-            );
+            check_at_most!(offset + len, src.bytes(), "read: end in bytes");
+            check_multiple!(offset, 4, "read: offset");
+            check_multiple!(len, 4, "read: bytes");
         }
         let bytes: u64 = ranges.iter().map(|range| range.len as u64).sum();
         let mut result = Ok(());

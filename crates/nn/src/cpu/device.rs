@@ -11,8 +11,7 @@ use super::host::Host;
 use super::weights::{CpuWeight, Repack, load, matmul_kernel};
 use crate::device::{Device, DeviceApi, Executable, HostTask, OpTime};
 use crate::fuse::Capabilities;
-use crate::program::Counts;
-use crate::program::Program;
+use crate::program::{Counts, Program};
 use crate::tasks::for_each;
 use crate::{Error, LoadStats, MatrixSource};
 
@@ -80,12 +79,6 @@ impl Cpu {
     #[must_use]
     pub fn device(&self) -> &stonechat_compute::Cpu {
         &self.host.device
-    }
-}
-
-impl From<Cpu> for Device {
-    fn from(cpu: Cpu) -> Self {
-        Self::new(cpu)
     }
 }
 

@@ -22,11 +22,9 @@ use super::products::{Operand, Product, products, quantized_products};
 use super::profile::label;
 use super::weights::{CpuMatrix, MAX_INT_DOT_ROWS, Weights, matrix, values};
 use crate::device::{Executable, HostFetches, PortRange};
-use crate::inputs::{AttentionRows, Step, resolve_token};
-use crate::inputs::{CheckedStep, InputLimits};
+use crate::inputs::{AttentionRows, CheckedStep, InputLimits, Step, resolve_token};
 use crate::plan::{SlotInfo, plan_slots};
-use crate::program::Counts;
-use crate::program::{Node, Program};
+use crate::program::{Counts, Node, Program};
 use crate::tasks::for_each;
 use crate::{BoxFuture, Error, PageCopy};
 

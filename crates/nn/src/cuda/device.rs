@@ -15,8 +15,7 @@ use crate::device::{Device, DeviceApi, Executable, HostTask, LogMelKernel};
 use crate::fuse::Capabilities;
 use crate::gpu::Conversions;
 use crate::host_threads::HostThreads;
-use crate::program::Counts;
-use crate::program::Program;
+use crate::program::{Counts, Program};
 use crate::{Error, LoadStats, MatrixSource, OpTime};
 
 /// Of 132 multiprocessors, see `docs/notes/cuda.md`: two windows of audio. With four, activations exceed the L2 cache.
@@ -78,12 +77,6 @@ impl Cuda {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.gpu.counters()
-    }
-}
-
-impl From<Cuda> for Device {
-    fn from(cuda: Cuda) -> Self {
-        Self::new(cuda)
     }
 }
 

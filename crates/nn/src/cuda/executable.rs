@@ -23,10 +23,8 @@ use super::memory::{ProgramMemory, Scratch};
 use super::record::RecordedStep;
 use super::weights::{NAME, allocation_error};
 use crate::device::{Executable, PortRange};
-use crate::inputs::Step;
-use crate::inputs::{CheckedStep, InputLimits};
-use crate::program::Counts;
-use crate::program::{Node, Program};
+use crate::inputs::{CheckedStep, InputLimits, Step};
+use crate::program::{Counts, Node, Program};
 use crate::step_words::{StepShape, StepWords, impl_grid};
 use crate::{BoxFuture, Error};
 

@@ -20,10 +20,8 @@ use super::executable::CudaExecutable;
 use super::weights::{NAME, allocation_error};
 use crate::device::{Device, DeviceApi, Executable, HostTask, LogMelKernel, PortRange};
 use crate::fuse::{Capabilities, fuse};
-use crate::inputs::Step;
-use crate::inputs::{CheckedStep, InputLimits};
-use crate::program::Counts;
-use crate::program::Program;
+use crate::inputs::{CheckedStep, InputLimits, Step};
+use crate::program::{Counts, Program};
 use crate::shard::{shard, sharded_matrix, sharded_values};
 use crate::{BoxFuture, Error, KvShape, LoadStats, MatrixSource, OpTime};
 
@@ -99,12 +97,6 @@ impl Group {
         let _order = self.lock();
         let timed_out = self.exchange.reset();
         result.and(timed_out.map_err(Error::from))
-    }
-}
-
-impl From<CudaGroup> for Device {
-    fn from(group: CudaGroup) -> Self {
-        Self::new(group)
     }
 }
 

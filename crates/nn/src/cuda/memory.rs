@@ -11,8 +11,7 @@ use stonechat_quant::cuda::Operand;
 
 use super::weights::{NAME, allocation_error};
 use crate::plan::{SlotInfo, plan_slots};
-use crate::program::Counts;
-use crate::program::Program;
+use crate::program::{Counts, Program};
 use crate::{Error, KvShape};
 
 /// A program and the memory of its values.

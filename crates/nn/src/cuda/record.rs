@@ -21,8 +21,7 @@ use super::memory::{ProgramMemory, Scratch};
 use super::weights::{matrix, optional, values};
 use crate::RopePairs;
 use crate::inputs::export_offset;
-use crate::program::Counts;
-use crate::program::{Node, Segment};
+use crate::program::{Counts, Node, Segment};
 use crate::step_words::{Grid, Places, StepShape, StepWords};
 
 /// A step while its list is recorded.
@@ -156,6 +155,9 @@ impl ProgramMemory {
             Op::Attention(args) => {
                 self.attention(list, scratch, (segment, node, args), None, step);
             }
+            Op::MoeRoute(_) | Op::MoeSort(_) | Op::ExpertMatmul(_) | Op::MoeCombine => {
+                self.record_moe(list, scratch, node, step);
+            }
             op => self.record_op(list, scratch, (op, node), step),
         }
     }
@@ -259,24 +261,6 @@ impl ProgramMemory {
                 let is_operand = self.dtype(id) == TensorType::F16;
                 rows::windows(list, out, x(0), groups, is_operand);
             }
-            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => {
-                moe::route(list, out, x(0), *n_used, *routing == Routing::NormalizedTopK);
-            }
-            Op::MoeSort(args) => {
-                let n_choices = result.rows * node.inputs[0].cols / 2;
-                // Only products with quantized weights and f16 ones read the order.
-                if args.weights.iter().any(|weight| matrix(weight).reads_operand()) {
-                    let choices = self.buffer(node.inputs[0].id).address();
-                    let order = expert_order(list.gpu(), out, n_choices, args);
-                    moe::sort(list, choices, (n_choices, args.n_experts), order);
-                }
-            }
-            Op::ExpertMatmul(args) => self.expert_matmul(list, scratch, (args, node), step),
-            Op::MoeCombine => {
-                let [results, routes] = [0, 1].map(|i| self.buffer(node.inputs[i].id).address());
-                let shape = [result.rows, result.cols, node.inputs[1].cols / 2];
-                moe::combine(list, out, (routes, results), shape, accumulate);
-            }
             Op::LogitFilter => {
                 rows::logit_filter(
                     list,
@@ -366,6 +350,41 @@ impl ProgramMemory {
             counters: scratch.get("attention counters", grid.counter_bytes(args.n_heads)),
         };
         attention(list, self.output(node.outputs[0], &step.shape.counts), args);
+    }
+
+    /// Records an op of a mixture of experts.
+    fn record_moe(
+        &self,
+        list: &mut CommandList,
+        scratch: &mut Scratch,
+        node: &Node,
+        step: &RecordedStep<'_>,
+    ) {
+        let counts = &step.shape.counts;
+        let result = self.result(node.outputs[0], counts);
+        let out = result.address;
+        match &node.op {
+            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => {
+                let logits = self.rows(node.inputs[0], counts);
+                moe::route(list, out, logits, *n_used, *routing == Routing::NormalizedTopK);
+            }
+            Op::MoeSort(args) => {
+                let n_choices = result.rows * node.inputs[0].cols / 2;
+                // Only products with quantized weights and f16 ones read the order.
+                if args.weights.iter().any(|weight| matrix(weight).reads_operand()) {
+                    let choices = self.buffer(node.inputs[0].id).address();
+                    let order = expert_order(list.gpu(), out, n_choices, args);
+                    moe::sort(list, choices, (n_choices, args.n_experts), order);
+                }
+            }
+            Op::ExpertMatmul(args) => self.expert_matmul(list, scratch, (args, node), step),
+            Op::MoeCombine => {
+                let [results, routes] = [0, 1].map(|i| self.buffer(node.inputs[i].id).address());
+                let shape = [result.rows, result.cols, node.inputs[1].cols / 2];
+                moe::combine(list, out, (routes, results), shape, node.residual.is_some());
+            }
+            op => unreachable!("{} is no op of a mixture of experts", op.name()),
+        }
     }
 
     fn expert_matmul(

@@ -3,8 +3,7 @@ use stonechat_compute::op::{Count, Op, Port, Rows, Tensor, TensorInfo, TensorTyp
 
 use super::{SlotInfo, SlotPlan, plan_slots};
 use crate::fuse::fuse;
-use crate::program::Counts;
-use crate::program::{Node, Program, Segment, SegmentName};
+use crate::program::{Counts, Node, Program, Segment, SegmentName};
 use crate::testing::{D, F, N_ROWS, Ops, all_rules, devices, programs, variants};
 
 fn counts() -> Counts {

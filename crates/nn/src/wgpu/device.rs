@@ -15,8 +15,7 @@ use crate::device::{Device, DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
 use crate::gpu::Conversions;
 use crate::host_threads::HostThreads;
-use crate::program::Counts;
-use crate::program::Program;
+use crate::program::{Counts, Program};
 use crate::{Error, LoadStats, MatrixSource, OpTime};
 
 /// An open GPU. Clones share it.
@@ -47,12 +46,6 @@ impl Wgpu {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.gpu.counters()
-    }
-}
-
-impl From<Wgpu> for Device {
-    fn from(wgpu: Wgpu) -> Self {
-        Self::new(wgpu)
     }
 }
 

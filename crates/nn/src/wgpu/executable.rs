@@ -29,11 +29,9 @@ use web_time::Instant;
 use super::capabilities::{operand_of, operand_type};
 use super::weights::{NAME, allocation_error, matrix, values};
 use crate::device::{Executable, PortRange};
-use crate::inputs::{CheckedStep, InputLimits};
-use crate::inputs::{Step, export_offset};
+use crate::inputs::{CheckedStep, InputLimits, Step, export_offset};
 use crate::plan::{SlotInfo, plan_slots};
-use crate::program::Counts;
-use crate::program::{Node, Program, RowClass, Segment};
+use crate::program::{Counts, Node, Program, RowClass, Segment};
 use crate::step_words::{Grid, Places, StepWords, impl_grid};
 use crate::{BoxFuture, Error, KvShape};
 

@@ -9,10 +9,10 @@
 
 use std::ops::Range;
 
-use stonechat_compute::check_eq;
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::op::GatedActivation;
 use stonechat_compute::{Cpu, with_scratch};
+use stonechat_compute::{check_at_most, check_eq};
 
 use super::matmul::{check_layout, panels_per_task, run};
 use super::matrix::PackedMatrix;
@@ -49,8 +49,7 @@ impl PackedRows<'_> {
         let k = x.cols();
         check_layout(self.w, x);
         check_eq!(self.w.k(), k, "gated: K of the weights");
-        let max = self.w.n();
-        assert!(self.rows.end <= max, "gated: expected at most {max} rows, got {:?}", self.rows);
+        check_at_most!(self.rows.end, self.w.n(), "gated: end of the rows");
         check_eq!(self.rows.len(), n, "gated: rows");
         assert!(self.are_whole_qblocks(), "gated: expected q8 blocks, got rows {:?}", self.rows);
         let n_bias = self.bias.map_or(n, <[f32]>::len);

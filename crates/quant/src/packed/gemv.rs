@@ -28,8 +28,8 @@ use super::panel::{PANEL_ROWS, U32x16};
 use super::task::PanelTask;
 use crate::activation::{ActivationRow, QBlock};
 
-/// `M` from which software prefetch pays on all processors: a weight vector is then so much work that no hardware
-/// prefetcher runs far enough ahead.
+/// Minimum `M` for which software prefetch is faster on all processors: the work per weight vector is then so long that no
+/// hardware prefetcher runs far enough ahead.
 const MIN_ROWS_TO_PREFETCH: usize = 4;
 /// Q8 blocks of a panel for which the first part of its rows is multiplied before the next part, so that the parts of a
 /// cache line are read while it is in the first-level cache.
@@ -42,7 +42,7 @@ impl PanelTask<'_> {
         let mut row = 0;
         while row < n_rows {
             let n = n_rows - row;
-            // Constants in conditions of their own: kernels that no tier runs are not compiled.
+            // The conditions on constants stand alone, so that kernels that no tier runs are not compiled.
             row += if const { S::GEMV_ROWS >= 8 } && n >= 8 {
                 self.gemv_rows::<S, F, 8, Q>(s, row)
             } else if n >= 4 {

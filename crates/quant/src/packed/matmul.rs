@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use stonechat_compute::Cpu;
-use stonechat_compute::check_eq;
 use stonechat_compute::cpu::{Epilogue, MatMut};
+use stonechat_compute::{check_at_most, check_eq};
 
 #[cfg(target_arch = "x86_64")]
 use super::amx;
@@ -43,7 +43,7 @@ impl PackedMatmul<'_> {
         let Self { out, w, rows, epilogue } = self;
         let (n, k) = (w.n(), w.k());
         check_eq!(x.cols(), k, "matmul: K of the activations");
-        assert!(rows.end <= n, "matmul: expected at most {n} rows of weights, got {rows:?}");
+        check_at_most!(rows.end, n, "matmul: end of the rows");
         check_eq!((out.rows, out.cols), (x.rows(), rows.len()), "matmul: shape of the output");
         check_layout(w, x);
         let n_bias = epilogue.bias.map_or(rows.len(), <[f32]>::len);

@@ -1,6 +1,7 @@
 //! Weights in panels, and their kernels.
 
 use stonechat_compute::{AlignedVec, Cpu, DType, Isa, Parts};
+use stonechat_compute::{check_at_most, check_below, check_multiple};
 
 use super::kernels::{self, PanelKernels};
 use super::layout::{self, Layout};
@@ -51,11 +52,8 @@ impl PackedMatrix {
     pub fn pack(&mut self, cpu: &Cpu, first: usize, bytes: &[u8]) {
         let row_bytes = self.row_bytes();
         let rows = bytes.len() / row_bytes;
-        assert!(
-            first.is_multiple_of(PANEL_ROWS) && first + rows <= self.n,
-            "pack: expected rows below {} from a multiple of {PANEL_ROWS}, got {first}+{rows}",
-            self.n
-        );
+        check_multiple!(first, PANEL_ROWS, "pack: first row");
+        check_at_most!(first + rows, self.n, "pack: end of the rows");
         let (layout, n_blocks, panel_len) = (self.layout, self.blocks_per_row(), self.panel_len());
         let panels = first / PANEL_ROWS..(first + rows).div_ceil(PANEL_ROWS);
         let vectors: &mut [U32x16] = bytemuck::cast_slice_mut(&mut self.data);
@@ -106,7 +104,7 @@ impl PackedMatrix {
     /// # Panics
     /// If there is no such row or `out` has another length.
     pub fn dequantize_row(&self, isa: Isa, row: usize, out: &mut [f32]) {
-        assert!(row < self.n, "dequantize: expected a row below {}, got {row}", self.n);
+        check_below!(row, self.n, "dequantize: row");
         let panel = self.panels().panel(row / PANEL_ROWS);
         let block_len = self.layout.dtype.block_len();
         let mut bytes = [0; layout::MAX_BLOCK_BYTES];

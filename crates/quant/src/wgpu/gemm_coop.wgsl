@@ -28,7 +28,7 @@ const MATRICES: u32 = DOWN * ACROSS;
 
 var<workgroup> x_tile: array<vec4<f16>, TILE * ROW>;
 var<workgroup> w_tile: array<vec4<f16>, TILE * ROW>;
-// At first the bias, as a row of matrices; in the epilogue one matrix of each subgroup.
+// Holds the bias as a row of matrices first, and one matrix of each subgroup in the epilogue.
 var<workgroup> results: array<vec4<f32>, max(SIDE * TILE_ROW, WG / SUBGROUP * MATRIX)>;
 
 // Vectors of one operand that an invocation moves.

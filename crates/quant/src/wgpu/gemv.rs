@@ -26,11 +26,11 @@ mod group;
 mod spec;
 
 use stonechat_compute::DType;
-use stonechat_compute::check_eq;
 use stonechat_compute::op::Activation;
 use stonechat_compute::wgpu::ops::check_len;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
 use stonechat_compute::wgpu::{Bind, Gpu, GpuBuffer, Recorder, Source, Variant};
+use stonechat_compute::{check_eq, check_multiple};
 
 use self::gate_up::{GATE_UP_SHAPE, GATE_UP_WORKGROUP};
 pub use self::gate_up::{can_fuse_gate_up, gate_up_fuses_norm, matmul_gated};
@@ -172,7 +172,7 @@ pub fn matmul_experts(
 ) {
     let ExpertMatmul { routes, n_routes, routes_per_row, n, bias } = args;
     check_eq!(input.rows * routes_per_row, n_routes, "experts: rows of x by routes per row");
-    assert!(w.n().is_multiple_of(n), "experts: {} rows are not a multiple of {n}", w.n());
+    check_multiple!(w.n(), n, "experts: rows of the weights");
     check_len("experts", out, n_routes * n);
     check_len("experts", routes, 2 * n_routes);
     bias.inspect(|bias| check_len("experts", bias, w.n()));

@@ -42,7 +42,7 @@ pub(super) const fn access_with_norm<const N: usize>(access: &[Access]) -> [Acce
     Access::concat(access, &[Access::Read, Access::Write])
 }
 
-/// `binds` of a kernel, followed by those that [`access_with_norm`] adds.
+/// `binds` of a kernel, then the bindings that [`access_with_norm`] adds.
 pub(super) fn binds_with_norm<'a, const N: usize>(
     binds: &[Bind<'a>],
     norm: InputNorm<'a>,

@@ -1,11 +1,11 @@
 //! Operands, parameters and sources that all matmuls share.
 
-use stonechat_compute::check_eq;
 use stonechat_compute::kernel_params;
 use stonechat_compute::op::Activation;
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, OperandFormat};
 use stonechat_compute::wgpu::ops::{activation_code, copy, q8};
 use stonechat_compute::wgpu::{Access, Bind, GpuBuffer, Recorder, Source};
+use stonechat_compute::{check_at_most, check_eq};
 
 use super::input_norm::InputNorm;
 use super::matrix::{GpuMatrix, RowSlice};
@@ -36,7 +36,7 @@ kernel_params! {
         pub(super) slice_first: u32,
         /// Row length of the output.
         pub(super) n: u32,
-        /// In vectors of 16 bytes, as `x_stride`.
+        /// Offset of `x` in vectors of 16 bytes; `x_stride` has the same unit.
         pub(super) x_offset: u32,
         pub(super) x_stride: u32,
         pub(super) has_bias: u32,
@@ -154,11 +154,7 @@ impl<'a> Activations<'a> {
                     OperandFormat::F16 => padded / 8,
                 };
                 let needed = got.bytes(input.rows, w.k());
-                assert!(
-                    needed <= buffer.bytes(),
-                    "matmul: expected an operand of {needed} bytes, got {}",
-                    buffer.bytes()
-                );
+                check_at_most!(needed, buffer.bytes(), "matmul: bytes of the operand");
                 return Self { buffer: buffer.clone(), offset: 0, stride, norm };
             }
             GpuOperand::Values(x) => x.checked(),

@@ -157,25 +157,12 @@ impl ReferenceExecutable {
                 let each = node.inputs[0].rows.each;
                 x(0).chunks(each).flat_map(|x| im2col(x, args)).collect()
             }
-            Op::Moe(args) => {
-                let routes = moe_route(x(1), (args.n_used, args.routing));
-                return self.combine(node, &expert_mlps(x(0), &routes, args), &routes, counts);
-            }
-            Op::ExpertMlp(args) => {
-                return self.combine(node, &expert_mlps(x(0), x(1), args), x(1), counts);
-            }
-            Op::MoeCombine => return self.combine(node, x(0), x(1), counts),
-            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => moe_route(x(0), (*n_used, *routing)),
-            Op::MoeSort(_) => {
-                let mut order: Vec<(f64, usize)> = choices(x(0)).map(|c| c.0).zip(0..).collect();
-                order.sort_by(|a, b| a.partial_cmp(b).expect("experts"));
-                let order: Vec<f64> = order.into_iter().map(|(_, choice)| choice as f64).collect();
-                order.chunks(2 * x(0)[0].len()).map(<[f64]>::to_vec).collect()
-            }
-            Op::ExpertMatmul(args) => {
-                let ExpertMatmulArgs { weight, bias, n_experts, .. } = args;
-                expert_matmul(x(0), x(1), (weight, bias.as_ref(), *n_experts))
-            }
+            Op::Moe(_)
+            | Op::ExpertMlp(_)
+            | Op::MoeCombine
+            | Op::MoeRoute(_)
+            | Op::MoeSort(_)
+            | Op::ExpertMatmul(_) => return self.run_moe(node, &operands, counts),
             Op::RopeAttention(RopeAttentionArgs {
                 rope: args, attention: attention_args, ..
             }) => {
@@ -201,8 +188,34 @@ impl ReferenceExecutable {
         self.finish_node(node, result, counts);
     }
 
-    /// Adds the weighted results of the choices of experts to the residual, one by one.
-    fn combine(&mut self, node: &Node, results: &Matrix, routes: &Matrix, counts: &Counts) {
+    /// Runs an op of a mixture of experts.
+    fn run_moe(&mut self, node: &Node, operands: &[Matrix], counts: &Counts) {
+        let x = |i: usize| &operands[i];
+        let result = match &node.op {
+            Op::Moe(args) => {
+                let routes = moe_route(x(1), (args.n_used, args.routing));
+                self.combine(node, &expert_mlps(x(0), &routes, args), &routes, counts)
+            }
+            Op::ExpertMlp(args) => self.combine(node, &expert_mlps(x(0), x(1), args), x(1), counts),
+            Op::MoeCombine => self.combine(node, x(0), x(1), counts),
+            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => moe_route(x(0), (*n_used, *routing)),
+            Op::MoeSort(_) => {
+                let mut order: Vec<(f64, usize)> = choices(x(0)).map(|c| c.0).zip(0..).collect();
+                order.sort_by(|a, b| a.partial_cmp(b).expect("experts"));
+                let order: Vec<f64> = order.into_iter().map(|(_, choice)| choice as f64).collect();
+                order.chunks(2 * x(0)[0].len()).map(<[f64]>::to_vec).collect()
+            }
+            Op::ExpertMatmul(args) => {
+                let ExpertMatmulArgs { weight, bias, n_experts, .. } = args;
+                expert_matmul(x(0), x(1), (weight, bias.as_ref(), *n_experts))
+            }
+            op => unreachable!("{} is no op of a mixture of experts", op.name()),
+        };
+        self.set(node.outputs[0], result);
+    }
+
+    /// Weighted results of the choices of experts, added to the residual one by one.
+    fn combine(&self, node: &Node, results: &Matrix, routes: &Matrix, counts: &Counts) -> Matrix {
         let n_used = results.len() / routes.len();
         let residual = node.residual.map(|residual| self.rows(residual, counts));
         let zeros = || vec![vec![0.0; results[0].len()]; routes.len()];
@@ -211,7 +224,7 @@ impl ReferenceExecutable {
             let row = sum[choice / n_used].iter_mut().zip(result);
             row.for_each(|(sum, v)| *sum += weight * v);
         }
-        self.set(node.outputs[0], sum);
+        sum
     }
 
     /// Adds the residual of an op with one result.

@@ -15,12 +15,6 @@ use super::executable::{Matrix, ReferenceExecutable};
 #[derive(Debug, Clone, Copy)]
 pub struct ReferenceGroup(pub usize);
 
-impl From<ReferenceGroup> for Device {
-    fn from(group: ReferenceGroup) -> Self {
-        Self::new(group)
-    }
-}
-
 impl DeviceApi for ReferenceGroup {
     fn name(&self) -> &'static str {
         "reference"

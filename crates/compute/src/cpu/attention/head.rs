@@ -162,7 +162,10 @@ pub(super) fn score<S: Simd, M: MulAdd<S>, const NV: usize, const PREFETCH: bool
 ) {
     let all = head_dim / M::K_PER_ELEMENT;
     let channels = channels.start / M::K_PER_ELEMENT..channels.end / M::K_PER_ELEMENT;
-    assert!(channels.end <= all && q.len() == rows * all);
+    assert!(
+        channels.end <= all && q.len() == rows * all,
+        "attention: expected channels of the head and one query per row"
+    );
     assert!(keys.len() >= channels.len() * PAGE_LEN && scores.len() == rows * PAGE_LEN);
     let width = NV * S::LANES;
     for n in (visible.from / width * width..visible.to).step_by(width) {

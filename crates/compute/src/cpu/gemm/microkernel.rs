@@ -93,7 +93,7 @@ pub(crate) unsafe fn run_tiles<S: Simd, M: MulAdd<S>, const NV: usize, const PRE
     mut o: Operands<S, M>,
 ) {
     let mut left = rows;
-    // Constants in conditions of their own: tiles that no tier needs are not compiled.
+    // The conditions on constants stand alone, so that tiles that no tier needs are not compiled.
     while left > 0 {
         // SAFETY: every arm computes at most `left` rows, which are among those of the contract.
         let done = unsafe {

@@ -18,9 +18,9 @@ use super::kernel::{ACTIVATIONS, GpuRows, check_len, kernel_source};
 use super::kv::{KvWords, dtype_name, elements_per_word, kv_reader};
 use super::operand::{GpuOutput, OperandFormat, convert};
 use super::{attention_decode, attention_prefill};
-use crate::check_eq;
 use crate::op::{KvDType, KvLayout, PAGE_LEN, QueryRow};
 use crate::wgpu::{Gpu, KernelParams, Recorder, Source, Variant};
+use crate::{check_at_most, check_eq, check_multiple};
 
 /// Workgroups below which blocks are split along the pages.
 const MIN_GROUPS: usize = 256;
@@ -36,7 +36,7 @@ impl AttentionGrid {
     }
 }
 
-/// For `slots` pairs of row and head, heads of at most `WORKGROUP * words` words.
+/// Shader for `slots` pairs of row and head, with heads of at most `WORKGROUP * words` words.
 fn source(dtype: KvDType, slots: u32, words: u32, variant: Variant) -> Source {
     let name = format!("attention-{}-{slots}x{words}-{}", dtype_name(dtype), variant.name());
     let source = kernel_source(name, AttentionParams::LAYOUT, ACCESS, variant, WORKGROUP)
@@ -65,19 +65,12 @@ fn check(out: GpuOutput<'_>, args: &Attention<'_>) {
     let (q, layout) = (args.q.checked(), args.kv.layout);
     let width = args.op.n_heads * layout.head_dim;
     let (n_heads, n_kv_heads) = (args.op.n_heads, layout.n_kv_heads);
-    assert!(
-        n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads),
-        "attention: {n_heads} heads are not a multiple of {n_kv_heads} KV heads"
-    );
+    check_multiple!(n_heads, n_kv_heads, "attention: heads by KV heads");
     check_eq!((q.rows, q.cols), (args.grid.n_rows, width), "attention: shape of the queries");
     out.check("attention", q.rows, q.cols);
     args.op.slopes.inspect(|slopes| check_len("attention", slopes, n_heads));
     args.op.sinks.inspect(|sinks| check_len("attention", sinks, n_heads));
-    let head_dim = layout.head_dim;
-    assert!(
-        head_dim <= MAX_HEAD_DIM,
-        "attention: expected a head_dim of at most {MAX_HEAD_DIM}, got {head_dim}"
-    );
+    check_at_most!(layout.head_dim, MAX_HEAD_DIM, "attention: head_dim");
 }
 
 /// Words of a head that an invocation of `attention.wgsl` sums.

@@ -22,10 +22,10 @@ const MIN_GROUPS: usize = 512;
 /// Most pages without splits: below, merging costs more than it gains.
 const MAX_UNSPLIT_PAGES: usize = 4;
 
-/// For heads of `words` words.
+/// Shader for heads of `words` words.
 fn source(dtype: KvDType, words: u32, variant: Variant) -> Source {
     let name = format!("attention_decode-{}-{words}-{}", dtype_name(dtype), variant.name());
-    // At most PAGE_LEN position slices.
+    // Enough lanes that there are at most PAGE_LEN position slices.
     let lanes = words.next_power_of_two().clamp(WORKGROUP / PAGE_LEN as u32, WORKGROUP);
     let key_slices = if words.is_multiple_of(4) { 4 } else { 1 };
     let batch = (1..=16).rev().find(|n| (words / key_slices).is_multiple_of(*n)).unwrap_or(1);

@@ -26,7 +26,7 @@ const MAX_HEAD_DIM: usize = 256;
 /// Fewest rows a sequence, on average: a block with fewer has too many empty rows.
 const MIN_ROWS: usize = 16;
 
-/// For heads of `channels`, a multiple of 16.
+/// Shader for heads of `channels` channels, a multiple of 16.
 fn source(matrices: CoopMatrices, channels: u32, subgroups: u32) -> Source {
     let name = format!("attention_prefill-f16-{channels}x{subgroups}");
     let (access, workgroup) = (ACCESS_WITH_OPERAND, subgroups * matrices.subgroup);

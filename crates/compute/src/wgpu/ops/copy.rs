@@ -1,6 +1,7 @@
 //! Copies of rows between strides and of listed rows, and im2col of a convolution.
 
 use super::kernel::{GpuRows, KernelSpec, OperandWriter};
+use crate::check_at_most;
 use crate::kernel_params;
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
 
@@ -37,7 +38,7 @@ pub fn copy(
     src: GpuRows<'_>,
 ) {
     let src = src.checked();
-    assert!(dst_cols >= src.cols, "copy: expected at least {} columns, got {dst_cols}", src.cols);
+    check_at_most!(src.cols, dst_cols, "copy: columns");
     super::check_len("copy", dst, offset + src.rows * dst_cols);
     let params = CopyParams {
         rows: src.rows as u32,
@@ -129,8 +130,7 @@ pub fn im2col(
 ) {
     let src = src.checked();
     let rows = src.rows.div_ceil(step);
-    let min_cols = 3 * src.cols;
-    assert!(dst_cols >= min_cols, "im2col: expected at least {min_cols} columns, got {dst_cols}");
+    check_at_most!(3 * src.cols, dst_cols, "im2col: columns of the taps");
     super::check_len("im2col", dst, rows * dst_cols);
     let params = Im2colParams {
         rows: rows as u32,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{f16, q8};
+use crate::check_at_most;
 use crate::op::Activation;
 use crate::wgpu::{Access, Gpu, GpuBuffer, Kernel, ParamLayout, Source, Variant};
 
@@ -43,12 +44,7 @@ impl<'a> GpuRows<'a> {
         } else {
             self.offset + (self.rows - 1) * self.stride + self.cols
         };
-        assert!(
-            4 * end <= self.buffer.bytes(),
-            "rows: expected {} bytes, got {}",
-            4 * end,
-            self.buffer.bytes()
-        );
+        check_at_most!(4 * end, self.buffer.bytes(), "bytes of the rows");
         self
     }
 }
@@ -59,8 +55,7 @@ impl<'a> GpuRows<'a> {
 /// If it is smaller.
 #[track_caller]
 pub fn check_len(what: &str, buffer: &GpuBuffer, len: usize) {
-    let (needed, bytes) = (4 * len, buffer.bytes());
-    assert!(needed <= bytes, "{what}: expected {needed} bytes for {len} values, got {bytes}");
+    check_at_most!(4 * len, buffer.bytes(), "{what}: bytes of {len} values");
 }
 
 /// Begins a kernel: constant `WG` (invocations in a workgroup), entry point and reductions. The kernel's files follow.
@@ -93,7 +88,7 @@ pub fn activation_code(activation: Activation) -> u32 {
     }
 }
 
-/// Kernel without compile-time constants of its own.
+/// Kernel without compile-time constants.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KernelSpec {
     pub(super) name: &'static str,

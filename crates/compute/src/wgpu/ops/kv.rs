@@ -13,13 +13,13 @@
 //! [`read_page`] and [`write_page`] convert from and to the CPU's page layout, so that saved pages fit both.
 
 use super::kernel::{GpuRows, kernel_source};
-use crate::check_eq;
 use crate::op::{KvDType, KvLayout, PAGE_LEN};
 use crate::wgpu::{
     Access, Bind, CopyRange, Gpu, GpuBuffer, HostCopies, KernelParams, Recorder, Source, Variant,
     WORKGROUP,
 };
 use crate::{Error, Result, kernel_params};
+use crate::{check_below, check_eq};
 
 /// Pages of one layer.
 #[derive(Debug)]
@@ -222,11 +222,7 @@ pub fn copy_pages(list: &mut Recorder, pool: &GpuKvPool, (pairs, n): (usize, usi
 /// # Panics
 /// If there is no such page.
 pub async fn read_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, out: &mut Vec<u8>) -> Result<()> {
-    assert!(
-        (page as usize) < pool.n_pages,
-        "kv read: expected a page below {}, got {page}",
-        pool.n_pages
-    );
+    check_below!(page as usize, pool.n_pages, "kv read: page");
     let words = KvWords::new(pool.layout);
     let len = 4 * words.page;
     let range = CopyRange { src: &pool.buffer, offset: len * page as usize, len };
@@ -248,11 +244,7 @@ pub async fn read_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, out: &mut Vec<u8>
 /// # Panics
 /// If there is no such page.
 pub fn write_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, bytes: &[u8]) -> Result<()> {
-    assert!(
-        (page as usize) < pool.n_pages,
-        "kv write: expected a page below {}, got {page}",
-        pool.n_pages
-    );
+    check_below!(page as usize, pool.n_pages, "kv write: page");
     if bytes.len() != pool.layout.page_bytes() {
         let message = format!("a page has {} bytes, got {}", pool.layout.page_bytes(), bytes.len());
         return Err(Error::Device { message });

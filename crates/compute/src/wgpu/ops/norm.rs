@@ -2,6 +2,7 @@
 
 use super::kernel::{GpuRows, check_len, kernel_source, with_write_operand4};
 use super::operand::GpuOutput;
+use crate::check_at_most;
 use crate::kernel_params;
 use crate::op::NormArgs;
 use crate::wgpu::{Access, GpuBuffer, KernelParams, Recorder, Source, Variant};
@@ -75,7 +76,7 @@ fn dispatch(
     };
     let [values, operand] = out.binds();
     let binds = [x.buffer.into(), weight.into(), bias.into(), values, operand];
-    assert!(x.cols <= MAX_COLS, "{name}: expected at most {MAX_COLS} columns, got {}", x.cols);
+    check_at_most!(x.cols, MAX_COLS, "{name}: columns");
     let steps = x.cols.div_ceil(STEP_COLS) as u32;
     let variant = list.gpu().variant();
     let kernel = list.gpu().kernel((name, [steps, 0, 0, 0]), || source(kernel, steps, variant));

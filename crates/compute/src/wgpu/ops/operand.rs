@@ -11,6 +11,7 @@ use super::kernel::{GpuRows, KernelSpec, OPERAND_F16, OPERAND_Q8, OperandWriter}
 use super::{f16, q8};
 use crate::kernel_params;
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
+use crate::{check_at_most, check_multiple};
 
 /// Columns of an operand are padded with zeros to a multiple of this.
 pub const COLUMNS: usize = 64;
@@ -61,7 +62,7 @@ pub enum GpuOperand<'a> {
 pub struct GpuOutput<'a> {
     /// f32, packed.
     pub values: Option<&'a GpuBuffer>,
-    /// As the operand of matmuls; the columns are a multiple of [`COLUMNS`].
+    /// The result as an operand of matmuls; its columns are a multiple of [`COLUMNS`].
     pub operand: Option<(OperandFormat, &'a GpuBuffer)>,
 }
 
@@ -87,12 +88,12 @@ impl<'a> GpuOutput<'a> {
     pub(super) fn check(&self, what: &str, rows: usize, cols: usize) {
         self.values.inspect(|values| super::check_len(what, values, rows * cols));
         if let Some((format, buffer)) = self.operand {
-            assert!(
-                cols.is_multiple_of(COLUMNS),
-                "{what}: {cols} columns are not a multiple of {COLUMNS}"
+            check_multiple!(cols, COLUMNS, "{what}: columns");
+            check_at_most!(
+                format.bytes(rows, cols),
+                buffer.bytes(),
+                "{what}: bytes of the operand"
             );
-            let (bytes, needed) = (buffer.bytes(), format.bytes(rows, cols));
-            assert!(needed <= bytes, "{what}: expected {needed} bytes for an operand, got {bytes}");
         }
     }
 }
@@ -135,8 +136,7 @@ pub(super) const F16_SPEC: KernelSpec = KernelSpec {
 #[track_caller]
 pub fn convert(list: &mut Recorder, out: &GpuBuffer, format: OperandFormat, x: GpuRows<'_>) {
     let x = x.checked();
-    let (needed, bytes) = (format.bytes(x.rows, x.cols), out.bytes());
-    assert!(needed <= bytes, "convert: expected {needed} bytes, got {bytes}");
+    check_at_most!(format.bytes(x.rows, x.cols), out.bytes(), "convert: bytes of the operand");
     let padded = x.cols.next_multiple_of(COLUMNS);
     let params = ConvertParams {
         rows: x.rows as u32,

@@ -3,10 +3,10 @@
 
 use super::kernel::{GpuRows, KernelSpec, OperandWriter, check_len, kernel_source};
 use super::kv;
-use crate::check_eq;
 use crate::kernel_params;
 use crate::op::{KvDType, RopeArgs, RopePairs, Rotation};
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
+use crate::{check_at_most, check_eq, check_multiple};
 
 /// Widest head.
 pub const MAX_HEAD_DIM: usize = 1024;
@@ -33,21 +33,11 @@ impl<'a> RopeArgs<&'a GpuBuffer> {
     #[track_caller]
     fn check(&self, x: GpuRows<'_>) -> usize {
         let Self { head_dim, norm, rotation } = *self;
-        assert!(
-            head_dim <= MAX_HEAD_DIM,
-            "rope: expected a head_dim of at most {MAX_HEAD_DIM}, got {head_dim}"
-        );
-        assert!(
-            x.cols.is_multiple_of(head_dim),
-            "rope: {} columns are not a multiple of head_dim {head_dim}",
-            x.cols
-        );
+        check_at_most!(head_dim, MAX_HEAD_DIM, "rope: head_dim");
+        check_multiple!(x.cols, head_dim, "rope: columns by head_dim");
         norm.inspect(|(weight, _)| check_len("rope", weight, head_dim));
         if let Some(Rotation { n_rot, .. }) = rotation {
-            assert!(
-                n_rot <= head_dim,
-                "rope: expected at most {head_dim} rotated channels, got {n_rot}"
-            );
+            check_at_most!(n_rot, head_dim, "rope: rotated channels");
         }
         x.cols / head_dim
     }

@@ -129,8 +129,6 @@ fn multiset(program: &Program, n_rows: usize) -> Vec<String> {
                         all.iter().map(|args| format!("matmul None {}", product(args, x[0]))),
                     );
                 }
-                // Their operands and results tell them apart.
-                Op::ExpertMatmul(_) | Op::MoeSort(_) => lines.push(line),
                 Op::RopeKv(RopeKvArgs { write, .. }) => lines.push(format!("{line} {write:?}")),
                 op => {
                     // A norm has a line of its own.

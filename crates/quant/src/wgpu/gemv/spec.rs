@@ -42,7 +42,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// For `[n, k]` weights of which an invocation takes `step_len` at a time.
+    /// Shape for `[n, k]` weights, of which an invocation multiplies `step_len` in a step.
     pub(super) fn of(n: usize, k: usize, step_len: usize, x_rows: u32) -> Self {
         let steps = k.div_ceil(step_len);
         // Steps of an invocation are sequential: three or four at most.
