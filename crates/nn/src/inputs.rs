@@ -15,7 +15,7 @@ pub(crate) const SLOT_TABLES: [SlotTable; 3] =
 pub(crate) const ROW_TABLES: [RowTable; 4] =
     [RowTable::Full, RowTable::Window, RowTable::Encoder, RowTable::Cross];
 
-/// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port, in a step
+/// Index of the first value of an [`Op::Export`] of `x` in the memory of its port, in a step
 /// with this first window.
 #[must_use]
 pub(crate) fn export_offset(x: Tensor, first_window: usize) -> usize {
@@ -37,7 +37,7 @@ pub struct AttentionRows<'a> {
 /// Bit of a [`token_reference`].
 const TOKEN_REFERENCE: u32 = 1 << 31;
 
-/// In place of a token: the most probable token of row `row` of [`Port::TopK`] of the step before, which had `k` of each row.
+/// In place of a token: the most probable token of row `row` of `Port::TopK` of the step before, which had `k` of each row.
 ///
 /// # Panics
 /// If the port is too large.
@@ -48,7 +48,7 @@ pub fn token_reference(row: usize, k: usize) -> u32 {
     TOKEN_REFERENCE | index as u32
 }
 
-/// The token that an element of [`Step::tokens`] stands for, with the values of [`Port::TopK`] of the step before.
+/// The token that an element of [`Step::tokens`] stands for, with the values of `Port::TopK` of the step before.
 ///
 /// # Panics
 /// If it refers to a value that is not there.
@@ -74,11 +74,11 @@ pub struct Step<'a> {
     pub positions: &'a [u32],
     /// Rows of the batch whose logits are computed, then those whose hidden states are read.
     pub output_rows: &'a [usize],
-    /// Filter of each row of an [`Op::LogitFilter`](stonechat_compute::op::Op::LogitFilter).
+    /// Filter of each row of an [`Op::LogitFilter`].
     pub logit_filters: &'a [LogitFilter],
     /// Lists of tokens, concatenated; [`LogitFilter::suppressed`] indexes it.
     pub suppressed: &'a [u32],
-    /// `k` of [`Op::TopK`](stonechat_compute::op::Op::TopK).
+    /// `k` of [`Op::TopK`].
     pub k: usize,
     /// Page copies in pool 0, done first.
     pub copies: &'a [PageCopy],
@@ -98,7 +98,7 @@ impl<'a> Step<'a> {
         self.segments.contains(&segment.name) && segment.class.contains(n_rows)
     }
 
-    /// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port.
+    /// Index of the first value of an [`Op::Export`] of `x` in the memory of its port.
     #[must_use]
     pub fn export_offset(&self, x: Tensor) -> usize {
         export_offset(x, self.first_window)
