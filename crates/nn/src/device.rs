@@ -3,7 +3,7 @@
 //! ```text
 //! device.load_matrix(..), load_values(..)    weights as handles
 //! device.compile(program, max)               an executable: memory, kernels
-//! executable.run(step)                       enqueues a step
+//! executable.run(step)                       checks and enqueues a step
 //! executable.fetch(ranges, ..)               enqueues a copy of its outputs; more steps may follow
 //! executable.collect(values)                 waits for the copy
 //! ```
@@ -296,7 +296,7 @@ impl dyn Executable + '_ {
         self.run_checked(step);
     }
 
-    /// Replaces page `page` of every layer by the bytes of [`read_page`](Self::read_page).
+    /// Replaces page `page` of every layer by the bytes of [`read_page`](Executable::read_page).
     ///
     /// # Errors
     /// [`Error::KvPage`] if `bytes` has not the length of a page in every layer, or if the device failed.

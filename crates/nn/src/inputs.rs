@@ -9,7 +9,7 @@ use crate::pages::PageCopy;
 use crate::program::{Counts, Node, Program, Segment, SegmentName};
 use crate::{KvRow, LogitFilter, QueryRow};
 
-/// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port, in a step
+/// Index of the first value of an [`Op::Export`] of `x` in the memory of its port, in a step
 /// with this first window.
 #[must_use]
 pub(crate) fn export_offset(x: Tensor, first_window: usize) -> usize {
@@ -31,7 +31,7 @@ pub struct AttentionRows<'a> {
 /// Bit of a [`token_reference`].
 const TOKEN_REFERENCE: u32 = 1 << 31;
 
-/// In place of a token: the most probable token of row `row` of [`Port::TOP_K`] of the step before, which had `k` of each row.
+/// In place of a token: the most probable token of row `row` of `Port::TOP_K` of the step before, which had `k` of each row.
 ///
 /// # Panics
 /// If the port is too large.
@@ -42,7 +42,7 @@ pub fn token_reference(row: usize, k: usize) -> u32 {
     TOKEN_REFERENCE | index as u32
 }
 
-/// The token that an element of [`Step::tokens`] stands for, with the values of [`Port::TOP_K`] of the step before.
+/// The token that an element of [`Step::tokens`] stands for, with the values of `Port::TOP_K` of the step before.
 ///
 /// # Panics
 /// If it refers to a value that is not there.
@@ -92,7 +92,7 @@ impl<'a> Step<'a> {
         self.segments.contains(&segment.name) && segment.class.contains(n_rows)
     }
 
-    /// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port.
+    /// Index of the first value of an [`Op::Export`] of `x` in the memory of its port.
     #[must_use]
     pub fn export_offset(&self, x: Tensor) -> usize {
         export_offset(x, self.first_window)

@@ -5,10 +5,11 @@
 //! | file | holds |
 //! |---|---|
 //! | `program.rs`, `recorder.rs` | [`Program`]: a forward pass as data; [`Recorder`] |
-//! | `fuse.rs` | [`fuse()`]: a recorded program to the ops that a device has kernels for |
+//! | `fuse.rs` | [`fuse()`]: a recorded program to the ops that a device has kernels for; lowering of ops of several kernels |
 //! | `shard.rs` | [`shard()`]: tensor parallelism, the program of each rank of a group of devices |
 //! | `plan.rs` | [`plan_slots`]: memory of a program's values |
-//! | `device.rs` | [`Device`], [`Executable`], [`Step`] |
+//! | `device.rs` | [`Device`], [`Executable`] |
+//! | `inputs.rs` | [`Step`]: inputs of a step, and their checks for all devices |
 //! | `cpu.rs` | [`Cpu`]: SIMD and threads |
 //! | `wgpu.rs` | `Wgpu`: any GPU (feature `wgpu`) |
 //! | `cuda.rs` | `Cuda`: NVIDIA GPUs (feature `cuda`) |

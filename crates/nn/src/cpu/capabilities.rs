@@ -51,7 +51,7 @@ fn reads_quantized(weight: WeightInfo, class: RowClass) -> bool {
     }
 }
 
-/// Whether [`gated_packed`] takes the weights: panels in whole q8 blocks of rows.
+/// Whether `gated_packed` takes the weights: panels in whole q8 blocks of rows.
 fn is_gated_factor(args: &MatmulArgs) -> bool {
     let WeightInfo { rows, layout, .. } = args.weight.info();
     layout == WeightLayout::Packed && rows.is_multiple_of(32)
