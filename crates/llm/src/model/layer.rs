@@ -1,0 +1,128 @@
+//! Configuration of a layer. Layers of a model may differ in all of it.
+
+use stonechat_nn::{GatedActivation, Routing};
+
+use crate::Error;
+use crate::model::arch::{Architecture, FeedForward};
+use crate::model::rope::RopeConfig;
+
+/// Attention and FFN of a layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct LayerConfig {
+    /// Query heads, `H`.
+    pub n_heads: usize,
+    /// Index in [`Config::kv_groups`](crate::Config::kv_groups).
+    pub kv_group: usize,
+    /// Factor of attention scores.
+    pub attn_scale: f32,
+    /// Sliding window: positions that a token attends to, itself included; `None` for full attention.
+    pub window: Option<usize>,
+    /// RoPE; `None` for a layer without.
+    pub rope: Option<RopeConfig>,
+    /// RMS norm of query and key heads before RoPE.
+    pub qk_norm: bool,
+    /// Norms of the outputs of attention and FFN, before the residual addition.
+    pub post_norms: bool,
+    /// Attention sinks: a learned logit for each head in its softmax.
+    pub sinks: bool,
+    /// FFN.
+    pub ffn: FfnConfig,
+}
+
+/// Shape of the keys and values of a group of layers, which share a KV pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KvGroup {
+    /// Key and value heads, `G`.
+    pub n_kv_heads: usize,
+    /// Width of a head, `C`.
+    pub head_dim: usize,
+}
+
+/// FFN of a layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum FfnConfig {
+    /// One FFN for all tokens.
+    Dense {
+        /// Width, `F`.
+        d_ff: usize,
+        /// Matrices and activation.
+        kind: FeedForward,
+    },
+    /// Mixture of experts.
+    Experts(ExpertsConfig),
+}
+
+/// Mixture of experts (MoE).
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct ExpertsConfig {
+    /// Experts in a layer.
+    pub n_experts: usize,
+    /// Experts routed to for each token (top-k).
+    pub n_used: usize,
+    /// Normalization of the routing weights.
+    pub routing: Routing,
+    /// Width of an expert.
+    pub d_ff: usize,
+    /// Activation of an expert.
+    pub activation: GatedActivation,
+}
+
+impl LayerConfig {
+    /// A layer with the switches of an architecture, and full attention.
+    pub(crate) fn new(architecture: &Architecture, ffn: FfnConfig) -> Self {
+        let Architecture { qk_norm, post_norms, sinks, .. } = *architecture;
+        let (n_heads, kv_group, attn_scale, window, rope) = (0, 0, 0.0, None, None);
+        Self { n_heads, kv_group, attn_scale, window, rope, qk_norm, post_norms, sinks, ffn }
+    }
+}
+
+impl FfnConfig {
+    /// Width of the FFN, or of one expert.
+    #[must_use]
+    pub fn d_ff(&self) -> usize {
+        match self {
+            Self::Dense { d_ff, .. } | Self::Experts(ExpertsConfig { d_ff, .. }) => *d_ff,
+        }
+    }
+
+    /// Number of experts; 0 for a dense FFN.
+    #[must_use]
+    pub fn n_experts(&self) -> usize {
+        match self {
+            Self::Dense { .. } => 0,
+            Self::Experts(experts) => experts.n_experts,
+        }
+    }
+}
+
+/// Activation of the experts of an architecture.
+pub(crate) fn expert_activation(architecture: &Architecture) -> Result<GatedActivation, Error> {
+    match architecture.feed_forward {
+        FeedForward::Gated(activation) => Ok(activation),
+        FeedForward::Plain(_) => {
+            Err(Error::config("expert_count", "experts need a gated activation"))
+        }
+    }
+}
+
+/// Makes the layers of `is_local` sliding-window layers, with a RoPE of their own if they have one.
+pub(crate) fn set_windows(
+    layers: &mut [LayerConfig],
+    is_local: impl Fn(usize) -> bool,
+    window: Option<usize>,
+    rope: Option<RopeConfig>,
+) {
+    for (_, layer) in layers.iter_mut().enumerate().filter(|(i, _)| is_local(*i)) {
+        layer.window = window;
+        layer.rope = rope.or(layer.rope);
+    }
+}
+
+/// Whether layer `i` has a sliding window if every `pattern`-th has full attention.
+pub(crate) fn is_local(i: usize, pattern: usize) -> bool {
+    pattern > 0 && i % pattern != pattern - 1
+}
