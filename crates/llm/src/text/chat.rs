@@ -46,7 +46,7 @@ impl ChatFormat {
         self.is_fallback
     }
 
-    /// Stop string of an answer, beside those of the caller.
+    /// Stop string of an answer, in addition to those of the caller.
     #[must_use]
     pub fn stop(&self) -> Option<&'static str> {
         self.stop
@@ -67,16 +67,21 @@ impl ChatFormat {
     }
 
     /// Text of the prompt of a conversation, for [`ModelInfo::tokenize_marked_chat`]: the names of special tokens in
-    /// messages, tools and variables are text. With `continues` the answer goes on with the last message.
+    /// messages, tools and variables are text. With `continue_final_message` the answer continues the last
+    /// message.
     ///
     /// # Errors
     /// If the template fails or refuses the messages.
     pub fn prompt(
         &self,
         conversation: &Conversation,
-        continues: bool,
+        continue_final_message: bool,
     ) -> Result<MarkedText, Error> {
-        Ok(self.template.render_marked(&with_time(conversation), &self.specials, continues)?)
+        Ok(self.template.render_marked(
+            &with_time(conversation),
+            &self.specials,
+            continue_final_message,
+        )?)
     }
 
     /// Tokens of the prompt for the assistant's next answer. `messages` are objects of OpenAI's chat API, `variables`
