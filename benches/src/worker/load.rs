@@ -6,8 +6,8 @@ use anyhow::Result;
 use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_formats::ModelFile;
 use stonechat_llm::StateOptions;
-use stonechat_nn::Device;
-use stonechat_whisper::Transcriber;
+use stonechat_nn::{Device, KvDType};
+use stonechat_whisper::{Model, Options, Transcriber};
 
 use super::{Work, timed};
 
@@ -51,7 +51,8 @@ impl Work for Load {
         let seconds = if self.is_speech {
             let load = || -> Result<_> {
                 let file = ModelFile::open(path)?;
-                Ok(Transcriber::builder().load(device, &file, |_| {})?)
+                let model = Model::load(device, &file, |_| {})?;
+                Ok(Transcriber::new(&model, &Options::default(), KvDType::F16)?)
             };
             let (seconds, loaded) = timed(load);
             loaded?;

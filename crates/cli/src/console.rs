@@ -42,7 +42,7 @@ fn one_line(text: &str) -> String {
 const STEPS: &str = "{msg} {wide_bar} {percent:>3}% elapsed {elapsed_precise} (eta {eta})";
 
 /// Messages and progress bar of a verb.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Console {
     quiet: bool,
     bar: Option<ProgressBar>,
@@ -64,6 +64,20 @@ impl Console {
     /// Starts the bar of a stage of `length` steps.
     pub(super) fn begin(&self, stage: &str, length: u64) {
         self.begin_as(STEPS, stage, length);
+    }
+
+    /// Runs `work` with a bar of the fraction done, 0 to 1, that it reports.
+    pub(super) fn stage<R>(
+        &self,
+        stage: &str,
+        work: impl FnOnce(Box<dyn FnMut(f32) + Send>) -> R,
+    ) -> R {
+        const STEPS: f32 = 1000.0;
+        self.begin(stage, STEPS as u64);
+        let bar = self.clone();
+        let result = work(Box::new(move |done| bar.advance((done * STEPS) as u64)));
+        self.end();
+        result
     }
 
     /// Starts the bar of a stage, drawn by a template of [`ProgressStyle`].

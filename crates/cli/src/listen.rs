@@ -18,7 +18,7 @@ use std::time::Instant;
 use anyhow::ensure;
 use stonechat::audio::SAMPLE_RATE;
 use stonechat::formats::ModelFile;
-use stonechat::whisper::{CancelToken, LiveEvent, LiveOptions, LiveStream, Options};
+use stonechat::whisper::{LiveEvent, LiveOptions, LiveStream, Options};
 
 use super::WrongValue;
 use super::console::Console;
@@ -139,10 +139,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = Options { word_timestamps: true, ..options.decoding };
     // Opened first: audio is buffered while the model is loaded.
     let mut input = Input::open(source, &interrupt_flag()?)?;
-    let model = recognizer.load(&file, &devices, &console)?;
-    // The mapped pages count as memory of this process.
-    drop(file);
-    let mut engine = recognizer.transcriber(&model, &options, &CancelToken::new())?;
+    let mut engine = recognizer.transcriber(&options, file, &devices, &console)?;
     console.note(&format!("listening to {}; Ctrl-C ends", input.name()));
     let mut screen = Screen::new(args.output_format);
     let mut clock = Clock::default();

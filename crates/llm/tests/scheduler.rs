@@ -13,8 +13,8 @@ use stonechat_llm::{
     MemoryStore, Model, ModelDrafter, PageName, PageStore, Pooling, Request, RequestEvent,
     RequestId, Scheduler, SchedulerOptions, StateOptions, StepReport,
 };
-use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
+use stonechat_sampling::SamplingOptions;
 
 static MODEL: LazyLock<Model> = LazyLock::new(|| {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");

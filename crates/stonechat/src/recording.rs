@@ -5,8 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use stonechat_audio::{Decoder, SAMPLE_RATE};
-use stonechat_whisper::{CancelToken, Language, Options, Task, VadMode};
+use stonechat_audio::Decoder;
+use stonechat_whisper::{CancelToken, Language, Options, Samples, Task, VadMode};
 
 use crate::Error;
 
@@ -24,6 +24,7 @@ pub struct Recording {
     /// Code or English name.
     language: Option<String>,
     options: Options,
+    cancel: CancelToken,
     max_bytes: Option<u64>,
     max_seconds: Option<u64>,
 }
@@ -32,7 +33,7 @@ pub struct Recording {
 enum Source {
     File(PathBuf),
     Bytes(Vec<u8>),
-    Samples(Vec<f32>),
+    Samples(Samples<'static>),
     Reader(SharedReader),
 }
 
@@ -48,8 +49,14 @@ impl fmt::Debug for SharedReader {
 
 impl Recording {
     fn new(source: Source) -> Self {
-        let options = Options::default();
-        Self { source, language: None, options, max_bytes: None, max_seconds: None }
+        Self {
+            source,
+            language: None,
+            options: Options::default(),
+            cancel: CancelToken::new(),
+            max_bytes: None,
+            max_seconds: None,
+        }
     }
 
     /// An audio or video file.
@@ -74,7 +81,7 @@ impl Recording {
     /// Samples, 16 kHz mono, -1 to 1.
     #[must_use]
     pub fn samples(samples: impl Into<Vec<f32>>) -> Self {
-        Self::new(Source::Samples(samples.into()))
+        Self::from(Samples::from(samples.into()))
     }
 
     /// Sets the spoken language: code or English name; `auto` (default) detects it.
@@ -119,6 +126,13 @@ impl Recording {
         self
     }
 
+    /// Sets a token that cancels this recording and others, beside that of its job.
+    #[must_use]
+    pub fn cancelled_by(mut self, token: &CancelToken) -> Self {
+        self.cancel = token.clone();
+        self
+    }
+
     /// Sets the most bytes of encoded audio.
     #[must_use]
     pub fn max_bytes(mut self, n: u64) -> Self {
@@ -133,14 +147,22 @@ impl Recording {
         self
     }
 
+    /// Token that was set, or one that is never cancelled.
+    pub(crate) fn cancel_token(&self) -> &CancelToken {
+        &self.cancel
+    }
+
     /// Whether decoding may wait for more bytes.
     pub(crate) fn may_block(&self) -> bool {
         matches!(self.source, Source::Reader(_))
     }
 
     /// Decodes the recording to samples; checks the options.
-    pub(crate) fn decode(self, cancel: &CancelToken) -> Result<(Vec<f32>, Options), Error> {
-        let Self { source, language, mut options, max_bytes, max_seconds } = self;
+    pub(crate) fn decode(
+        self,
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<(Samples<'static>, Options), Error> {
+        let Self { source, language, mut options, max_bytes, max_seconds, .. } = self;
         if let Some(name) = language.filter(|name| name != "auto") {
             let expected = "a code such as `de` or an English name such as `german`";
             let found = Language::find(&name);
@@ -148,7 +170,7 @@ impl Recording {
             options.language = Some(found.ok_or(error)?);
         }
         options.validate()?;
-        let mut decoder = Decoder::new().cancelled_by(|| cancel.is_cancelled());
+        let mut decoder = Decoder::new().cancelled_by(is_cancelled);
         if let Some(n) = max_bytes {
             decoder = decoder.max_bytes(n);
         }
@@ -156,18 +178,18 @@ impl Recording {
             decoder = decoder.max_seconds(n);
         }
         let samples = match source {
-            Source::File(path) => decoder.file(path)?.samples,
-            Source::Bytes(bytes) => decoder.bytes(bytes)?.samples,
+            Source::File(path) => decoder.file(path)?.samples.into(),
+            Source::Bytes(bytes) => decoder.bytes(bytes)?.samples.into(),
             Source::Samples(samples) => {
-                let seconds = (samples.len() as u64).div_ceil(u64::from(SAMPLE_RATE));
-                if let Some(max_s) = max_seconds.filter(|&max_s| seconds > max_s) {
+                let duration = samples.duration();
+                if let Some(max_s) = max_seconds.filter(|&max_s| duration > max_s as f64) {
                     return Err(stonechat_audio::Error::TooLong { max_s }.into());
                 }
                 samples
             }
             Source::Reader(SharedReader(shared)) => {
                 let reader = shared.lock().unwrap_or_else(PoisonError::into_inner).take();
-                decoder.reader(reader.ok_or(Error::ReaderTaken)?)?.samples
+                decoder.reader(reader.ok_or(Error::ReaderTaken)?)?.samples.into()
             }
         };
         Ok((samples, options))
@@ -219,6 +241,12 @@ impl From<&[f32]> for Recording {
 impl From<Vec<f32>> for Recording {
     fn from(samples: Vec<f32>) -> Self {
         Self::samples(samples)
+    }
+}
+
+impl From<Samples<'static>> for Recording {
+    fn from(samples: Samples<'static>) -> Self {
+        Self::new(Source::Samples(samples))
     }
 }
 

@@ -4,7 +4,7 @@
 //! loop:
 //!     receive prepared recordings; block if there are no others
 //!     end the cancelled ones
-//!     admit waiting recordings; one that needs a larger state waits until no other is active, those behind it wait, too
+//!     admit waiting recordings in order; one that needs a larger state waits until no other is active
 //!     advance every active recording: results become segments, next windows are requested
 //!     end the recordings that are done
 //!     one step of the decoder
@@ -14,34 +14,27 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Receiver;
 
-use stonechat_whisper::{Options, Segment, StateOptions, Transcript, Transcription, WindowDecoder};
+use stonechat_whisper::{StateOptions, Timings, Transcript, Transcription, WindowDecoder};
 
 use crate::Error;
 use crate::engine::{OnPanic, catch};
-use crate::job::JobSender;
-use crate::speech_queue::{Prepared, WaitingCount, WaitingGuard};
+use crate::speech_queue::{Prepared, RecordingCount, Run};
 
 /// Counters of a speech engine after a step, for metrics. Totals count from the opening of the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct SpeechStep {
-    /// Windows of 30 s encoded.
-    pub windows: usize,
-    /// Rows of decoder steps: tokens of prompts, texts and alignment.
-    pub rows: usize,
-    /// Tokens of the texts.
-    pub tokens: usize,
-    /// Attempts at windows that failed a threshold.
-    pub fallbacks: usize,
+    /// Time and work.
+    pub timings: Timings,
     /// Recordings that are being transcribed now.
     pub active: usize,
-    /// Recordings that wait now, are decoded, or arrive.
+    /// Recordings that wait, arrive or are decoded now.
     pub waiting: usize,
-    /// Seconds of audio of those among them that are decoded.
+    /// Seconds of audio of the waiting recordings that are decoded.
     pub waiting_seconds: f64,
     /// Recordings that ended without an error and were not cancelled.
     pub finished: usize,
-    /// Seconds of audio of these.
+    /// Seconds of audio of the finished recordings.
     pub finished_seconds: f64,
 }
 
@@ -58,40 +51,16 @@ impl fmt::Debug for OnStep {
     }
 }
 
-/// Recording that has what it needs but no place in the batch.
-struct Queued {
-    run: Transcription<'static>,
-    options: Options,
-    sender: JobSender<Segment, Transcript>,
-    guard: WaitingGuard,
-}
-
-/// Recording of the batch.
-struct Active {
-    run: Transcription<'static>,
-    sender: JobSender<Segment, Transcript>,
-    transcript: Transcript,
-}
-
-impl Active {
-    /// Sends the segments that are final.
-    fn send_segments(&mut self) {
-        while let Some(segment) = self.run.next_segment() {
-            self.transcript.text += &segment.text;
-            self.sender.send(segment.clone());
-            self.transcript.segments.push(segment);
-        }
+impl Run {
+    /// Sends the events since the last call.
+    fn report(&mut self) {
+        let Self { transcription, client, transcript, .. } = self;
+        transcription.report(transcript, &mut |event| client.send(event));
     }
 
     fn end(mut self) {
-        self.send_segments();
-        let Self { run, sender, mut transcript } = self;
-        if let Some(language) = run.language() {
-            language.code.clone_into(&mut transcript.language);
-        }
-        transcript.duration = run.duration();
-        transcript.cancelled = run.is_cancelled();
-        sender.end(Ok(transcript));
+        self.report();
+        self.client.sender.end(Ok(self.transcript));
     }
 }
 
@@ -100,12 +69,14 @@ pub(crate) struct SpeechEngine {
     decoder: WindowDecoder,
     /// Sizes of the decoder that it keeps without recordings.
     least: StateOptions,
-    /// Most windows of the batch; `None` is as many as a recording may have.
+    /// Maximum windows of the batch; `None` is as many as a recording may have.
     max_windows: Option<usize>,
     prepared: Receiver<Prepared>,
-    waiting: Vec<Queued>,
-    active: Vec<Active>,
-    n_waiting: WaitingCount,
+    /// Recordings that have no place in the batch yet.
+    waiting: Vec<Run>,
+    /// Recordings of the batch.
+    active: Vec<Run>,
+    n_recordings: RecordingCount,
     on_step: OnStep,
     counters: SpeechStep,
 }
@@ -115,7 +86,7 @@ impl SpeechEngine {
         decoder: WindowDecoder,
         max_windows: Option<usize>,
         prepared: Receiver<Prepared>,
-        n_waiting: WaitingCount,
+        n_recordings: RecordingCount,
         on_step: OnStep,
     ) -> Self {
         Self {
@@ -125,7 +96,7 @@ impl SpeechEngine {
             prepared,
             waiting: Vec::new(),
             active: Vec::new(),
-            n_waiting,
+            n_recordings,
             on_step,
             counters: SpeechStep::default(),
         }
@@ -141,7 +112,7 @@ impl SpeechEngine {
             let Err(payload) = served else { return Ok(()) };
             let reason = on_panic.caught(&*payload);
             for active in self.active.drain(..) {
-                active.sender.end(Err(Error::Panicked { reason: reason.clone() }));
+                active.client.sender.end(Err(Error::Panicked { reason: reason.clone() }));
             }
             let (decoder, least) = (&mut self.decoder, self.least);
             catch(|| Ok(decoder.reopen(least)?))?;
@@ -176,29 +147,23 @@ impl SpeechEngine {
     }
 
     fn enqueue(&mut self, prepared: Prepared) {
-        let Prepared { sender, guard, result } = prepared;
-        match result {
-            Ok((run, options)) => self.waiting.push(Queued { run, options, sender, guard }),
+        match prepared {
+            Ok(run) => self.waiting.push(run),
             // A recording that is cancelled while it is decoded has no segments.
-            Err(Error::Audio(stonechat_audio::Error::Cancelled)) => {
+            Err((sender, Error::Audio(stonechat_audio::Error::Cancelled))) => {
                 let mut transcript = Transcript::default();
                 transcript.cancelled = true;
                 sender.end(Ok(transcript));
             }
-            Err(error) => sender.end(Err(error)),
+            Err((sender, error)) => sender.end(Err(error)),
         }
     }
 
     fn end_cancelled(&mut self) {
-        let waiting = self.waiting.extract_if(.., |waiting| waiting.sender.is_ended());
-        let waiting = waiting.map(|Queued { run, sender, .. }| Active {
-            run,
-            sender,
-            transcript: Transcript::default(),
-        });
-        let active = self.active.extract_if(.., |active| active.sender.is_ended());
+        let waiting = self.waiting.extract_if(.., |waiting| waiting.client.is_ended());
+        let active = self.active.extract_if(.., |active| active.client.is_ended());
         for mut cancelled in waiting.chain(active) {
-            cancelled.run.cancel();
+            cancelled.transcription.cancel();
             cancelled.end();
         }
     }
@@ -206,7 +171,8 @@ impl SpeechEngine {
     /// Moves waiting recordings into the batch, in order.
     fn admit(&mut self) {
         while let Some(next) = self.waiting.first() {
-            let n_windows = next.run.max_windows().min(self.max_windows.unwrap_or(usize::MAX));
+            let n_windows =
+                next.transcription.max_windows().min(self.max_windows.unwrap_or(usize::MAX));
             let fits = self.decoder.fits(&next.options)
                 && n_windows <= self.decoder.state_options().n_windows;
             if !fits && !self.active.is_empty() {
@@ -219,14 +185,11 @@ impl SpeechEngine {
             {
                 self.shrink();
             }
-            let Queued { run, options, sender, guard } = self.waiting.remove(0);
-            drop(guard);
-            sender.start();
-            match self.decoder.reserve(&options, n_windows) {
-                Ok(()) => {
-                    self.active.push(Active { run, sender, transcript: Transcript::default() });
-                }
-                Err(error) => sender.end(Err(error.into())),
+            let next = self.waiting.remove(0);
+            next.client.sender.start();
+            match self.decoder.reserve(&next.options, n_windows) {
+                Ok(()) => self.active.push(next),
+                Err(error) => next.client.sender.end(Err(error.into())),
             }
         }
     }
@@ -242,17 +205,17 @@ impl SpeechEngine {
     fn advance(&mut self) {
         let mut index = 0;
         while let Some(active) = self.active.get_mut(index) {
-            let result = active.run.advance(&mut self.decoder);
-            active.send_segments();
+            let result = active.transcription.advance(&mut self.decoder);
+            active.report();
             match result {
-                Ok(()) if !active.run.is_ended() => index += 1,
+                Ok(()) if !active.transcription.is_ended() => index += 1,
                 Ok(()) => {
                     let ended = self.active.remove(index);
                     self.counters.finished += 1;
-                    self.counters.finished_seconds += ended.run.duration();
+                    self.counters.finished_seconds += ended.transcription.duration();
                     ended.end();
                 }
-                Err(error) => self.active.remove(index).sender.end(Err(error.into())),
+                Err(error) => self.active.remove(index).client.sender.end(Err(error.into())),
             }
         }
     }
@@ -262,23 +225,24 @@ impl SpeechEngine {
         if self.active.is_empty() {
             return;
         }
-        if let Err(error) = pollster::block_on(self.decoder.step()) {
+        let runs = self.active.iter_mut().map(|active| &mut active.transcription);
+        if let Err(error) = pollster::block_on(Transcription::step(runs, &mut self.decoder)) {
             for active in self.active.drain(..) {
-                active.sender.end(Err(Error::Step { reason: error.to_string() }));
+                active.client.sender.end(Err(Error::Step { reason: error.to_string() }));
             }
         }
     }
 
     fn report(&mut self) {
-        let timings = self.decoder.timings();
         self.counters = SpeechStep {
-            windows: timings.windows,
-            rows: timings.rows,
-            tokens: timings.tokens,
-            fallbacks: timings.fallbacks,
+            timings: self.decoder.timings(),
             active: self.active.len(),
-            waiting: self.n_waiting.get(),
-            waiting_seconds: self.waiting.iter().map(|waiting| waiting.run.duration()).sum(),
+            waiting: self.n_recordings.get().saturating_sub(self.active.len()),
+            waiting_seconds: self
+                .waiting
+                .iter()
+                .map(|waiting| waiting.transcription.duration())
+                .sum(),
             ..self.counters
         };
         if let Some(on_step) = &mut self.on_step.0 {

@@ -7,13 +7,14 @@
 //!
 //! A reader has a thread of its own: it waits for its bytes.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
-use stonechat_whisper::{CancelToken, Model, Options, Segment, Transcript, Transcription};
+use stonechat_whisper::{CancelToken, Event, Model, Options, Segment, Transcript, Transcription};
 
 use crate::job::JobSender;
 use crate::{Error, Recording};
@@ -21,29 +22,58 @@ use crate::{Error, Recording};
 /// Threads for files and bytes in memory. Decoding is far faster than transcription.
 const N_THREADS: usize = 2;
 
-/// Number of recordings that wait or are prepared.
+/// Number of recordings of a model that have not ended.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct WaitingCount(Arc<AtomicUsize>);
+pub(crate) struct RecordingCount(Arc<AtomicUsize>);
 
-impl WaitingCount {
+impl RecordingCount {
     pub(crate) fn get(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 
     /// Counts a recording until the guard is dropped.
-    pub(crate) fn guard(&self) -> WaitingGuard {
+    pub(crate) fn guard(&self) -> CountGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
-        WaitingGuard(Arc::clone(&self.0))
+        CountGuard(self.clone())
     }
 }
 
 /// Recording that is counted.
 #[derive(Debug)]
-pub(crate) struct WaitingGuard(Arc<AtomicUsize>);
+pub(crate) struct CountGuard(RecordingCount);
 
-impl Drop for WaitingGuard {
+impl Drop for CountGuard {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Receiver of the events and of the result of a recording.
+pub(crate) struct Client {
+    pub(crate) sender: JobSender<Segment, Transcript>,
+    /// Cancels the recording beside the token of its job.
+    pub(crate) cancel: CancelToken,
+    pub(crate) on_event: Box<dyn FnMut(Event) + Send>,
+    pub(crate) guard: CountGuard,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("sender", &self.sender).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Whether the recording was cancelled or nobody waits for it.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.cancel.is_cancelled() || self.sender.is_ended()
+    }
+
+    pub(crate) fn send(&mut self, event: Event) {
+        if let Event::Segment(segment) = &event {
+            self.sender.send(segment.clone());
+        }
+        (self.on_event)(event);
     }
 }
 
@@ -51,18 +81,21 @@ impl Drop for WaitingGuard {
 #[derive(Debug)]
 pub(crate) struct QueuedRecording {
     pub(crate) recording: Recording,
-    pub(crate) sender: JobSender<Segment, Transcript>,
-    pub(crate) guard: WaitingGuard,
+    pub(crate) client: Client,
 }
 
-/// Recording that is ready for the engine, or cannot be transcribed.
-pub(crate) struct Prepared {
-    pub(crate) sender: JobSender<Segment, Transcript>,
-    pub(crate) guard: WaitingGuard,
-    pub(crate) result: Result<(Transcription<'static>, Options), Error>,
+/// Recording that is ready for the batch or in it.
+pub(crate) struct Run {
+    pub(crate) transcription: Transcription<'static>,
+    pub(crate) options: Options,
+    pub(crate) client: Client,
+    pub(crate) transcript: Transcript,
 }
 
-/// Starts the threads, which end once the queue is disconnected. Then the returned one is, too.
+/// Recording that is ready for the engine, or the job of one that cannot be transcribed.
+pub(crate) type Prepared = Result<Run, (JobSender<Segment, Transcript>, Error)>;
+
+/// Starts the threads, which end once the queue is disconnected. The returned receiver is disconnected then, too.
 ///
 /// # Errors
 /// If a thread cannot be started.
@@ -113,29 +146,38 @@ fn spawn_reader(request: QueuedRecording, model: &Model, to_engine: Weak<Sender<
     if let Err(error) = spawn(body)
         && let Some(request) = take(&shared)
     {
-        request.sender.end(Err(error));
+        request.client.sender.end(Err(error));
     }
 }
 
 /// Prepares a recording for the engine; `None` if nobody waits for it.
 fn prepare(request: QueuedRecording, model: &Model) -> Option<Prepared> {
-    let QueuedRecording { recording, guard, sender } = request;
-    if sender.is_abandoned() {
+    let QueuedRecording { recording, client } = request;
+    if client.sender.is_abandoned() {
         return None;
     }
-    let cancel = sender.cancel_token();
-    let result = catch_unwind(AssertUnwindSafe(|| transcription(recording, model, cancel)));
+    let result = catch_unwind(AssertUnwindSafe(|| transcription(recording, model, &client)));
     let result = result.unwrap_or_else(|payload| Err(Error::panicked(&*payload)));
-    Some(Prepared { sender, guard, result })
+    Some(match result {
+        Ok((transcription, options)) => {
+            Ok(Run { transcription, options, client, transcript: Transcript::default() })
+        }
+        Err(error) => Err((client.sender, error)),
+    })
 }
 
 fn transcription(
     recording: Recording,
     model: &Model,
-    cancel: &CancelToken,
+    client: &Client,
 ) -> Result<(Transcription<'static>, Options), Error> {
-    let (samples, options) = recording.decode(cancel)?;
+    let token = client.sender.cancel_token();
+    let is_cancelled = || client.cancel.is_cancelled() || token.is_cancelled();
+    let (samples, options) = recording.decode(is_cancelled)?;
     let mut transcription = Transcription::new(model, samples, &options)?;
-    transcription.prepare();
+    // The engine computes the spectrogram on all threads if there is no other recording.
+    if client.guard.0.get() > 1 {
+        transcription.prepare();
+    }
     Ok((transcription, options))
 }

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use stonechat::compute::DType;
 use stonechat::formats::ModelFile;
-use stonechat::whisper::{ExportFormat, Language, Options, Segment, Task, VadMode, export};
+use stonechat::whisper::{
+    ExportFormat, Language, Options, Segment, Task, Timings, VadMode, export,
+};
 use stonechat::{Device, KvDType, Recording, SpeechStep, Whisper, WhisperBuilder};
 use stonechat_testkit::{Lcg, TinyWhisper};
 
@@ -150,17 +152,22 @@ fn a_long_recording_leaves_places_to_a_short_one() {
     long.items().next().unwrap().unwrap();
     let short = Recording::samples(noise(&mut random, 5)).options(short());
     whisper.transcribe(short).wait().unwrap();
-    let n_windows = steps.lock().unwrap().last().unwrap().windows;
+    let n_windows = steps.lock().unwrap().last().unwrap().timings.windows;
     let transcript = long.wait().unwrap();
     assert_eq!(transcript.duration, 400.0);
     drop(whisper);
     let steps = steps.lock().unwrap();
     let last = steps.last().unwrap();
-    assert!(last.windows >= 15 && n_windows + 4 < last.windows, "{n_windows} of {last:?}");
+    let n_last = last.timings.windows;
+    assert!(n_last >= 15 && n_windows + 4 < n_last, "{n_windows} of {last:?}");
     assert_eq!((last.finished, last.finished_seconds, last.active), (2, 405.0, 0));
     assert!(steps.iter().any(|step| step.active == 2));
-    assert!(steps.is_sorted_by_key(|step| (step.windows, step.rows, step.tokens)));
-    assert_eq!((last.waiting, last.rows > last.tokens), (0, true));
+    let work = |step: &SpeechStep| {
+        let Timings { windows, rows, tokens, .. } = step.timings;
+        (windows, rows, tokens)
+    };
+    assert!(steps.is_sorted_by_key(work));
+    assert_eq!((last.waiting, last.timings.rows > last.timings.tokens), (0, true));
 }
 
 #[test]

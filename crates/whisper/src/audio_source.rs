@@ -13,17 +13,17 @@ use crate::times::{samples, seconds};
 use crate::transcript::Segment;
 use crate::{HOP_LENGTH, chunking};
 
-/// A recording to transcribe: 16 kHz mono samples.
+/// Samples of a recording, 16 kHz mono, with the ranges of speech among them if they are known.
 ///
 /// ```
-/// use stonechat_whisper::Recording;
+/// use stonechat_whisper::Samples;
 ///
 /// let samples = vec![0.0; 16_000];
-/// let borrowed = Recording::from(&samples[..]);
-/// let owned: Recording<'static> = samples.into();
+/// let borrowed = Samples::from(&samples[..]);
+/// let owned: Samples<'static> = samples.into();
 /// ```
 #[derive(Debug, Clone)]
-pub struct Recording<'a> {
+pub struct Samples<'a> {
     pub(crate) samples: Cow<'a, [f32]>,
     pub(crate) speech: Speech,
 }
@@ -39,7 +39,16 @@ pub(crate) enum Speech {
     Cut(SpeechMap),
 }
 
-impl Recording<'_> {
+impl Samples<'_> {
+    /// Length of the recording in seconds, with silence that was cut.
+    #[must_use]
+    pub fn duration(&self) -> f64 {
+        seconds(match &self.speech {
+            Speech::Cut(map) => map.n_samples(),
+            Speech::Detect | Speech::Found(_) => self.samples.len(),
+        })
+    }
+
     /// Sets the sample ranges of speech that [`Options::find_speech`](crate::Options::find_speech) found beforehand, for
     /// example while another recording was transcribed.
     #[must_use]
@@ -60,19 +69,19 @@ impl Recording<'_> {
     }
 }
 
-impl<'a> From<&'a [f32]> for Recording<'a> {
+impl<'a> From<&'a [f32]> for Samples<'a> {
     fn from(samples: &'a [f32]) -> Self {
         Self { samples: Cow::Borrowed(samples), speech: Speech::Detect }
     }
 }
 
-impl<'a> From<&'a Vec<f32>> for Recording<'a> {
+impl<'a> From<&'a Vec<f32>> for Samples<'a> {
     fn from(samples: &'a Vec<f32>) -> Self {
         samples[..].into()
     }
 }
 
-impl From<Vec<f32>> for Recording<'_> {
+impl From<Vec<f32>> for Samples<'_> {
     fn from(samples: Vec<f32>) -> Self {
         Self { samples: Cow::Owned(samples), speech: Speech::Detect }
     }
@@ -128,10 +137,10 @@ impl<'a> AudioSource<'a> {
 /// Samples and chunks of a recording: the speech, of the clips if there are any, else the clips, else all of it; cut if there is a batch size.
 pub(crate) fn select<'a>(
     model: &Model,
-    recording: Recording<'a>,
+    recording: Samples<'a>,
     options: &Options,
 ) -> Result<(AudioSource<'a>, Vec<Range<usize>>), Error> {
-    let Recording { samples, speech } = recording;
+    let Samples { samples, speech } = recording;
     let (mut audio, mut chunks);
     let speech = match speech {
         Speech::Detect if options.needs_vad() => {

@@ -1,9 +1,5 @@
 //! Languages in the order of their tokens (openai/whisper `tokenizer.py`).
 
-use crate::error::Error;
-use crate::model::Model;
-use crate::options::{Options, Task};
-
 /// A language of the multilingual models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Language {
@@ -143,29 +139,6 @@ const ALIASES: &[(&str, &str)] = &[
     ("castilian", "es"),
     ("mandarin", "zh"),
 ];
-
-/// Language of a recording; `None` if it must be detected.
-pub(crate) fn known(model: &Model, options: &Options) -> Result<Option<Language>, Error> {
-    let special = model.special();
-    let english = Language::find("en");
-    if !special.multilingual {
-        if let Some(other) = options.language.filter(|l| Some(*l) != english) {
-            let expected = "en (the model is English-only)";
-            return Err(Error::Language { got: other.name.to_owned(), expected });
-        }
-        if options.task == Task::Translate {
-            let expected = "transcribe (the model is English-only)";
-            let got = "translate".to_owned();
-            return Err(Error::Option { option: "task", expected, got });
-        }
-        return Ok(english);
-    }
-    if let Some(other) = options.languages.iter().find(|&&l| special.language(l).is_none()) {
-        let expected = "languages of the model";
-        return Err(Error::Language { got: other.name.to_owned(), expected });
-    }
-    Ok(options.language)
-}
 
 #[cfg(test)]
 mod tests {

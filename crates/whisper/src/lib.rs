@@ -12,7 +12,7 @@
 //! | `special.rs`, `languages.rs` | special token ids, language codes |
 //! | `options.rs`, `error.rs`, `cancel.rs`, `timings.rs` | decoding options, errors, cancellation, time spent |
 //! | `transcript.rs` | results: segments, words, transcripts, events |
-//! | `transcriber.rs`, `builder.rs` | a decoder for one recording at a time, making one |
+//! | `transcriber.rs` | a decoder for one recording at a time |
 //! | `audio_source.rs`, `chunking.rs`, `chunk.rs` | samples of a recording, cutting them into chunks, state of a chunk |
 //! | `transcription.rs` | chunks to windows, results to segments |
 //! | `window_decoder.rs`, `window_request.rs` | batch of windows, its requests |
@@ -33,7 +33,6 @@
 mod align;
 mod alignment_heads;
 mod audio_source;
-mod builder;
 mod cancel;
 mod chunk;
 mod chunking;
@@ -52,6 +51,7 @@ mod loudness;
 mod model;
 mod options;
 mod output;
+mod ports;
 mod prompt;
 mod rules;
 mod sampling;
@@ -73,8 +73,7 @@ mod words;
 mod zlib;
 
 pub use align::AlignRequest;
-pub use audio_source::Recording;
-pub use builder::TranscriberBuilder;
+pub use audio_source::Samples;
 pub use cancel::CancelToken;
 pub use config::Config;
 pub use error::Error;
@@ -91,7 +90,7 @@ pub use special::SpecialTokens;
 pub use state::{BatchPlan, State, StateOptions};
 pub use timings::Timings;
 pub use transcriber::Transcriber;
-pub use transcript::{Progress, Segment, Transcript, Word};
+pub use transcript::{Event, Segment, Transcript, Word};
 pub use transcription::Transcription;
 pub use window::WindowResult;
 pub use window_decoder::WindowDecoder;

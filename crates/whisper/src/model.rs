@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use stonechat_audio::{LogMel, Mel, MelChunk, Vad};
 use stonechat_formats::{Format, ModelFile};
-use stonechat_nn::{Device, HostTask, LoadStats, LogMelKernel, Program};
+use stonechat_nn::{Device, HostTask, LoadStats, LogMelKernel};
 use stonechat_text::Tokenizer;
 use web_time::Instant;
 
@@ -15,7 +15,6 @@ use crate::error::Error;
 use crate::languages::LANGUAGES;
 use crate::source::Source;
 use crate::special::SpecialTokens;
-use crate::state::{State, StateOptions};
 use crate::weights::Weights;
 
 /// Immutable Whisper model on a device. Clones share it.
@@ -72,16 +71,6 @@ impl Model {
             "speech model loaded"
         );
         Ok(Self { info, device, weights, log_mel_kernel })
-    }
-
-    /// Divides the device ([`DeviceApi::divide`](stonechat_nn::DeviceApi::divide)) into 1 to `n` models for concurrent use, which share
-    /// the weights.
-    ///
-    /// # Errors
-    /// If threads cannot be started.
-    pub fn divide(&self, n: usize) -> Result<Vec<Self>, Error> {
-        let on = |device| Self { device, ..self.clone() };
-        Ok(self.device.divide(n)?.into_iter().map(on).collect())
     }
 
     /// Names of the kernels and device in use.
@@ -187,30 +176,21 @@ impl Model {
         mel.inspect_err(|error| warn_of_log_mel(&self.device, error)).ok()
     }
 
-    /// Allocates and warms up a state.
-    ///
-    /// # Errors
-    /// If the device is out of memory.
-    pub fn state(&self, options: StateOptions) -> Result<State, Error> {
-        State::new(self, options)
-    }
-
-    /// Recorded program of a state, before fusion, for inspection and tests.
+    /// Windows of a pass of the encoder ([`StateOptions::encoder_batch_size`](crate::StateOptions::encoder_batch_size)) of a state
+    /// of `n_windows`: as many as keep the device at work, but at most a quarter, since they wait for each other while the
+    /// others are decoded.
     #[must_use]
-    pub fn program(&self, options: StateOptions) -> Program {
-        options.program(&self.info.config, &self.weights, &self.info.alignment_heads)
-    }
-
-    /// Windows of a pass of the encoder ([`StateOptions::n_encoded`]) of a state of `n_windows`: as many as keep the device at work,
-    /// but no more than a quarter, since they wait for each other while the rest is decoded.
-    #[must_use]
-    pub fn n_encoded(&self, n_windows: usize) -> usize {
+    pub fn encoder_batch_size(&self, n_windows: usize) -> usize {
         let busy = self.device.busy_rows() / self.info.config.n_audio_ctx;
         busy.min(n_windows / 4).max(1)
     }
 
     pub(crate) fn device(&self) -> &Device {
         &self.device
+    }
+
+    pub(crate) fn weights(&self) -> &Weights {
+        &self.weights
     }
 
     pub(crate) fn alignment_heads(&self) -> &AlignmentHeads {

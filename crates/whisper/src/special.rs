@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::languages::{LANGUAGES, Language};
-use crate::options::Task;
+use crate::options::{Options, Task};
 
 /// Timestamp tokens from 0.00 s to 30.00 s.
 const TIMESTAMPS: u32 = 1501;
@@ -91,6 +91,28 @@ impl SpecialTokens {
     #[must_use]
     pub fn languages(&self) -> &'static [Language] {
         &LANGUAGES[..self.n_languages as usize]
+    }
+
+    /// Language of a recording; `None` if it must be detected.
+    pub(crate) fn known_language(&self, options: &Options) -> Result<Option<Language>, Error> {
+        let english = Language::find("en");
+        if !self.multilingual {
+            if let Some(other) = options.language.filter(|l| Some(*l) != english) {
+                let expected = "en (the model is English-only)";
+                return Err(Error::Language { got: other.name.to_owned(), expected });
+            }
+            if options.task == Task::Translate {
+                let expected = "transcribe (the model is English-only)";
+                let got = "translate".to_owned();
+                return Err(Error::Option { option: "task", expected, got });
+            }
+            return Ok(english);
+        }
+        if let Some(other) = options.languages.iter().find(|&&l| self.language(l).is_none()) {
+            let expected = "languages of the model";
+            return Err(Error::Language { got: other.name.to_owned(), expected });
+        }
+        Ok(options.language)
     }
 
     /// Token of `task`.

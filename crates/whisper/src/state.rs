@@ -7,8 +7,9 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 
-use stonechat_nn::op::{Count, PoolId, Port, RowTable, SlotTable};
+use stonechat_nn::op::{Count, Port, RowTable, SlotTable};
 use stonechat_nn::{
     AttentionRows, Counts, Executable, KvDType, KvRow, KvShape, PAGE_LEN, PortRange, Program,
     QueryRow, Recorder, SegmentName, Sequences, Slot, Step, StepInputs, StepLimits, StepPlan,
@@ -18,19 +19,18 @@ use stonechat_nn::{
 use crate::WINDOW_FRAMES;
 use crate::alignment_heads::AlignmentHeads;
 use crate::config::Config;
+use crate::decoder::{CROSS_POOL, SELF_POOL};
+use crate::encoder::ENCODER_POOL;
 use crate::error::Error;
 use crate::logit_filters::LogitFilters;
 use crate::model::Model;
+use crate::ports::{
+    AUDIO, CROSS_ROWS, CROSS_SLOTS, ENCODER_ROWS, ENCODER_SLOTS, MEL, captured_keys,
+    captured_queries,
+};
+use crate::rules::Rules;
 use crate::step_outputs::StepOutputs;
 use crate::weights::Weights;
-use crate::window_request::DecodeRequest;
-
-/// Keys and values of the decoder's self-attention. Page copies are in this pool.
-pub(crate) const SELF_POOL: PoolId = PoolId(0);
-/// Keys and values of the decoder's cross-attention.
-pub(crate) const CROSS_POOL: PoolId = PoolId(1);
-/// Keys and values of the encoder's current layer.
-pub(crate) const ENCODER_POOL: PoolId = PoolId(2);
 
 /// Sizes of a [`State`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct StateOptions {
     /// Whether words can be aligned with the audio.
     pub has_alignment: bool,
     /// Most windows of a pass of the encoder; at most all.
-    pub n_encoded: usize,
+    pub encoder_batch_size: usize,
 }
 
 impl Default for StateOptions {
@@ -55,7 +55,7 @@ impl Default for StateOptions {
             n_sequences: 1,
             kv_dtype: KvDType::F16,
             has_alignment: false,
-            n_encoded: 1,
+            encoder_batch_size: 1,
         }
     }
 }
@@ -98,7 +98,7 @@ impl StateOptions {
         };
         let audio = KvShape {
             n_layers: 1,
-            n_pages: self.n_encoded * audio_pages,
+            n_pages: self.encoder_batch_size * audio_pages,
             n_kv_heads: config.n_audio_heads,
             head_dim: config.audio_head_dim(),
             dtype: self.kv_dtype,
@@ -143,7 +143,7 @@ impl AudioPages {
             let first_page = (i / t * n_pages) as u32;
             QueryRow { first_page, n_pages: n_pages as u32, kv_start: 0, kv_len: t as u32 }
         };
-        let n_encoder_rows = options.n_encoded * t;
+        let n_encoder_rows = options.encoder_batch_size * t;
         Self {
             n_audio_ctx: t,
             sequences_per_window: options.n_sequences,
@@ -162,9 +162,9 @@ impl AudioPages {
         let page_table = &self.page_table[..n * t.div_ceil(PAGE_LEN)];
         let mut step = Step { segments: &[SegmentName::Encoder], ..Step::default() };
         step.counts[Count::Windows] = n;
-        step.slots[SlotTable::Encoder as usize] = &self.encoder_slots[..n * t];
+        step.slots[ENCODER_SLOTS.index()] = &self.encoder_slots[..n * t];
         let rows = AttentionRows { rows: &self.encoder_rows[..n * t], page_table };
-        step.rows[RowTable::Encoder as usize] = rows;
+        step.rows[ENCODER_ROWS.index()] = rows;
         step
     }
 
@@ -175,8 +175,7 @@ impl AudioPages {
         let mut step = Step { segments, first_window: windows.start, ..Step::default() };
         step.counts[Count::Windows] = windows.len();
         step.counts[Count::CapturedWindows] = if self.has_alignment { windows.len() } else { 0 };
-        step.slots[SlotTable::Cross as usize] =
-            &self.cross_slots[windows.start * t..windows.end * t];
+        step.slots[CROSS_SLOTS.index()] = &self.cross_slots[windows.start * t..windows.end * t];
         step
     }
 
@@ -216,12 +215,28 @@ impl AudioPages {
         step.counts[Count::Logits] = inputs.outputs.len();
         outputs.set_counts(&mut step.counts);
         step.counts[Count::CapturedTokens] = if has_capture { inputs.n_tokens() } else { 0 };
-        step.slots[SlotTable::Tokens as usize] = &inputs.kv_rows;
+        step.slots[SlotTable::TOKENS.index()] = &inputs.kv_rows;
         let own = AttentionRows { rows: &inputs.query_rows, page_table: &inputs.page_table };
         let audio = AttentionRows { rows: &self.cross_rows, page_table: &self.page_table };
-        step.rows[RowTable::Full as usize] = own;
-        step.rows[RowTable::Cross as usize] = audio;
+        step.rows[RowTable::FULL.index()] = own;
+        step.rows[CROSS_ROWS.index()] = audio;
         step
+    }
+}
+
+impl Model {
+    /// Allocates and warms up a state.
+    ///
+    /// # Errors
+    /// If the device is out of memory.
+    pub fn state(&self, options: StateOptions) -> Result<State, Error> {
+        State::new(self, options)
+    }
+
+    /// Recorded program of a state, before fusion, for inspection and tests.
+    #[must_use]
+    pub fn program(&self, options: StateOptions) -> Program {
+        options.program(self.config(), self.weights(), self.alignment_heads())
     }
 }
 
@@ -246,8 +261,8 @@ pub struct State {
 
 impl State {
     pub(crate) fn new(model: &Model, options: StateOptions) -> Result<Self, Error> {
-        let n_encoded = 1..=options.n_windows;
-        assert!(n_encoded.contains(&options.n_encoded), "a pass encodes {n_encoded:?} windows");
+        let sizes = 1..=options.n_windows;
+        assert!(sizes.contains(&options.encoder_batch_size), "a pass encodes {sizes:?} windows");
         let config = model.config();
         let limits = options.limits(config);
         let program = model.program(options);
@@ -257,7 +272,7 @@ impl State {
         for count in [Count::Logits, Count::TopK, Count::LogProbs] {
             max[count] = limits.n_outputs;
         }
-        max[Count::Windows] = options.n_encoded;
+        max[Count::Windows] = options.encoder_batch_size;
         max[Count::CapturedWindows] = options.n_windows;
         let mut state = Self {
             executable: model.device().compile(&program, &max)?,
@@ -284,8 +299,8 @@ impl State {
             self;
         let mut result = Ok(());
         executable.warm_up(&mut |executable| {
-            for n in BTreeSet::from([1, options.n_encoded]) {
-                executable.import(Port::Mel, &vec![0.0; n * *n_mel_values]);
+            for n in BTreeSet::from([1, options.encoder_batch_size]) {
+                executable.import(MEL, &vec![0.0; n * *n_mel_values]);
                 executable.run(&pages.encoder_step(n));
                 executable.run(&pages.audio_step(0..n));
             }
@@ -320,12 +335,15 @@ impl State {
     /// Encodes windows of mel frames, `[windows, WINDOW_FRAMES, n_mels]`.
     ///
     /// # Panics
-    /// If `mel` has no whole windows, none, or more than [`StateOptions::n_encoded`].
+    /// If `mel` has no whole windows, none, or more than [`StateOptions::encoder_batch_size`].
     pub fn encode(&mut self, mel: &[f32]) {
         let n = mel.len() / self.n_mel_values;
         let is_whole = mel.len().is_multiple_of(self.n_mel_values);
-        assert!(is_whole && (1..=self.options.n_encoded).contains(&n), "windows of mel frames");
-        self.executable.import(Port::Mel, mel);
+        assert!(
+            is_whole && (1..=self.options.encoder_batch_size).contains(&n),
+            "windows of mel frames"
+        );
+        self.executable.import(MEL, mel);
         self.executable.run(&self.pages.encoder_step(n));
         self.n_last_encoded = n;
     }
@@ -336,7 +354,7 @@ impl State {
     /// If the device fails.
     pub async fn read_encoded(&mut self, out: &mut Vec<f32>) -> Result<(), Error> {
         let len = self.n_last_encoded * self.pages.n_audio_ctx * self.d_model;
-        Ok(self.executable.read(&[PortRange::first(Port::Audio, len)], out).await?)
+        Ok(self.executable.read(&[PortRange::first(AUDIO, len)], out).await?)
     }
 
     /// Sets the audio of as many windows as were encoded, from `first` on, to the output of the encoder, and empties their
@@ -394,7 +412,7 @@ impl State {
     /// If the device fails.
     pub async fn read_logits(&mut self, n: usize, out: &mut Vec<f32>) -> Result<(), Error> {
         let len = n * self.vocab_size;
-        Ok(self.executable.read(&[PortRange::first(Port::Logits, len)], out).await?)
+        Ok(self.executable.read(&[PortRange::first(Port::LOGITS, len)], out).await?)
     }
 
     /// Reads the outputs that the plan of the last step requested.
@@ -431,13 +449,9 @@ impl State {
     ) -> Result<(), Error> {
         let c = self.head_dim;
         let (n_keys, n_queries) = (self.pages.n_audio_ctx * c, rows.len() * c);
-        let keys =
-            |i| PortRange { port: Port::CapturedKeys(i), offset: window * n_keys, len: n_keys };
-        let queries = |i| PortRange {
-            port: Port::CapturedQueries(i),
-            offset: rows.start * c,
-            len: n_queries,
-        };
+        let keys = |i| PortRange { port: captured_keys(i), offset: window * n_keys, len: n_keys };
+        let queries =
+            |i| PortRange { port: captured_queries(i), offset: rows.start * c, len: n_queries };
         let ranges: Vec<_> = (0..n_heads).map(keys).chain((0..n_heads).map(queries)).collect();
         Ok(self.executable.read(&ranges, out).await?)
     }
@@ -512,8 +526,14 @@ impl BatchPlan<'_> {
 
     /// Filters the logits of the last output, which follows `sampled`, the tokens of the window so far. Requests its log-sum-exp
     /// and its `k` largest logits.
-    pub(crate) fn filter_last(&mut self, request: &DecodeRequest, sampled: &[u32], k: usize) {
-        self.filters.set_last(&request.rules, sampled, request.min_end_timestamp);
+    pub(crate) fn filter_last(
+        &mut self,
+        rules: &Arc<Rules>,
+        sampled: &[u32],
+        min_end_timestamp: Option<u32>,
+        k: usize,
+    ) {
+        self.filters.set_last(rules, sampled, min_end_timestamp);
         self.outputs.request_stats(self.plan.n_outputs(), k);
     }
 

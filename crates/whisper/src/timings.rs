@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 use std::time::Duration;
 
 /// Wall-clock time and work since the transcriber was made.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Timings {
     /// Time for log-mel spectrograms; a part of it while the device encodes.

@@ -1,12 +1,14 @@
 //! A model with a window decoder of its own: one recording at a time.
 
-use crate::audio_source::Recording;
+use stonechat_nn::KvDType;
+
+use crate::audio_source::Samples;
 use crate::cancel::CancelToken;
 use crate::error::Error;
 use crate::model::Model;
 use crate::options::Options;
 use crate::timings::Timings;
-use crate::transcript::{Progress, Segment, Transcript};
+use crate::transcript::{Event, Segment, Transcript};
 use crate::transcription::Transcription;
 use crate::window_decoder::WindowDecoder;
 
@@ -19,10 +21,30 @@ pub struct Transcriber {
 }
 
 impl Transcriber {
-    /// Wraps a decoder.
-    #[must_use]
-    pub fn new(decoder: WindowDecoder) -> Self {
-        Self { decoder, cancel: CancelToken::new() }
+    /// Allocates the state of recordings with `options`. Recordings may have other options; a larger state is then
+    /// allocated at their start.
+    ///
+    /// ```no_run
+    /// use stonechat_formats::ModelFile;
+    /// use stonechat_nn::{Cpu, KvDType};
+    /// use stonechat_whisper::{Language, Model, Options, Transcriber};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let samples: Vec<f32> = Vec::new();
+    /// let model = Model::load(Cpu::new(0)?, &ModelFile::open("base.gguf")?, |_| {})?;
+    /// let options = Options { language: Language::find("en"), ..Options::default() };
+    /// let mut transcriber = Transcriber::new(&model, &options, KvDType::F16)?;
+    /// let transcript = transcriber.transcribe(&samples, &options, |_| {})?;
+    /// println!("{}", transcript.text);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If an option does not fit the model or the device is out of memory.
+    pub fn new(model: &Model, options: &Options, kv_dtype: KvDType) -> Result<Self, Error> {
+        let decoder = WindowDecoder::for_options(model, options, kv_dtype)?;
+        Ok(Self { decoder, cancel: CancelToken::new() })
     }
 
     /// Sets the token that cancels this and later runs; a cancelled run returns the segments that
@@ -49,10 +71,10 @@ impl Transcriber {
     /// If an option does not fit the model, ranges of speech are not ascending, or the device is out of memory.
     pub fn start<'a>(
         &mut self,
-        recording: impl Into<Recording<'a>>,
+        samples: impl Into<Samples<'a>>,
         options: &Options,
     ) -> Result<Transcription<'a>, Error> {
-        let transcription = Transcription::new(self.model(), recording, options)?;
+        let transcription = Transcription::new(self.model(), samples, options)?;
         self.decoder.reserve(options, transcription.max_windows())?;
         Ok(transcription)
     }
@@ -64,11 +86,11 @@ impl Transcriber {
     #[cfg(not(target_arch = "wasm32"))]
     pub fn transcribe<'a>(
         &mut self,
-        recording: impl Into<Recording<'a>>,
+        samples: impl Into<Samples<'a>>,
         options: &Options,
-        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
+        on_event: impl FnMut(Event) + Send,
     ) -> Result<Transcript, Error> {
-        pollster::block_on(self.transcribe_async(recording, options, on_progress))
+        pollster::block_on(self.transcribe_async(samples, options, on_event))
     }
 
     /// Transcribes a recording without blocking.
@@ -77,15 +99,15 @@ impl Transcriber {
     /// As [`transcribe`](Self::transcribe).
     pub async fn transcribe_async<'a>(
         &mut self,
-        recording: impl Into<Recording<'a>>,
+        samples: impl Into<Samples<'a>>,
         options: &Options,
-        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
+        mut on_event: impl FnMut(Event) + Send,
     ) -> Result<Transcript, Error> {
-        let mut transcription = self.start(recording, options)?;
+        let mut transcription = self.start(samples, options)?;
         let mut transcript = Transcript::default();
         while !transcription.is_ended() {
             self.step(&mut transcription).await?;
-            transcription.report(&mut transcript, on_progress);
+            transcription.report(&mut transcript, &mut on_event);
         }
         Ok(transcript)
     }
@@ -126,8 +148,7 @@ impl Transcriber {
         }
         let mut result = run.advance(&mut self.decoder);
         if result.is_ok() && !run.is_ended() {
-            let n = self.decoder.state_options().n_encoded;
-            result = self.decoder.step_while(|timings| run.prepare_chunks(n, timings)).await;
+            result = Transcription::step([&mut *run], &mut self.decoder).await;
         }
         if result.is_err() {
             run.cancel();

@@ -1,4 +1,4 @@
-//! Results: segments with their words, transcripts, progress events.
+//! Results: segments with their words, transcripts, events.
 
 use crate::languages::Language;
 
@@ -75,13 +75,13 @@ pub struct Transcript {
 }
 
 /// Event of a running transcription.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
-pub enum Progress<'a> {
+pub enum Event {
     /// The language was detected; with its probability, 0 to 1.
     Language(Language, f32),
     /// A segment is final.
-    Segment(&'a Segment),
+    Segment(Segment),
     /// Samples done and samples in total.
     Position(usize, usize),
 }

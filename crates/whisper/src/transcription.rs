@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Without a batch size there is one current window at a time; its prompt holds the text before it,
-//! across chunks. Of several in one batch, each prompt holds only the text of its own chunk.
+//! across chunks. With several in one batch, a prompt holds only the text of its own chunk.
 //!
 //! Source: openai/whisper `transcribe.py`; faster-whisper `BatchedInferencePipeline`.
 
@@ -27,18 +27,18 @@ use stonechat_audio::Mel;
 use web_time::Instant;
 
 use crate::WINDOW_SAMPLES;
-use crate::audio_source::{self, AudioSource, Recording};
+use crate::audio_source::{self, AudioSource, Samples};
 use crate::chunk::{Chunk, WindowSegments, find_speech_end};
 use crate::error::Error;
 use crate::fallback::{DecodedWindow, is_silent};
-use crate::languages::{self, Language};
+use crate::languages::Language;
 use crate::model::Model;
 use crate::options::Options;
 use crate::prompt::{History, Prompt, PromptBuilder, sot_sequence};
 use crate::rules::Rules;
 use crate::times::seconds;
 use crate::timings::Timings;
-use crate::transcript::{Progress, Segment, Transcript};
+use crate::transcript::{Event, Segment, Transcript};
 use crate::window_decoder::WindowDecoder;
 use crate::window_request::{
     DecodeRequest, WindowAudio, WindowHandle, WindowOutput, WindowRequest, WindowTask,
@@ -102,9 +102,9 @@ pub struct Transcription<'a> {
     is_ended: bool,
     is_cancelled: bool,
     has_failed: bool,
-    /// Whether [`Progress::Language`] was reported.
+    /// Whether [`Event::Language`] was reported.
     has_reported_language: bool,
-    /// Position of the last [`Progress::Position`].
+    /// Position of the last [`Event::Position`].
     reported_position: Option<usize>,
 }
 
@@ -156,16 +156,16 @@ impl<'a> Transcription<'a> {
     /// If an option does not fit the model or ranges of speech are not ascending.
     pub fn new(
         model: &Model,
-        recording: impl Into<Recording<'a>>,
+        samples: impl Into<Samples<'a>>,
         options: &Options,
     ) -> Result<Self, Error> {
         options.validate()?;
         options.validate_for(model.config())?;
-        let language = match languages::known(model, options)? {
+        let language = match model.special().known_language(options)? {
             Some(language) => DetectedLanguage::Known(language, None),
             None => DetectedLanguage::Unknown,
         };
-        let (audio, chunks) = audio_source::select(model, recording.into(), options)?;
+        let (audio, chunks) = audio_source::select(model, samples.into(), options)?;
         let pending = VecDeque::from(chunks);
         let mut run = Self {
             id: N_TRANSCRIPTIONS.fetch_add(1, Ordering::Relaxed),
@@ -206,8 +206,26 @@ impl<'a> Transcription<'a> {
         }
     }
 
-    /// Computes the spectrograms of the next `n` chunks, so that [`advance`](Self::advance) need not do that while the device
-    /// waits.
+    /// Runs a step of `decoder`. While the device encodes windows, the spectrograms of the next chunks of `runs` are computed, so
+    /// that [`advance`](Self::advance) need not do that while the device waits.
+    ///
+    /// # Errors
+    /// If the device fails: the windows are lost.
+    pub async fn step<'r>(
+        runs: impl IntoIterator<Item = &'r mut Self>,
+        decoder: &mut WindowDecoder,
+    ) -> Result<(), Error>
+    where
+        Self: 'r,
+    {
+        let n = decoder.state_options().encoder_batch_size;
+        let prepare = |timings: &mut Timings| {
+            runs.into_iter().try_for_each(|run| run.prepare_chunks(n, timings))
+        };
+        decoder.step_beside(prepare).await
+    }
+
+    /// Computes the spectrograms of the next `n` chunks.
     pub(crate) fn prepare_chunks(&mut self, n: usize, timings: &mut Timings) -> Result<(), Error> {
         while self.prepared.len() < n
             && let Some(range) = self.pending.pop_front()
@@ -319,30 +337,26 @@ impl<'a> Transcription<'a> {
         Ok(())
     }
 
-    /// Reports new segments and the position, and appends the segments to `transcript`.
-    pub(crate) fn report(
-        &mut self,
-        transcript: &mut Transcript,
-        on_progress: &mut (dyn FnMut(Progress<'_>) + Send),
-    ) {
+    /// Reports the language, new segments and the position; appends the segments to `transcript`.
+    pub fn report(&mut self, transcript: &mut Transcript, on_event: &mut dyn FnMut(Event)) {
         if let DetectedLanguage::Known(language, probability) = self.language
             && !self.has_reported_language
         {
             self.has_reported_language = true;
             language.code.clone_into(&mut transcript.language);
             if let Some(probability) = probability {
-                on_progress(Progress::Language(language, probability));
+                on_event(Event::Language(language, probability));
             }
         }
         for segment in self.ready.drain(..) {
-            on_progress(Progress::Segment(&segment));
             transcript.text += &segment.text;
-            transcript.segments.push(segment);
+            transcript.segments.push(segment.clone());
+            on_event(Event::Segment(segment));
         }
         let (done, total) = self.position();
         if self.reported_position != Some(done) {
             self.reported_position = Some(done);
-            on_progress(Progress::Position(done, total));
+            on_event(Event::Position(done, total));
         }
         transcript.duration = self.duration();
         transcript.cancelled = self.is_cancelled;
@@ -412,10 +426,10 @@ impl<'a> Transcription<'a> {
     /// Opens pending chunks with speech while windows of the batch are free, as many as the decoder encodes in a step. All but one
     /// of as many may wait for a window, so that it need not encode fewer.
     fn open_chunks(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
-        let n_encoded = decoder.state_options().n_encoded;
+        let encoder_batch_size = decoder.state_options().encoder_batch_size;
         let n_open = self.chunks.iter().filter(|open| !open.chunk.is_done()).count();
-        let max_open = self.options.n_windows() + n_encoded - 1;
-        let mut n = max_open.saturating_sub(n_open).min(n_encoded);
+        let max_open = self.options.n_windows() + encoder_batch_size - 1;
+        let mut n = max_open.saturating_sub(n_open).min(encoder_batch_size);
         while n > 0 {
             self.prepare_chunks(1, &mut decoder.timings)?;
             let Some(mut chunk) = self.prepared.pop_front() else { break };
@@ -473,7 +487,7 @@ impl<'a> Transcription<'a> {
                     let is_speech = |samples: &[f32]| {
                         vad.probabilities(samples).iter().map(|&p| p >= threshold).collect()
                     };
-                    let new = chunk.hear_all(new, &self.audio.samples, is_speech);
+                    let new = chunk.split_at_missed_speech(new, &self.audio.samples, is_speech);
                     let Some(new) = new else { return Ok(()) };
                     let DecodedWindow { temperature, has_failed, .. } = decoded;
                     let tokens = new.segments.iter().flat_map(|segment| &segment.tokens);

@@ -4,7 +4,7 @@
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::{
-    CancelToken, LiveOptions, LiveStream, Options, Progress, SAMPLE_RATE, Segment, Transcriber,
+    CancelToken, Event, LiveOptions, LiveStream, Model, Options, SAMPLE_RATE, Segment, Transcriber,
     VadMode,
 };
 
@@ -21,10 +21,14 @@ fn options() -> Options {
     }
 }
 
+fn model() -> Model {
+    Model::load(Cpu::new(2).unwrap(), &TinyWhisper::default().file(), |_| {}).unwrap()
+}
+
 fn transcriber(options: &Options, token: &CancelToken) -> Transcriber {
-    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
-    let builder = builder.options(options).cancelled_by(token);
-    builder.load(Cpu::new(2).unwrap(), &TinyWhisper::default().file(), |_| {}).unwrap()
+    let mut transcriber = Transcriber::new(&model(), options, KvDType::F32).unwrap();
+    transcriber.cancelled_by(token);
+    transcriber
 }
 
 fn noise(seconds: usize) -> Vec<f32> {
@@ -41,7 +45,7 @@ fn segments_come_one_by_one_as_they_are_in_the_transcript() {
         Options { word_timestamps: true, ..options() },
     ] {
         let mut transcriber = transcriber(&options, &CancelToken::new());
-        let transcript = transcriber.transcribe(&samples, &options, &mut |_| {}).unwrap();
+        let transcript = transcriber.transcribe(&samples, &options, |_| {}).unwrap();
         assert!(!transcript.cancelled);
         let mut run = transcriber.start(&samples, &options).unwrap();
         assert_eq!(run.language().unwrap().code, transcript.language);
@@ -76,11 +80,11 @@ fn a_cancelled_run_gives_what_was_finished() {
     let (samples, options) = (noise(100), options());
     let token = CancelToken::new();
     let mut transcriber = transcriber(&options, &token);
-    let whole = transcriber.transcribe(&samples, &options, &mut |_| {}).unwrap();
+    let whole = transcriber.transcribe(&samples, &options, |_| {}).unwrap();
     let mut n_final = 0;
     let transcript = transcriber
-        .transcribe(&samples, &options, &mut |event| {
-            if let Progress::Segment(_) = event {
+        .transcribe(&samples, &options, |event| {
+            if let Event::Segment(_) = event {
                 n_final += 1;
                 token.cancel();
             }
@@ -96,16 +100,14 @@ fn a_cancelled_run_gives_what_was_finished() {
     let mut run = transcriber.start(&samples, &options).unwrap();
     assert!(transcriber.next_segment(&mut run).unwrap().is_none() && run.is_cancelled());
     transcriber.cancelled_by(&CancelToken::new());
-    let again = transcriber.transcribe(&samples, &options, &mut |_| {}).unwrap();
+    let again = transcriber.transcribe(&samples, &options, |_| {}).unwrap();
     assert_eq!(again, whole);
 }
 
 #[test]
-fn options_that_do_not_fit_are_refused_when_loading() {
+fn options_that_do_not_fit_are_refused() {
     let options = Options { suppress_tokens: vec![1_000_000], ..options() };
-    let builder = Transcriber::builder().options(&options);
-    let file = TinyWhisper::default().file();
-    let error = builder.load(Cpu::new(1).unwrap(), &file, |_| {}).unwrap_err();
+    let error = Transcriber::new(&model(), &options, KvDType::F16).unwrap_err();
     assert!(error.to_string().starts_with("suppress-tokens: expected"), "{error}");
 }
 
@@ -117,7 +119,7 @@ fn futures_are_send() {
     let mut transcriber = transcriber(&options, &CancelToken::new());
     let mut run = transcriber.start(&samples, &options).unwrap();
     check(transcriber.next_segment_async(&mut run));
-    check(transcriber.transcribe_async(&samples, &options, &mut |_| {}));
+    check(transcriber.transcribe_async(&samples, &options, |_| {}));
     let mut stream = LiveStream::new(LiveOptions::default()).unwrap();
     check(stream.push_async(&mut transcriber, &samples));
     check(run);

@@ -11,15 +11,16 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::{
-    Options, Progress, Recording, SAMPLE_RATE, Segment, Transcriber, Transcript, VadMode,
+    Event, Model, Options, SAMPLE_RATE, Samples, Segment, Transcriber, Transcript, VadMode,
     WINDOW_SAMPLES,
 };
 
 const FOX: &str = " The quick brown fox jumps over the lazy dog.";
 
 fn random() -> Transcriber {
-    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
-    builder.load(Cpu::new(2).unwrap(), &TinyWhisper::default().file(), |_| {}).unwrap()
+    let file = TinyWhisper::default().file();
+    let model = Model::load(Cpu::new(2).unwrap(), &file, |_| {}).unwrap();
+    Transcriber::new(&model, &Options::default(), KvDType::F32).unwrap()
 }
 
 /// The text of a random model passes no threshold.
@@ -46,15 +47,15 @@ fn noise(seconds: usize) -> Vec<f32> {
 fn transcribe(transcriber: &mut Transcriber, samples: &[f32], options: &Options) -> Transcript {
     let mut segments: Vec<Segment> = Vec::new();
     let mut at = 0;
-    let mut on_progress = |event: Progress<'_>| match event {
-        Progress::Segment(segment) => segments.push(segment.clone()),
-        Progress::Position(done, all) => {
+    let on_event = |event: Event| match event {
+        Event::Segment(segment) => segments.push(segment),
+        Event::Position(done, all) => {
             assert!(at <= done && done <= all, "{at} {done} {all}");
             at = done;
         }
         _ => {}
     };
-    let transcript = transcriber.transcribe(samples, options, &mut on_progress).unwrap();
+    let transcript = transcriber.transcribe(samples, options, on_event).unwrap();
     assert_eq!(segments, transcript.segments, "segments come in order, each once");
     assert_eq!(at, samples.len());
     assert!(segments.iter().enumerate().all(|(i, segment)| segment.id == i));
@@ -149,11 +150,11 @@ fn clips_are_transcribed_alone() {
     }
     // Audio around a clip has no influence.
     let last = &samples[WINDOW_SAMPLES * 2..65 * SAMPLE_RATE];
-    let alone = transcriber.transcribe(last, &options, &mut |_| {}).unwrap();
+    let alone = transcriber.transcribe(last, &options, |_| {}).unwrap();
     let tail = transcript.segments.iter().filter(|s| s.start >= 60.0);
     assert!(tail.map(|s| &s.tokens).eq(alone.segments.iter().map(|s| &s.tokens)));
     let overlapping = with(&[4.0, 9.0, 5.0, 10.0]);
-    assert!(transcriber.transcribe(&samples, &overlapping, &mut |_| {}).is_err());
+    assert!(transcriber.transcribe(&samples, &overlapping, |_| {}).is_err());
     let past_the_end = with(&[80.0]);
     assert!(transcribe(&mut transcriber, &samples, &past_the_end).segments.is_empty());
 }
@@ -163,32 +164,32 @@ fn speech_ranges_are_checked() {
     let (samples, options) = (noise(1), accept_all());
     let wrong = Some(vec![4..9, 5..10]);
     let with = |speech| {
-        let recording = Recording::from(&samples).with_speech(speech);
-        random().transcribe(recording, &options, &mut |_| {})
+        let recording = Samples::from(&samples).with_speech(speech);
+        random().transcribe(recording, &options, |_| {})
     };
     assert!(with(wrong.clone()).is_err());
     let none = with(Some(vec![])).unwrap();
     assert!(none.segments.is_empty());
-    assert!(Recording::from(&samples).with_speech(wrong).cut_silence().is_err());
+    assert!(Samples::from(&samples).with_speech(wrong).cut_silence().is_err());
 }
 
 #[test]
 fn silence_may_be_cut_beforehand() {
     let (samples, options) = (noise(40), accept_all());
     let speech = Some(vec![8_000..200_000, 320_000..600_000]);
-    let run = |recording: Recording<'_>| {
-        random().transcribe(recording, &options, &mut |_| {}).map(|transcript| {
+    let run = |recording: Samples<'_>| {
+        random().transcribe(recording, &options, |_| {}).map(|transcript| {
             transcript.segments.into_iter().map(|s| (s.tokens, s.start, s.end)).collect::<Vec<_>>()
         })
     };
-    let expected = run(Recording::from(&samples).with_speech(speech.clone())).unwrap();
+    let expected = run(Samples::from(&samples).with_speech(speech.clone())).unwrap();
     assert!(!expected.is_empty());
-    let owned = || Recording::from(samples.clone()).with_speech(speech.clone());
+    let owned = || Samples::from(samples.clone()).with_speech(speech.clone());
     assert_eq!(run(owned()).unwrap(), expected);
     let cut = owned().cut_silence().unwrap();
     assert_eq!(run(cut.clone()).unwrap(), expected);
     let clips = Options { clip_timestamps: vec![1.0, 2.0], ..options.clone() };
-    assert!(random().transcribe(cut, &clips, &mut |_| {}).is_err());
+    assert!(random().transcribe(cut, &clips, |_| {}).is_err());
 }
 
 /// The installed `tiny.en`, or a line that says why `test` is skipped.
@@ -199,8 +200,8 @@ fn tiny_en(test: &str) -> Option<Transcriber> {
         println!("SKIPPED {test}: no tiny.en in STONECHAT_MODELS, run `cargo xtask test`");
         return None;
     };
-    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
-    Some(builder.load(Cpu::new(0).unwrap(), &file, |_| {}).unwrap())
+    let model = Model::load(Cpu::new(0).unwrap(), &file, |_| {}).unwrap();
+    Some(Transcriber::new(&model, &Options::default(), KvDType::F32).unwrap())
 }
 
 fn recording(name: &str) -> Vec<f32> {
@@ -274,7 +275,7 @@ fn a_long_recording_without_timestamps() {
 fn prompts_prefixes_and_limits() {
     let Some(mut tiny) = tiny_en("prompts_prefixes_and_limits") else { return };
     let samples = recording("quick_brown_fox.wav");
-    let mut text = |options: Options| tiny.transcribe(&samples, &options, &mut |_| {}).unwrap();
+    let mut text = |options: Options| tiny.transcribe(&samples, &options, |_| {}).unwrap();
     let default = Options::default;
     assert_eq!(text(default()).text, FOX);
     // A prefix is part of the text, with timestamps and without.

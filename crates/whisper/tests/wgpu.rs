@@ -16,7 +16,8 @@ use stonechat_whisper::{
 fn kernels_are_compiled_before_the_first_window() {
     for backend in wgpu::backends("kernels_are_compiled_before_the_first_window") {
         let file = TinyWhisper::default().file();
-        let mut transcriber = Transcriber::builder().load(backend.clone(), &file, |_| {}).unwrap();
+        let model = Model::load(backend.clone(), &file, |_| {}).unwrap();
+        let mut transcriber = Transcriber::new(&model, &Options::default(), KvDType::F16).unwrap();
         let before = backend.counters();
         let samples = Lcg::new(9).normals(5 * SAMPLE_RATE, 0.1);
         // A random model says nothing that passes a threshold.
@@ -29,7 +30,7 @@ fn kernels_are_compiled_before_the_first_window() {
             vad: VadMode::Off,
             ..Options::default()
         };
-        let transcript = transcriber.transcribe(&samples, &options, &mut |_| ()).unwrap();
+        let transcript = transcriber.transcribe(&samples, &options, |_| ()).unwrap();
         let made = backend.counters() - before;
         assert!(made.submissions > 3 && !transcript.segments.is_empty(), "{transcript:?}");
         assert_eq!(made.pipelines, 0);
@@ -39,8 +40,8 @@ fn kernels_are_compiled_before_the_first_window() {
 /// Tokens of all segments of a recording of noise. A random model says nothing that passes a threshold.
 fn tokens(device: impl Into<Device>) -> Vec<Vec<u32>> {
     let file = TinyWhisper::default().file();
-    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
-    let mut transcriber = builder.load(device, &file, |_| {}).unwrap();
+    let model = Model::load(device, &file, |_| {}).unwrap();
+    let mut transcriber = Transcriber::new(&model, &Options::default(), KvDType::F32).unwrap();
     let options = Options {
         temperatures: vec![0.0],
         beam_size: 3,
@@ -53,7 +54,7 @@ fn tokens(device: impl Into<Device>) -> Vec<Vec<u32>> {
         ..Options::default()
     };
     let samples = Lcg::new(9).normals(5 * SAMPLE_RATE, 0.1);
-    let transcript = transcriber.transcribe(&samples, &options, &mut |_| ()).unwrap();
+    let transcript = transcriber.transcribe(&samples, &options, |_| ()).unwrap();
     transcript.segments.into_iter().map(|segment| segment.tokens).collect()
 }
 

@@ -10,7 +10,7 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 use stonechat_whisper::{
-    Language, Options, Progress, SAMPLE_RATE, Transcriber, Transcript, VadMode,
+    Event, Language, Model, Options, SAMPLE_RATE, Transcriber, Transcript, VadMode,
 };
 
 /// Largest difference of the median time and of the 95th percentile, in seconds.
@@ -23,8 +23,8 @@ fn root() -> PathBuf {
 
 fn load(name: &str) -> Option<Transcriber> {
     let file = ModelFile::open(stonechat_testkit::models_folder()?.join(name)).ok()?;
-    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
-    Some(builder.load(Cpu::new(0).unwrap(), &file, |_| {}).unwrap())
+    let model = Model::load(Cpu::new(0).unwrap(), &file, |_| {}).unwrap();
+    Some(Transcriber::new(&model, &Options::default(), KvDType::F32).unwrap())
 }
 
 fn recording(name: &str) -> Vec<f32> {
@@ -46,9 +46,9 @@ fn options(language: &str) -> Options {
 fn transcribe(engine: &mut Transcriber, samples: &[f32], options: &Options) -> Transcript {
     let mut reported = Vec::new();
     let transcript = engine
-        .transcribe(samples, options, &mut |event| match event {
-            Progress::Segment(segment) => reported.push(segment.clone()),
-            Progress::Position(done, all) => assert!(done <= all && all == samples.len()),
+        .transcribe(samples, options, |event| match event {
+            Event::Segment(segment) => reported.push(segment),
+            Event::Position(done, all) => assert!(done <= all && all == samples.len()),
             _ => {}
         })
         .unwrap();
@@ -120,9 +120,9 @@ fn words_are_where_faster_whisper_has_them() {
 /// The times of any text of a random model are valid.
 #[test]
 fn times_of_any_text_are_in_order() {
-    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
     let file = TinyWhisper::default().file();
-    let mut engine = builder.load(Cpu::new(2).unwrap(), &file, |_| {}).unwrap();
+    let model = Model::load(Cpu::new(2).unwrap(), &file, |_| {}).unwrap();
+    let mut engine = Transcriber::new(&model, &Options::default(), KvDType::F32).unwrap();
     let samples = Lcg::new(3).normals(SAMPLE_RATE * 37 + 77, 0.1);
     let plain = Options { no_speech_threshold: None, ..options("en") };
     let guarded = Options { hallucination_silence_threshold: Some(0.5), ..plain.clone() };

@@ -1,27 +1,28 @@
-//! Transcription of all inputs: one thread reads ahead, `--jobs` workers transcribe.
+//! Transcription of all inputs by one [`Whisper`]: a thread reads ahead, `--jobs` workers wait for transcripts and write them.
 //!
 //! ```text
-//! reader:      decode, resample, cut silence --> sync_channel(1) --> worker 0..jobs: transcribe, write
-//! this thread: open the device, load the weights, start the workers
+//! reader:      decode, resample, cut silence --> sync_channel(1) --> worker 0..jobs: Whisper::transcribe, write
+//! this thread: open the device, open the model, start the workers
 //! ```
 //!
 //! The first recording is read while the device is opened and the weights are loaded. Loading starts when an input has
 //! turned out to be audio. Reads of standard input and pipes may block, and delay no error: the device is opened before,
 //! the weights are loaded after them. At most two recordings are read ahead, so memory does not depend on the number of
-//! inputs. Workers share the weights and divide the CPU threads; a GPU runs one at a time.
+//! inputs. The recordings of the workers are decoded in one batch.
 
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ScopedJoinHandle};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use anyhow::Context;
 use stonechat::audio::{Audio, Decoder, SourceInfo};
 use stonechat::formats::ModelFile;
-use stonechat::whisper::{self, CancelToken, Model, Progress, Timings, Transcriber, Transcript};
+use stonechat::whisper::{CancelToken, Event, Options, Samples, Timings, Transcript};
+use stonechat::{Recording, Whisper, WhisperInfo};
 
 use super::inputs::Input;
 use super::output::{Output, StandardOutput, Written};
@@ -39,58 +40,33 @@ use crate::recognizer::Recognizer;
 /// Name of the reader thread.
 const READER: &str = "reader";
 
-/// A recording, decoded or failed.
-struct Recording {
+/// An input that was read.
+struct Decoded {
     index: usize,
-    read: anyhow::Result<Vec<Signal>>,
+    signals: anyhow::Result<Vec<Signal>>,
+    /// Seconds of reading.
     seconds: f64,
 }
 
 /// One channel of a recording, or all mixed to mono.
 struct Signal {
     /// Samples; without silence, if voice activity detection is on.
-    recording: whisper::Recording<'static>,
-    /// Length with silence.
-    duration_s: f64,
+    samples: Samples<'static>,
     source: SourceInfo,
 }
 
-impl Recording {
+impl Decoded {
+    /// Length in seconds, with silence.
     fn audio_s(&self) -> f64 {
-        let signals = self.read.as_deref().unwrap_or_default();
-        signals.first().map_or(0.0, |signal| signal.duration_s)
+        let signals = self.signals.as_deref().unwrap_or_default();
+        signals.first().map_or(0.0, |signal| signal.samples.duration())
     }
 }
 
-/// Message of the reader.
-enum Message {
-    /// The first second of a file was decoded; sent once.
-    IsAudio,
-    Recording(Recording),
-}
-
-/// Recordings read ahead.
-struct Queue {
-    /// The recording received before the weights were loaded.
-    first: Option<Recording>,
-    receiver: Option<Receiver<Message>>,
-}
-
-impl Queue {
-    /// Receives the next message; `None` at the end.
-    fn receive(&mut self) -> Option<Message> {
-        if let Some(first) = self.first.take() {
-            return Some(Message::Recording(first));
-        }
-        self.receiver.as_ref()?.recv().ok()
-    }
-}
-
-/// Statistics of a worker.
+/// Statistics of the reader.
 #[derive(Default)]
-struct WorkerStats {
-    timings: Timings,
-    reading: Duration,
+struct ReadStats {
+    time: Duration,
     audio_s: f64,
 }
 
@@ -201,7 +177,7 @@ impl Batch<'_> {
         stages: &mut Stages,
     ) -> anyhow::Result<(String, OpenDevices)> {
         let (sender, receiver) = sync_channel(1);
-        let queue = Mutex::new(Queue { first: None, receiver: Some(receiver) });
+        let (has_audio, first_audio) = channel();
         let open = |file: &ModelFile, stages: &mut Stages| {
             let started = Instant::now();
             let devices = open(file);
@@ -213,75 +189,99 @@ impl Batch<'_> {
         silence_reader();
         thread::scope(|scope| {
             let reader = thread::Builder::new().name(READER.to_owned());
-            let result = reader
-                .spawn_scoped(scope, move || self.read_all(to_do, &sender))
-                .context("cannot start a thread")
-                .and_then(|_| {
-                    let devices = opened.map_or_else(|| open(&file, stages), Ok)?;
-                    // Weights are not loaded if every input fails.
-                    if !self.wait_for_audio(&queue) {
-                        return Ok((String::new(), devices));
-                    }
-                    let started = Instant::now();
-                    let model = self.plan.recognizer.load(&file, &devices, self.console)?;
-                    // The mapped pages count as memory of this process.
-                    drop(file);
-                    stages.load = started.elapsed();
-                    let models = model.divide(self.plan.jobs.min(to_do.len()))?;
-                    let queue = &queue;
-                    let start = |model: Model| scope.spawn(move || self.work(&model, queue));
-                    let workers: Vec<_> = models.into_iter().map(start).collect();
-                    Ok((self.join(workers, &model, stages)?, devices))
-                });
-            // Ends the reader: its decoder is cancelled and its next send fails.
+            let reader = reader
+                .spawn_scoped(scope, move || self.read_all(to_do, has_audio, &sender))
+                .context("cannot start a thread")?;
+            let transcribed = opened.map_or_else(|| open(&file, stages), Ok).and_then(|devices| {
+                // Weights are not loaded if every input fails.
+                let has_audio = first_audio.recv().is_ok();
+                let n_jobs = self.plan.jobs.min(to_do.len());
+                let run = || self.run(file, &devices, n_jobs, receiver, stages);
+                let done = has_audio.then(run).transpose()?;
+                Ok((done, devices))
+            });
+            // Ends the reader: its decoder is cancelled, and without a receiver its next send fails.
             self.stops_reading.store(true, Ordering::Relaxed);
-            lock(&queue).receiver = None;
-            result
+            let read = reader.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
+            (stages.audio, stages.audio_s) = (read.time, read.audio_s);
+            let (done, devices) = transcribed?;
+            let report = done.map_or_else(String::new, |(info, timings)| {
+                stages.report(timings, &with_load_stats(&info.device, "; ", info.load_stats))
+            });
+            Ok((report, devices))
         })
     }
 
-    /// Joins the workers and sums up their statistics.
-    fn join(
+    /// Opens the model and transcribes `n_jobs` recordings at a time until the queue ends.
+    fn run(
         &self,
-        workers: Vec<ScopedJoinHandle<'_, anyhow::Result<WorkerStats>>>,
-        model: &Model,
+        file: ModelFile,
+        devices: &OpenDevices,
+        n_jobs: usize,
+        decoded: Receiver<Decoded>,
         stages: &mut Stages,
-    ) -> anyhow::Result<String> {
-        let mut timings = Timings::default();
-        for worker in workers {
-            let stats = worker.join().unwrap_or_else(|panic| panic::resume_unwind(panic))?;
-            timings += stats.timings;
-            stages.audio += stats.reading;
-            stages.audio_s += stats.audio_s;
-        }
-        let load = with_load_stats(&model.describe(), "; ", model.load_stats());
-        Ok(stages.report(timings, &load))
+    ) -> anyhow::Result<(WhisperInfo, Timings)> {
+        let Plan { recognizer, options, .. } = self.plan;
+        let started = Instant::now();
+        let n_windows = n_jobs * options.batch_size.unwrap_or(1);
+        let timings = Arc::new(Mutex::new(Timings::default()));
+        let last = Arc::clone(&timings);
+        let builder = Whisper::builder()
+            .reserve_for(options.clone())
+            .parallel(n_windows.min(Options::MAX_BATCH_SIZE))
+            .on_step(move |step| *lock(&last) = step.timings);
+        let whisper = recognizer.open(builder, file, devices, self.console)?;
+        stages.load = started.elapsed();
+        let decoded = Mutex::new(decoded);
+        thread::scope(|scope| {
+            for _ in 0..n_jobs {
+                scope.spawn(|| self.work(&whisper, &decoded));
+            }
+        });
+        let info = whisper.info().clone();
+        // Waits for the last step.
+        drop(whisper);
+        let timings = *lock(&timings);
+        Ok((info, timings))
     }
 
-    /// Reads the inputs until the receiver is dropped.
-    fn read_all(&self, to_do: &[usize], sender: &SyncSender<Message>) {
-        let mut is_audio = false;
-        let mut on_audio = || {
-            if !std::mem::replace(&mut is_audio, true) {
-                // Without a receiver the decoder is cancelled.
-                let _ = sender.send(Message::IsAudio);
-            }
-        };
+    /// Reads the inputs until the receiver of `sender` is dropped. `has_audio` gets a message once an input has turned out to be
+    /// audio; errors before that are reported at once, later ones by a worker.
+    fn read_all(
+        &self,
+        to_do: &[usize],
+        has_audio: Sender<()>,
+        sender: &SyncSender<Decoded>,
+    ) -> ReadStats {
+        let (mut stats, mut has_audio) = (ReadStats::default(), Some(has_audio));
         for (i, &index) in to_do.iter().enumerate() {
             let started = Instant::now();
             // No worker runs while the first input is read.
             let n_threads = if i == 0 { self.plan.recognizer.n_threads() } else { 1 };
-            let read = self.read(&self.plan.tasks[index].input, n_threads, &mut on_audio);
-            let seconds = started.elapsed().as_secs_f64();
-            let recording = Recording { index, read, seconds };
-            if recording.read.is_ok() {
-                self.overall.set_length(index, recording.audio_s());
+            let signals = self.read(&self.plan.tasks[index].input, n_threads, &mut has_audio);
+            let time = started.elapsed();
+            if self.is_cancelled() {
+                break;
             }
-            let is_over = self.is_cancelled();
-            if is_over || sender.send(Message::Recording(recording)).is_err() {
-                return;
+            let signals = match signals {
+                Err(error) if has_audio.is_some() => {
+                    self.fail(index, error, 0.0, time.as_secs_f64());
+                    continue;
+                }
+                signals => signals,
+            };
+            let decoded = Decoded { index, signals, seconds: time.as_secs_f64() };
+            if decoded.signals.is_ok() {
+                announce(&mut has_audio);
+                self.overall.set_length(index, decoded.audio_s());
+                stats.time += time;
+                stats.audio_s += decoded.audio_s();
+            }
+            if sender.send(decoded).is_err() {
+                break;
             }
         }
+        stats
     }
 
     /// Whether the reader is cancelled.
@@ -289,12 +289,12 @@ impl Batch<'_> {
         self.cancel.is_cancelled() || self.stops_reading.load(Ordering::Relaxed)
     }
 
-    /// Decodes an input and detects its speech; calls `on_audio` after each decoded second, unless reads may block.
+    /// Decodes an input and detects its speech; announces audio after the first decoded second, unless reads may block.
     fn read(
         &self,
         input: &Input,
         n_threads: usize,
-        on_audio: &mut dyn FnMut(),
+        has_audio: &mut Option<Sender<()>>,
     ) -> anyhow::Result<Vec<Signal>> {
         let may_block = input.may_block();
         let mut decoder = Decoder::new()
@@ -302,7 +302,7 @@ impl Batch<'_> {
             .cancelled_by(|| self.is_cancelled())
             .on_progress(|_| {
                 if !may_block {
-                    on_audio()
+                    announce(has_audio);
                 }
             });
         if let Some(number) = self.plan.audio_track {
@@ -313,68 +313,22 @@ impl Batch<'_> {
             Input::File { path, .. } => decoder.file_channels(path),
         }?;
         let signal = |audio: Audio| -> anyhow::Result<Signal> {
-            let duration_s = audio.duration_s();
             let Audio { samples, source, .. } = audio;
             let speech = self.plan.options.find_speech(&samples, n_threads)?;
-            let recording = whisper::Recording::from(samples).with_speech(speech);
-            Ok(Signal { recording: recording.cut_silence()?, duration_s, source })
+            let samples = Samples::from(samples).with_speech(speech).cut_silence()?;
+            Ok(Signal { samples, source })
         };
         channels.into_iter().map(signal).collect()
     }
 
-    /// Waits until an input turns out to be audio; reports those that fail before it. `false` if there is none.
-    fn wait_for_audio(&self, queue: &Mutex<Queue>) -> bool {
-        while !self.cancel.is_cancelled() {
-            let mut queue = lock(queue);
-            match queue.receive() {
-                Some(Message::IsAudio) => return true,
-                Some(Message::Recording(recording)) => {
-                    let Some(recording) = self.readable(recording) else { continue };
-                    queue.first = Some(recording);
-                    return true;
-                }
-                None => return false,
-            }
-        }
-        false
-    }
-
-    /// Takes the next readable recording; reports those that failed before it.
-    fn next(&self, queue: &Mutex<Queue>) -> Option<Recording> {
-        let mut queue = lock(queue);
-        while !self.cancel.is_cancelled() {
-            if let Message::Recording(recording) = queue.receive()?
-                && let Some(recording) = self.readable(recording)
-            {
-                return Some(recording);
-            }
-        }
-        None
-    }
-
-    /// The recording, if it could be read; else reports its error.
-    fn readable(&self, recording: Recording) -> Option<Recording> {
-        match recording.read {
-            Ok(_) => Some(recording),
-            Err(error) => {
-                self.fail(recording.index, error, 0.0, recording.seconds);
-                None
-            }
-        }
-    }
-
-    /// Transcribes recordings until the queue ends.
-    fn work(&self, model: &Model, queue: &Mutex<Queue>) -> anyhow::Result<WorkerStats> {
-        let Plan { recognizer, options, .. } = self.plan;
-        let mut engine = recognizer.transcriber(model, options, self.cancel)?;
-        let mut stats = WorkerStats::default();
-        while let Some(recording) = self.next(queue) {
-            let Recording { index, seconds, .. } = recording;
-            let (started, length_s) = (Instant::now(), recording.audio_s());
-            stats.reading += Duration::from_secs_f64(seconds);
-            stats.audio_s += length_s;
-            let result =
-                self.transcribe_one(&mut engine, index, recording.read.unwrap_or_default());
+    /// Transcribes recordings until the reader ends.
+    fn work(&self, whisper: &Whisper, recordings: &Mutex<Receiver<Decoded>>) {
+        loop {
+            let next = lock(recordings).recv();
+            let Some(decoded) = next.ok().filter(|_| !self.cancel.is_cancelled()) else { return };
+            let (started, length_s) = (Instant::now(), decoded.audio_s());
+            let Decoded { index, signals, seconds } = decoded;
+            let result = signals.and_then(|signals| self.transcribe_one(whisper, index, signals));
             let seconds = seconds + started.elapsed().as_secs_f64();
             match result {
                 Ok((transcript, written)) if transcript.cancelled => {
@@ -386,57 +340,61 @@ impl Batch<'_> {
                 Err(error) => self.fail(index, error, length_s, seconds),
             }
         }
-        stats.timings = engine.timings();
-        Ok(stats)
     }
 
     /// Transcribes the signals of a recording and writes the transcript, unless cancelled.
     fn transcribe_one(
         &self,
-        engine: &mut Transcriber,
+        whisper: &Whisper,
         index: usize,
         signals: Vec<Signal>,
     ) -> anyhow::Result<(Transcript, Written)> {
-        let task = &self.plan.tasks[index];
-        let n_signals = signals.len();
-        if let Some(Signal { source, duration_s, .. }) = signals.first() {
+        let Plan { tasks, options, .. } = self.plan;
+        let (task, n_signals) = (&tasks[index], signals.len());
+        if let Some(Signal { source, samples }) = signals.first() {
             let notes = remarks::signals(self.plan, n_signals, source);
             notes.iter().for_each(|note| self.note(task, note));
-            let notes = remarks::clips(&self.plan.options.clip_timestamps, *duration_s)?;
+            let notes = remarks::clips(&options.clip_timestamps, samples.duration())?;
             notes.iter().for_each(|note| self.note(task, note));
         }
         let mut output = Output::begin(self.plan, task)?;
         let mut written = Ok(());
         let mut transcripts = Vec::with_capacity(n_signals);
-        // Claimed when there is text: silence has no language.
+        // Noted when there is text: silence has no language.
         let mut detected = None;
-        for (number, signal) in signals.into_iter().enumerate() {
-            let Signal { recording, duration_s, .. } = signal;
-            let options = &self.plan.options;
+        for (number, Signal { samples, .. }) in signals.into_iter().enumerate() {
+            let duration_s = samples.duration();
             let before_s = duration_s * number as f64;
-            let mut on_progress = |progress: Progress<'_>| match progress {
-                Progress::Language(language, probability) => {
-                    detected = Some(remarks::detected(language, probability));
-                }
-                Progress::Segment(segment) => {
-                    if remarks::has_text(segment)
-                        && let Some(note) = detected.take()
-                    {
-                        let several = self.plan.tasks.len() > 1;
-                        if several { self.note(task, &note) } else { self.console.note(&note) }
+            let recording = Recording::from(samples).options(options.clone());
+            let (sender, events) = channel();
+            let job = whisper.transcribe_with(recording.cancelled_by(self.cancel), move |event| {
+                let _ = sender.send(event);
+            });
+            for event in events {
+                match event {
+                    Event::Language(language, probability) => {
+                        detected = Some(remarks::detected(language, probability));
                     }
-                    // Segments of several signals are sorted by time first.
-                    if n_signals == 1 && written.is_ok() {
-                        written = self.console.suspend_bar(|| output.segment(segment));
+                    Event::Segment(segment) => {
+                        if remarks::has_text(&segment)
+                            && let Some(note) = detected.take()
+                        {
+                            let several = tasks.len() > 1;
+                            if several { self.note(task, &note) } else { self.console.note(&note) }
+                        }
+                        // Segments of several signals are sorted by time first.
+                        if n_signals == 1 && written.is_ok() {
+                            written = self.console.suspend_bar(|| output.segment(&segment));
+                        }
                     }
+                    Event::Position(done, all) => {
+                        let done_s = duration_s * done as f64 / all.max(1) as f64;
+                        self.overall.set_position(index, (before_s + done_s) / n_signals as f64);
+                    }
+                    _ => {}
                 }
-                Progress::Position(done, all) => {
-                    let done_s = duration_s * done as f64 / all.max(1) as f64;
-                    self.overall.set_position(index, (before_s + done_s) / n_signals as f64);
-                }
-                _ => {}
-            };
-            let mut transcript = engine.transcribe(recording, options, &mut on_progress)?;
+            }
+            let mut transcript = job.wait()?;
             if detected.is_some() && remarks::is_silent(&transcript) {
                 transcript.language.clear();
             }
@@ -529,6 +487,14 @@ impl Batch<'_> {
     fn finish(&self, index: usize, outcome: Outcome) {
         self.overall.finish(index);
         lock(&self.outcomes)[index] = Some(outcome);
+    }
+}
+
+/// Tells the receiver that there is audio; once.
+fn announce(has_audio: &mut Option<Sender<()>>) {
+    if let Some(has_audio) = has_audio.take() {
+        // The receiver may be gone after an error of the device.
+        let _ = has_audio.send(());
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest, Sha256};
 use stonechat_formats::ModelFile;
-use stonechat_nn::sample::{CompiledGrammar, GrammarSource, TokenTable};
 use stonechat_nn::{MAX_TOP_K, MAX_TOP_K_COLS};
+use stonechat_sampling::{CompiledGrammar, GrammarSource, TokenTable};
 use stonechat_text::{MarkedText, Tokenizer};
 
 use crate::Error;

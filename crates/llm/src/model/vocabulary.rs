@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use stonechat_formats::{Array, Format, Metadata, ModelFile, Value};
-use stonechat_nn::sample::{TokenTable, TokenText};
+use stonechat_sampling::{TokenTable, TokenText};
 use stonechat_text::{ChatTemplate, GgmlVocabulary, Tokenizer};
 
 use crate::Error;

@@ -133,7 +133,7 @@ mod tests {
     use pollster::block_on;
     use stonechat_formats::ModelFile;
     use stonechat_nn::Cpu;
-    use stonechat_nn::sample::SamplingOptions;
+    use stonechat_sampling::SamplingOptions;
     use web_time::Instant;
 
     use crate::{

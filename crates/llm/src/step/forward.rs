@@ -40,7 +40,7 @@ pub(crate) fn record(
     r.segment(SegmentName::Body, Rows::of(Count::Tokens));
     let mut x = match &weights.input {
         Some(input) => input.record(&mut r, config),
-        None => r.import(Port::Stream, Rows::of(Count::Tokens), config.d_model),
+        None => r.import(Port::STREAM, Rows::of(Count::Tokens), config.d_model),
     };
     for (layer, block) in config.layers[weights.layers.clone()].iter().zip(&weights.blocks) {
         let rotation = |rope| rotations.iter().find(|(known, _)| *known == rope);
@@ -52,7 +52,7 @@ pub(crate) fn record(
     }
     match &weights.output {
         Some(output) => output.record(&mut r, config, weights.input.as_ref(), (x, max_top_k)),
-        None => r.output(Port::Stream, x),
+        None => r.output(Port::STREAM, x),
     }
     r.finish()
 }
@@ -79,7 +79,7 @@ impl Output {
         r.segment(SegmentName::Hidden, Rows::of(Count::Hidden));
         let rows = r.gather(x, Count::Hidden);
         let hidden = self.norm.record(r, rows);
-        r.output(Port::Hidden, hidden);
+        r.output(Port::HIDDEN, hidden);
         r.segment(SegmentName::Logits, Rows::of(Count::Logits));
         let rows = r.gather(x, Count::Logits);
         let h = self.norm.record(r, rows);
@@ -91,12 +91,12 @@ impl Output {
         if let Some(cap) = config.final_soft_cap {
             logits = r.op(Op::SoftCap(cap), &[logits]);
         }
-        r.output(Port::Logits, logits);
+        r.output(Port::LOGITS, logits);
         if max_top_k > 0 {
             let top_k = r.top_k(logits.first(Count::TopK));
-            r.output(Port::TopK, top_k);
+            r.output(Port::TOP_K, top_k);
             let log_sum_exp = r.op(Op::LogSumExp, &[logits.first(Count::LogProbs)]);
-            r.output(Port::LogSumExp, log_sum_exp);
+            r.output(Port::LOG_SUM_EXP, log_sum_exp);
         }
     }
 }
@@ -137,7 +137,7 @@ impl Layer<'_> {
         let v = block.attn_v.record(r, h);
         let q = self.rope(r, q, block.attn_q_norm.as_ref());
         let k = self.rope(r, k, block.attn_k_norm.as_ref());
-        r.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::Tokens }, k, v);
+        r.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::TOKENS }, k, v);
         let args = AttentionArgs {
             pool,
             layer,
@@ -146,7 +146,7 @@ impl Layer<'_> {
             soft_cap: config.attn_soft_cap,
             slopes: self.weights.alibi_slopes.clone(),
             sinks: block.attn_sinks.clone(),
-            rows: if window.is_some() { RowTable::Window } else { RowTable::Full },
+            rows: if window.is_some() { RowTable::WINDOW } else { RowTable::FULL },
             precision: block.attn_precision,
         };
         let attn = r.attention(q, args);

@@ -151,10 +151,10 @@ impl Runner {
         // Rows of logits follow top-k rows.
         let offset = layout.n_top_k * self.vocab_size;
         let ranges = &[
-            PortRange::first(Port::TopK, top_k),
-            PortRange::first(Port::LogSumExp, log_sum_exp),
-            PortRange { port: Port::Logits, offset, len: logits },
-            PortRange::first(Port::Hidden, hidden),
+            PortRange::first(Port::TOP_K, top_k),
+            PortRange::first(Port::LOG_SUM_EXP, log_sum_exp),
+            PortRange { port: Port::LOGITS, offset, len: logits },
+            PortRange::first(Port::HIDDEN, hidden),
         ];
         let last = self.stages.last_mut().expect("a model has a stage");
         last.executable.fetch(ranges, is_last);
@@ -176,10 +176,10 @@ impl Runner {
         let Self { stages, rows, stream, d_model, .. } = self;
         let step = rows.step(inputs, layout);
         for i in 1..stages.len() {
-            let range = PortRange::first(Port::Stream, inputs.n_tokens() * *d_model);
+            let range = PortRange::first(Port::STREAM, inputs.n_tokens() * *d_model);
             stages[i - 1].executable.read(&[range], stream).await?;
             let executable = &mut stages[i].executable;
-            executable.import(Port::Stream, stream);
+            executable.import(Port::STREAM, stream);
             executable.run(&step);
         }
         self.fetch(layout, true);
@@ -237,7 +237,7 @@ impl Runner {
             executable.warm_up(&mut |executable| {
                 let mut run = |inputs: &StepInputs, layout: &OutputLayout| {
                     if i > 0 {
-                        executable.import(Port::Stream, &stream[..inputs.n_tokens() * *d_model]);
+                        executable.import(Port::STREAM, &stream[..inputs.n_tokens() * *d_model]);
                     }
                     rows.fill(inputs);
                     executable.run(&rows.step(inputs, layout));
@@ -329,10 +329,10 @@ impl WindowRows {
         step.counts[Count::Logits] = layout.n_projected();
         step.counts[Count::TopK] = layout.n_top_k;
         step.counts[Count::LogProbs] = layout.n_log_probs;
-        step.slots[SlotTable::Tokens as usize] = &inputs.kv_rows;
+        step.slots[SlotTable::TOKENS.index()] = &inputs.kv_rows;
         let full = AttentionRows { rows: &inputs.query_rows, page_table };
-        step.rows[RowTable::Full as usize] = full;
-        step.rows[RowTable::Window as usize] = AttentionRows { rows: &self.rows, page_table };
+        step.rows[RowTable::FULL.index()] = full;
+        step.rows[RowTable::WINDOW.index()] = AttentionRows { rows: &self.rows, page_table };
         step
     }
 }

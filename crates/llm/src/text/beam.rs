@@ -7,7 +7,7 @@
 //! ```
 
 use stonechat_nn::Slot;
-use stonechat_nn::sample::log_sum_exp;
+use stonechat_sampling::log_sum_exp;
 
 use crate::text::probabilities::token_probs;
 use crate::text::session::TEXT;

@@ -58,30 +58,23 @@ impl ChatFormat {
         self.template.capabilities()
     }
 
-    /// Text of the prompt of a conversation; without [`Conversation::now`] the template sees the system's clock.
-    ///
-    /// # Errors
-    /// If the template fails or refuses the messages.
-    pub fn render(&self, conversation: &Conversation) -> Result<String, Error> {
-        Ok(self.template.render(&with_time(conversation))?)
-    }
-
     /// Text of the prompt of a conversation, for [`ModelInfo::tokenize_marked_chat`]: the names of special tokens in
-    /// messages, tools and variables are text. With `continue_final_message` the answer continues the last
-    /// message.
+    /// messages, tools and variables are text. With `continue_final_message` the answer continues the last message. Without
+    /// [`Conversation::now`] the template sees the system's clock.
     ///
     /// # Errors
     /// If the template fails or refuses the messages.
     pub fn prompt(
         &self,
-        conversation: &Conversation,
+        mut conversation: Conversation,
         continue_final_message: bool,
     ) -> Result<MarkedText, Error> {
-        Ok(self.template.render_marked(
-            &with_time(conversation),
-            &self.specials,
-            continue_final_message,
-        )?)
+        if conversation.now.is_none() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+            conversation.now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
+        }
+        let specials = &self.specials;
+        Ok(self.template.render_marked(&conversation, specials, continue_final_message)?)
     }
 
     /// Tokens of the prompt for the assistant's next answer. `messages` are objects of OpenAI's chat API, `variables`
@@ -101,16 +94,6 @@ impl ChatFormat {
             variables,
             ..Conversation::default()
         };
-        Ok(model.tokenize_marked_chat(&self.prompt(&conversation, false)?))
+        Ok(model.tokenize_marked_chat(&self.prompt(conversation, false)?))
     }
-}
-
-/// A conversation that has a time: its own, or the system's clock.
-fn with_time(conversation: &Conversation) -> Conversation {
-    let mut conversation = conversation.clone();
-    if conversation.now.is_none() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
-        conversation.now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
-    }
-    conversation
 }

@@ -20,7 +20,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use stonechat_nn::sample::{DryBreakers, Grammar, PrefixConstraint, SampleScratch, Sampler};
+use stonechat_sampling::{DryBreakers, Grammar, PrefixConstraint, SampleScratch, Sampler};
 use stonechat_text::{StreamDecoder, Tokenizer};
 
 use crate::model::info::ModelInfo;

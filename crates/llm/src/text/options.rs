@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stonechat_nn::sample::{CompiledGrammar, SamplingOptions};
+use stonechat_sampling::{CompiledGrammar, SamplingOptions};
 
 /// How to continue a prompt.
 #[derive(Debug, Clone, Default)]

@@ -1,7 +1,7 @@
 //! Perplexity of a text, over the same windows as llama.cpp's `llama-perplexity`.
 
-use stonechat_nn::sample::log_sum_exp;
 use stonechat_nn::{KvDType, Slot};
+use stonechat_sampling::log_sum_exp;
 
 use crate::{Error, Model, OutputRequest, OutputRow, StateOptions};
 

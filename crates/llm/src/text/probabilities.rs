@@ -1,7 +1,7 @@
 //! Log-probabilities of tokens.
 
 use stonechat_nn::TopKEntry;
-use stonechat_nn::sample::{Candidate, log_sum_exp};
+use stonechat_sampling::{Candidate, log_sum_exp};
 
 /// Sampled token and the most probable tokens, by the raw logits or after the samplers.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,13 +7,15 @@ use super::{LiveEvent, LiveOptions, LiveStream, MAX_BUFFER, copies_prompt, witho
 use crate::SAMPLE_RATE;
 use crate::cancel::CancelToken;
 use crate::languages::Language;
+use crate::model::Model;
 use crate::options::{Options, VadMode};
 use crate::transcriber::Transcriber;
 use crate::transcript::Word;
 
 fn random_model() -> Transcriber {
-    let builder = Transcriber::builder().kv_dtype(KvDType::F32);
-    builder.load(Cpu::new(1).unwrap(), &TinyWhisper::default().file(), |_| {}).unwrap()
+    let file = TinyWhisper::default().file();
+    let model = Model::load(Cpu::new(1).unwrap(), &file, |_| {}).unwrap();
+    Transcriber::new(&model, &Options::default(), KvDType::F32).unwrap()
 }
 
 /// The text of a random model passes no threshold, and hypotheses rarely agree.
