@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::model::arch::Architecture;
-use crate::model::layer::{FfnConfig, KvGroup, LayerConfig};
+use crate::model::layer::{KvGroup, LayerConfig, check_size};
 use crate::model::pooling::Pooling;
 
 /// Sizes and constants of a language model. Defaults are those that the file format defines, no others.
@@ -41,13 +41,6 @@ pub(crate) fn checked_n_layers(n: usize) -> Result<usize, Error> {
     check_size("layers", n, MAX_LAYERS).map(|()| n)
 }
 
-fn check_size(key: &str, value: usize, limit: usize) -> Result<(), Error> {
-    if value == 0 || value > limit {
-        return Err(Error::config(key, format!("must be 1 to {limit}, got {value}")));
-    }
-    Ok(())
-}
-
 impl Config {
     /// Checks ranges of sizes and constants, and that they fit each other and the forward pass.
     pub(crate) fn validate(&self) -> Result<(), Error> {
@@ -55,39 +48,10 @@ impl Config {
         check_size("d_model", self.d_model, 1 << 20)?;
         checked_n_layers(self.layers.len())?;
         check_size("vocab_size", self.vocab_size, 1 << 26)?;
-        self.layers.iter().try_for_each(|layer| self.validate_layer(layer))?;
+        self.layers.iter().try_for_each(|layer| layer.validate(self.kv(layer)))?;
         self.validate_equal()?;
         if !(self.norm_eps >= 0.0 && self.norm_eps < 1.0) {
             return Err(Error::config("norm epsilon", format!("is {}", self.norm_eps)));
-        }
-        Ok(())
-    }
-
-    fn validate_layer(&self, layer: &LayerConfig) -> Result<(), Error> {
-        let KvGroup { n_kv_heads, head_dim } = self.kv_groups[layer.kv_group];
-        check_size("heads", layer.n_heads, 1 << 12)?;
-        check_size("kv heads", n_kv_heads, 1 << 12)?;
-        check_size("head_dim", head_dim, 1 << 12)?;
-        check_size("d_ff", layer.ffn.d_ff(), 1 << 24)?;
-        if !layer.n_heads.is_multiple_of(n_kv_heads) {
-            let problem = format!("{n_kv_heads} do not divide {} heads", layer.n_heads);
-            return Err(Error::config("kv heads", problem));
-        }
-        if let Some(rope) = layer.rope {
-            if rope.n_rot == 0 || rope.n_rot % 2 != 0 || rope.n_rot > head_dim {
-                let problem = format!("must be even and at most {head_dim}, got {}", rope.n_rot);
-                return Err(Error::config("rotated channels", problem));
-            }
-            if !(rope.freq_base > 0.0 && rope.freq_base.is_finite()) {
-                let problem = format!("must be positive, got {}", rope.freq_base);
-                return Err(Error::config("rope base", problem));
-            }
-        }
-        if let FfnConfig::Experts(experts) = layer.ffn
-            && !(1..=experts.n_experts).contains(&experts.n_used)
-        {
-            let problem = format!("must be 1 to {}, got {}", experts.n_experts, experts.n_used);
-            return Err(Error::config("experts used", problem));
         }
         Ok(())
     }

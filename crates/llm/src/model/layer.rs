@@ -78,6 +78,36 @@ impl LayerConfig {
         let (n_heads, kv_group, attn_scale, window, rope) = (0, 0, 0.0, None, None);
         Self { n_heads, kv_group, attn_scale, window, rope, qk_norm, post_norms, sinks, ffn }
     }
+
+    /// Checks ranges of sizes, and that they fit each other.
+    pub(crate) fn validate(&self, kv: KvGroup) -> Result<(), Error> {
+        let KvGroup { n_kv_heads, head_dim } = kv;
+        check_size("heads", self.n_heads, 1 << 12)?;
+        check_size("kv heads", n_kv_heads, 1 << 12)?;
+        check_size("head_dim", head_dim, 1 << 12)?;
+        check_size("d_ff", self.ffn.d_ff(), 1 << 24)?;
+        if !self.n_heads.is_multiple_of(n_kv_heads) {
+            let problem = format!("{n_kv_heads} do not divide {} heads", self.n_heads);
+            return Err(Error::config("kv heads", problem));
+        }
+        if let Some(rope) = self.rope {
+            if rope.n_rot == 0 || rope.n_rot % 2 != 0 || rope.n_rot > head_dim {
+                let problem = format!("must be even and at most {head_dim}, got {}", rope.n_rot);
+                return Err(Error::config("rotated channels", problem));
+            }
+            if !(rope.freq_base > 0.0 && rope.freq_base.is_finite()) {
+                let problem = format!("must be positive, got {}", rope.freq_base);
+                return Err(Error::config("rope base", problem));
+            }
+        }
+        if let FfnConfig::Experts(experts) = self.ffn
+            && !(1..=experts.n_experts).contains(&experts.n_used)
+        {
+            let problem = format!("must be 1 to {}, got {}", experts.n_experts, experts.n_used);
+            return Err(Error::config("experts used", problem));
+        }
+        Ok(())
+    }
 }
 
 impl FfnConfig {
@@ -97,6 +127,14 @@ impl FfnConfig {
             Self::Experts(experts) => experts.n_experts,
         }
     }
+}
+
+/// Checks that a size is in `1..=limit`.
+pub(crate) fn check_size(key: &str, value: usize, limit: usize) -> Result<(), Error> {
+    if value == 0 || value > limit {
+        return Err(Error::config(key, format!("must be 1 to {limit}, got {value}")));
+    }
+    Ok(())
 }
 
 /// Activation of the experts of an architecture.
