@@ -99,6 +99,11 @@ impl LayerConfig {
                 let problem = format!("must be positive, got {}", rope.freq_base);
                 return Err(Error::config("rope base", problem));
             }
+            #[expect(clippy::eq_op, reason = "NaN differs from itself")]
+            let has_nan = rope != rope;
+            if has_nan {
+                return Err(Error::config("rope scaling", "must be numbers, got NaN"));
+            }
         }
         if let FfnConfig::Experts(experts) = self.ffn
             && !(1..=experts.n_experts).contains(&experts.n_used)

@@ -81,7 +81,7 @@ fn cpu() -> Cpu {
 #[test]
 fn layers_may_differ_in_ffn_and_kv_heads() {
     let (expected, _) = story(&changed(false, false), cpu());
-    let limit = expected.iter().fold(0.0, |max: f32, x| max.max(x.abs())) * 1e-5;
+    let limit = expected.iter().fold(0.0, |max: f32, x| max.max(x.abs())) * 1e-4;
     for (wide_ffn, all_kv_heads) in [(true, false), (false, true), (true, true)] {
         let file = changed(wide_ffn, all_kv_heads);
         let (got, pages) = story(&file, cpu());
