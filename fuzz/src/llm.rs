@@ -29,7 +29,7 @@ pub fn check_llm(data: &[u8]) {
         check_text(&tokenizer, "Hello, <s> wörld! 123\n\n  x");
     }
     let Ok(config) = Config::from_file(&file) else { return };
-    if config.n_layers > MAX_LAYERS {
+    if config.n_layers() > MAX_LAYERS {
         return;
     }
     static CPU: OnceLock<Cpu> = OnceLock::new();

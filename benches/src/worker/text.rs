@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_formats::{ModelFile, TensorView};
-use stonechat_llm::{Model, OutputRequest, Slot, State, StateOptions};
+use stonechat_llm::{FfnConfig, LayerConfig, Model, OutputRequest, Slot, State, StateOptions};
 use stonechat_nn::{Device, KvDType};
 use stonechat_sampling::SamplingOptions;
 
@@ -194,7 +194,11 @@ impl Costs {
         let is_projection =
             |t: &TensorView<'_>| matches!(t.name, "output.weight" | "lm_head.weight");
         let is_tied = !file.tensors().any(|t| is_projection(&t));
-        let used = model.config().experts.map_or(1.0, |e| e.n_used as f64 / e.n_experts as f64);
+        let experts = |layer: &LayerConfig| match layer.ffn {
+            FfnConfig::Experts(experts) => Some(experts.n_used as f64 / experts.n_experts as f64),
+            _ => None,
+        };
+        let used = model.config().layers.iter().find_map(experts).unwrap_or(1.0);
         let mut costs = Self {
             bytes: 0.0,
             layers: 0.0,

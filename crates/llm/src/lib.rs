@@ -11,14 +11,12 @@
 //! | `drafts` | speculative decoding: n-grams, a smaller model, the gate |
 //! | `cache` | KV pages of earlier prompts: in the pool, in stores, in files |
 //! | `scheduler` | requests in one batch: admission, plan of a step, ends |
-//! | `quantize` | quantization of a GGUF file |
 #![forbid(unsafe_code)]
 
 mod cache;
 mod drafts;
 mod error;
 mod model;
-mod quantize;
 mod scheduler;
 mod step;
 mod text;
@@ -32,11 +30,13 @@ pub use drafts::n_gram::{NGramMod, NGramSimple};
 pub use error::Error;
 pub use model::Model;
 pub use model::arch::{ARCHITECTURES, Architecture, FeedForward, NormKind, Positions, Residual};
-pub use model::config::{Config, ExpertsConfig, RopeConfig, RopeScaling};
+pub use model::config::Config;
 pub use model::info::{ModelInfo, ModelSummary};
+pub use model::layer::{ExpertsConfig, FfnConfig, KvGroup, LayerConfig};
 pub use model::pooling::Pooling;
+pub use model::quantize::{quantize, quantized_dtype};
+pub use model::rope::{RopeConfig, RopeScaling};
 pub use model::vocabulary::{chat_template, same_vocabulary, tokenizer};
-pub use quantize::{quantize, quantized_dtype};
 pub use scheduler::event::{RequestEvent, RequestId};
 pub use scheduler::request::Request;
 pub use scheduler::slots::{SavedText, SlotInfo};

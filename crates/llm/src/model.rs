@@ -15,9 +15,13 @@ use crate::{Config, Devices, Error, Placement, State, StateOptions};
 
 pub(crate) mod arch;
 pub(crate) mod config;
+mod config_file;
+mod gguf;
 pub(crate) mod hugging_face;
 pub(crate) mod info;
+pub(crate) mod layer;
 pub(crate) mod pooling;
+pub(crate) mod quantize;
 pub(crate) mod rope;
 pub(crate) mod source;
 pub(crate) mod vocabulary;
@@ -48,20 +52,28 @@ impl Model {
     pub fn load(
         devices: impl Into<Devices>,
         file: &ModelFile,
+        progress: impl FnMut(f32),
+    ) -> Result<Self, Error> {
+        Self::with_config(devices.into(), file, Config::from_file(file)?, progress)
+    }
+
+    /// Loads the weights of a model with this configuration.
+    fn with_config(
+        devices: Devices,
+        file: &ModelFile,
+        config: Config,
         mut progress: impl FnMut(f32),
     ) -> Result<Self, Error> {
         let started = Instant::now();
-        let config = Config::from_file(file)?;
         let info = Arc::new(ModelInfo::new(file, config)?);
         let config = &info.config;
-        let n_layers = config.n_layers;
+        let n_layers = config.n_layers();
         let (mut done, steps) = (0.0, (n_layers + 2) as f32);
         let mut step = || {
             done += 1.0;
             progress(done / steps);
         };
         let source = Source::new(file, config);
-        let devices = devices.into();
         let stages = devices.stages(n_layers).ok_or_else(|| {
             let (expected, got) = (format!("0 to {n_layers}"), devices.n_split().to_string());
             Error::Option { option: "layers of the first devices", expected, got }
@@ -131,3 +143,6 @@ impl Model {
         self.stages.iter().map(program).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! Requests that share a batch: admission, order of a step, KV pages, preemption.
+//! Continuous batching: admission of requests, plan of each step, KV pages, preemption.
 //!
 //! ```text
 //! add ──► waiting ──admit──► prompt ──► decoding ──► ended

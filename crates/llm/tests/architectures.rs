@@ -318,7 +318,7 @@ fn a_model_split_anywhere_computes_the_same() {
         let expected = story(&whole, golden);
         let options = StateOptions::new(golden.n_ctx);
         let all = &whole.placements(&options)[0];
-        for n_first in 0..=whole.config().n_layers {
+        for n_first in 0..=whole.config().n_layers() {
             let split = golden_model(golden, Devices::from(cpu()).split(n_first, cpu()))?;
             if story(&split, golden) != expected {
                 return Err(format!("other logits with the first {n_first} layers apart"));
@@ -352,7 +352,7 @@ fn a_hugging_face_folder_can_be_split() {
 #[test]
 fn there_are_no_more_layers_to_split_than_the_model_has() {
     let file = ModelFile::open(golden_folder().join("llama.gguf")).unwrap();
-    let n_layers = Config::from_file(&file).unwrap().n_layers;
+    let n_layers = Config::from_file(&file).unwrap().n_layers();
     let error =
         Model::load(Devices::from(cpu()).split(n_layers + 1, cpu()), &file, |_| {}).unwrap_err();
     assert_eq!(

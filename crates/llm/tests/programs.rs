@@ -93,7 +93,7 @@ fn ranks_give_the_logits_of_one_device() {
 fn a_model_of_two_ranks_has_two_sums_a_layer() {
     for name in ["llama", "gemma3", "falcon-40b", "qwen3moe", "bloom"] {
         let golden = &GoldenModel::read(name);
-        let n_layers = Config::from_file(&golden.file()).unwrap().n_layers;
+        let n_layers = Config::from_file(&golden.file()).unwrap().n_layers();
         let programs = load(golden, ReferenceGroup(2)).programs(options(golden)).unwrap();
         let shards = shard(&programs[0], &[Reference.into(), Reference.into()]).unwrap();
         assert_eq!(shards.replicated, [""; 0], "{name}");

@@ -27,10 +27,10 @@ impl fmt::Debug for PageName {
 }
 
 impl PageName {
-    /// Name of the root: what all pages of a model have in common.
+    /// Name of the root: version of the format, fingerprint of the model, KV type and page length.
     pub(crate) fn root(model: &ModelInfo, options: StateOptions) -> Self {
         let mut hash = Sha256::new();
-        hash.update(b"stonechat KV pages 2");
+        hash.update(b"stonechat KV pages 3");
         hash.update(model.kv_fingerprint(options.n_ctx).to_le_bytes());
         hash.update([options.kv_dtype as u8]);
         hash.update((PAGE_LEN as u64).to_le_bytes());

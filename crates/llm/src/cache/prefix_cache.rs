@@ -12,7 +12,7 @@
 //!
 //! The salt separates requests whose keys and values differ for equal tokens (adapter, media) or must not be shared.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::iter::successors;
 use std::sync::Arc;
@@ -31,8 +31,10 @@ pub struct PrefixCache {
     nodes: HashMap<u64, Node>,
     /// Node of each key.
     index: HashMap<Key, u64>,
-    /// Children of each node; of the root under [`ROOT`], by salt.
+    /// Children of each node and salt; those of the root are under [`ROOT`].
     children: HashMap<(u64, u64), Vec<u64>>,
+    /// Last use and id of the nodes without children: the order of eviction.
+    leaves: BTreeSet<(u64, u64)>,
     hasher: RandomState,
     next_id: u64,
     clock: u64,
@@ -62,6 +64,7 @@ impl Default for PrefixCache {
             nodes: HashMap::new(),
             index: HashMap::new(),
             children: HashMap::new(),
+            leaves: BTreeSet::new(),
             hasher: RandomState::new(),
             next_id: ROOT + 1,
             clock: 0,
@@ -106,11 +109,7 @@ impl PrefixCache {
         let max = tokens.len().saturating_sub(1).min(state.options().n_ctx);
         let (path, len) = self.longest(&tokens[..max], salt);
         self.clock += 1;
-        for id in &path {
-            if let Some(node) = self.nodes.get_mut(id) {
-                node.last_used = self.clock;
-            }
-        }
+        path.iter().for_each(|&id| self.touch(id));
         let pages = path.iter().filter_map(|id| self.nodes.get(id)).map(|node| &node.page);
         state.rolled_back().attach_pages(pages, len, slot);
         len
@@ -157,7 +156,7 @@ impl PrefixCache {
         self.children.get(&(parent, salt)).map_or(&[], Vec::as_slice)
     }
 
-    /// Adds the full pages of a sequence that goes on and holds `tokens`. Pages that the cache has are kept.
+    /// Adds the full pages of a sequence that holds `tokens` and will grow. Pages that the cache has are kept.
     ///
     /// # Panics
     /// If the sequence is shorter than `tokens` or there is no such sequence.
@@ -166,7 +165,7 @@ impl PrefixCache {
         self.insert_ended(state, slot, &tokens[..full], salt);
     }
 
-    /// Adds all pages of a sequence that holds `tokens` and has ended: one that goes on would have to copy its last page.
+    /// Adds all pages of a sequence that holds `tokens` and has ended: a growing one would have to copy its last page.
     ///
     /// # Panics
     /// If the sequence is shorter than `tokens` or there is no such sequence.
@@ -179,9 +178,7 @@ impl PrefixCache {
             let Some(id) = self.insert_page(sequences, parent, (slot, index), page, salt) else {
                 return;
             };
-            if let Some(node) = self.nodes.get_mut(&id) {
-                node.last_used = self.clock;
-            }
+            self.touch(id);
             parent = id;
         }
     }
@@ -216,22 +213,35 @@ impl PrefixCache {
         self.next_id += 1;
         let page = sequences.detach_page(slot, index);
         let name = match (self.stores.is_empty(), self.nodes.get(&parent)) {
-            // Nobody asks for it.
+            // Without stores nothing reads the name.
             (true, _) => self.root,
             (false, None) => self.root.child(tokens, salt),
             (false, Some(parent)) => parent.name.child(tokens, salt),
         };
+        if let Some(parent_node) = self.nodes.get(&parent) {
+            self.leaves.remove(&(parent_node.last_used, parent));
+        }
+        self.leaves.insert((0, id));
         self.nodes.insert(id, Node { key, tokens: tokens.to_vec(), page, name, last_used: 0 });
         self.index.insert(key, id);
         self.children.entry((parent, salt)).or_default().push(id);
         Some(id)
     }
 
-    /// Number of pages that only the cache holds.
+    /// Records a use of a node.
+    fn touch(&mut self, id: u64) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let old = (std::mem::replace(&mut node.last_used, self.clock), id);
+        if self.leaves.remove(&old) {
+            self.leaves.insert((self.clock, id));
+        }
+    }
+
+    /// Whether at least `n` pages are held by the cache alone.
     #[must_use]
-    pub fn n_evictable(&self, state: &State) -> usize {
+    pub fn has_evictable(&self, state: &State, n: usize) -> bool {
         let is_alone = |node: &&Node| state.page_ref_count(&node.page) == 1;
-        self.nodes.values().filter(is_alone).count()
+        n <= self.nodes.len() && self.nodes.values().filter(is_alone).take(n).count() == n
     }
 
     /// Removes least recently used leaves until `n` pages are free, as far as possible; returns whether they are. Pages
@@ -351,9 +361,7 @@ impl PrefixCache {
                     id
                 }
             };
-            if let Some(node) = self.nodes.get_mut(&id) {
-                node.last_used = self.clock;
-            }
+            self.touch(id);
             parent = id;
         }
         Ok(())
@@ -365,23 +373,25 @@ impl PrefixCache {
 
     /// The least recently used leaf, if a page on the path to it is in no other use.
     fn victim(&self, sequences: &Sequences) -> Option<u64> {
-        let is_leaf = |id: u64, node: &Node| self.children(id, node.key.2).is_empty();
         // A page that a sequence shares would not be free without the cache either, but those before it may be.
         let is_alone = |node: &Node| sequences.pages().ref_count(node.page.id()) == 1;
-        let path = |leaf| successors(Some(leaf), |node: &&Node| self.nodes.get(&node.key.0));
-        let leaves = self.nodes.iter().filter(|(id, node)| is_leaf(**id, node));
-        let leaves = leaves.filter(|(_, leaf)| path(*leaf).any(is_alone));
-        leaves.min_by_key(|(id, node)| (node.last_used, **id)).map(|(id, _)| *id)
+        let path =
+            |leaf| successors(self.nodes.get(leaf), |node: &&Node| self.nodes.get(&node.key.0));
+        self.leaves.iter().map(|(_, id)| id).find(|id| path(id).any(is_alone)).copied()
     }
 
     fn remove(&mut self, sequences: &mut Sequences, id: u64) {
         if let Some(node) = self.nodes.remove(&id) {
             self.index.remove(&node.key);
+            self.leaves.remove(&(node.last_used, id));
             let (parent, _, salt) = node.key;
             if let Some(siblings) = self.children.get_mut(&(parent, salt)) {
                 siblings.retain(|&sibling| sibling != id);
                 if siblings.is_empty() {
                     self.children.remove(&(parent, salt));
+                    if let Some(parent_node) = self.nodes.get(&parent) {
+                        self.leaves.insert((parent_node.last_used, parent));
+                    }
                 }
             }
             sequences.release_page(node.page);
@@ -405,6 +415,7 @@ impl PrefixCache {
     pub fn clear(&mut self, state: &mut State) {
         self.index.clear();
         self.children.clear();
+        self.leaves.clear();
         let sequences = state.rolled_back();
         self.nodes.drain().for_each(|(_, node)| sequences.release_page(node.page));
     }

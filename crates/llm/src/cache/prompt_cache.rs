@@ -1,7 +1,7 @@
 //! Prompt cache: tokens and KV pages of a text in a file.
 //!
 //! ```text
-//! "stonekv2"  u64 fingerprint of model and configuration  u64 KV type (0 f32, 1 f16, 2 q8_0)  u64 n_tokens  u64 cache salt
+//! "stonekv3"  u64 fingerprint of model and configuration  u64 KV type (0 f32, 1 f16, 2 q8_0)  u64 n_tokens  u64 cache salt
 //! u32 token[n_tokens]
 //! KV page [ceil(n_tokens / PAGE_LEN)], all layers in order
 //! ```
@@ -15,7 +15,7 @@ use stonechat_nn::{KvDType, PAGE_LEN, Slot};
 
 use crate::{Error, ModelInfo, State, StateOptions};
 
-const MAGIC: &[u8; 8] = b"stonekv2";
+const MAGIC: &[u8; 8] = b"stonekv3";
 /// Magic, fingerprint, KV type, number of tokens, cache salt.
 const HEADER_BYTES: usize = 40;
 

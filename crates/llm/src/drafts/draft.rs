@@ -11,7 +11,7 @@ pub struct DraftLength {
     pub min: usize,
 }
 
-/// A text of a step, with its draft.
+/// Text of a step, with its draft.
 #[derive(Debug)]
 pub(crate) struct DraftText<'a> {
     /// Sequence of the text.

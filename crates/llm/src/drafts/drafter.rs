@@ -38,7 +38,7 @@ impl Drafter {
         }
     }
 
-    /// Drafts for the texts of a step, at most `room` tokens in all; none where there is no good guess. A draft model runs at
+    /// Drafts for the texts of a step, at most `max_total` tokens; an empty draft where nothing is known to follow. A draft model runs at
     /// most `max_new` tokens of contexts that it lacks. Returns the seconds that the drafts took, without those of such
     /// contexts.
     ///
@@ -47,10 +47,10 @@ impl Drafter {
     pub(crate) async fn draft(
         &mut self,
         texts: &mut [DraftText<'_>],
-        room: usize,
+        max_total: usize,
         max_new: usize,
     ) -> Result<f64, Error> {
-        let (started, max_len, mut left) = (Instant::now(), self.max_len(), room);
+        let (started, max_len, mut left) = (Instant::now(), self.max_len(), max_total);
         for text in &mut *texts {
             text.max = text.max.min(max_len);
         }
@@ -71,7 +71,7 @@ impl Drafter {
                 (drafter.length, None)
             }
             Self::Model(drafter) => {
-                let seconds = drafter.draft(texts, room, max_new).await?;
+                let seconds = drafter.draft(texts, max_total, max_new).await?;
                 (drafter.length, Some(seconds))
             }
         };
@@ -105,10 +105,10 @@ mod tests {
     use crate::DraftLength;
 
     #[test]
-    fn short_drafts_are_dropped_and_texts_share_the_room() {
+    fn short_drafts_are_dropped_and_texts_share_the_limit() {
         let length = DraftLength { max: 9, min: 2 };
         let mut drafter = Drafter::NGramSimple(NGramSimple { n: 1, length });
-        let mut drafts = |max: [usize; 2], room| {
+        let mut drafts = |max: [usize; 2], max_total| {
             let context = [1, 2, 3, 1];
             let text = |max| DraftText {
                 slot: Slot::new(0),
@@ -118,7 +118,7 @@ mod tests {
                 draft: Vec::new(),
             };
             let mut texts = max.map(text);
-            pollster::block_on(drafter.draft(&mut texts, room, 0)).unwrap();
+            pollster::block_on(drafter.draft(&mut texts, max_total, 0)).unwrap();
             texts.map(|text| text.draft)
         };
         assert_eq!(drafts([8, 8], 20), [vec![2, 3, 1], vec![2, 3, 1]]);

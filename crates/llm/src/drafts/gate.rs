@@ -1,13 +1,14 @@
-//! Whether drafts pay, by measurement: the duration of steps by their rows, that of the drafts by their tokens, and the
-//! accepted tokens of each text.
+//! Gate of speculative decoding: turns drafts on or off by measured acceptance and cost.
+//!
+//! Measured: the duration of steps by their rows, the duration of drafting by tokens, and the accepted tokens of each text.
 //!
 //! ```text
 //! a step of N texts takes t(N), with a draft of k tokens t(N + k) + k d, and gives A tokens more, the mean of recent drafts
-//! the draft pays if (N + A) / N > (t(N + k) + k d) / t(N)
+//! drafts are on if (N + A) / N > (t(N + k) + k d) / t(N)
 //! ```
 //!
-//! A text whose drafts do not pay has none for some tokens, then tries one again, each time after twice as many. While all
-//! steps have drafts, one without is run now and then: t(N) is not known otherwise.
+//! A text whose drafts cost more than they gain has none for a number of tokens, then tries one again; the number doubles each
+//! time. While all steps have drafts, one step without drafts is run now and then: t(N) is not known otherwise.
 
 /// Part of the sums that each new step replaces.
 const DECAY: f64 = 0.95;
@@ -156,7 +157,7 @@ mod tests {
         assert!((cost.factor(1, 3) - 1.0).abs() < 1e-9);
         (0..4).for_each(|_| cost.record_drafts(3, 0.6));
         assert!((cost.factor(1, 3) - 1.6).abs() < 1e-9);
-        // Two of three tokens pay for a draft of 0.6 steps, none does not.
+        // Two of three tokens gain more than a draft of 0.6 steps costs, none does not.
         for (accepted, pays) in [(2, true), (0, false)] {
             let mut gate = DraftGate::default();
             (0..2).for_each(|_| gate.record((3, accepted), 1, &cost));

@@ -1,4 +1,4 @@
-//! Drafts of a smaller model for all texts of a step, in one batch.
+//! Drafts from a smaller model, for all texts of a step in one batch.
 //!
 //! ```text
 //! context of a text   prompt ................. tokens since its last draft
@@ -48,7 +48,7 @@ struct DraftSlot {
 
 /// Text of a draft step.
 #[derive(Debug)]
-struct Planned {
+struct DraftRun {
     text: usize,
     slot: usize,
     /// Tokens of the step.
@@ -85,7 +85,7 @@ impl ModelDrafter {
         Ok(Self { model, state, length, n_target: n_target as u32, slots, clock: 0 })
     }
 
-    /// Sizes of the state of a draft model of this configuration beside that of its target.
+    /// Sizes of the state of a draft model with this configuration, for the state of its target.
     #[must_use]
     pub fn state_options(target: StateOptions, config: &Config) -> StateOptions {
         let n_ctx = target.n_ctx.min(config.n_ctx_train);
@@ -113,12 +113,12 @@ impl ModelDrafter {
         (0..self.slots.len()).for_each(|slot| self.truncate(slot, 0));
     }
 
-    /// Drafts at most `room` tokens in all. Texts that lack many tokens run at most `max_new` of them, in order. Returns the
-    /// seconds of the drafts, without those of catching up.
+    /// Drafts at most `max_total` tokens. Texts that lack many tokens run at most `max_new` of them, in order. Returns the
+    /// seconds of drafting, without those of catching up.
     pub(crate) async fn draft(
         &mut self,
         texts: &mut [DraftText<'_>],
-        room: usize,
+        max_total: usize,
         max_new: usize,
     ) -> Result<f64, Error> {
         self.clock += 1;
@@ -127,7 +127,7 @@ impl ModelDrafter {
         self.reserve(texts);
         self.catch_up(texts, max_new).await?;
         let started = Instant::now();
-        self.generate(texts, room).await?;
+        self.generate(texts, max_total).await?;
         Ok(started.elapsed().as_secs_f64())
     }
 
@@ -153,8 +153,8 @@ impl ModelDrafter {
             // The last token is run in any case, for its logits.
             let context = &text.context[..text.context.len() - 1];
             let shared = |slot: &DraftSlot| common_prefix(&slot.tokens, context);
-            let len = shared(&self.slots[own]);
-            self.truncate(own, len);
+            self.truncate(own, shared(&self.slots[own]));
+            let len = self.slots[own].tokens.len();
             if context.len() >= len + PAGE_LEN {
                 let lens = self.slots.iter().map(shared).enumerate();
                 let best = lens.max_by_key(|&(_, len)| len);
@@ -168,9 +168,10 @@ impl ModelDrafter {
         }
     }
 
+    /// Truncates a slot to `len` tokens, or to fewer if its state reaches less.
     fn truncate(&mut self, slot: usize, len: usize) {
+        let len = self.state.truncate(Slot::new(slot), len);
         self.slots[slot].tokens.truncate(len);
-        self.state.truncate(Slot::new(slot), len);
     }
 
     /// Number of tokens of a text that the draft model lacks.
@@ -179,7 +180,7 @@ impl ModelDrafter {
     }
 
     /// Frees the pages of whole texts with their drafts, in order: those of slots without a text first, least recently used
-    /// first, then those of the last texts. Texts without room have no draft.
+    /// first, then those of the last texts. A text whose pages are not free has no draft.
     fn reserve(&mut self, texts: &mut [DraftText<'_>]) {
         let mut n_taken = 0;
         for index in 0..texts.len() {
@@ -203,7 +204,7 @@ impl ModelDrafter {
         }
     }
 
-    /// Slot that gives its pages to text `index`: without a text, or of a text behind it.
+    /// Slot to evict for text `index`: one without a text, or one of a later text.
     fn victim(&self, texts: &[DraftText<'_>], index: usize) -> Option<usize> {
         let place = |slot: usize| texts.iter().position(|text| text.slot.index() == slot);
         let used = (0..self.slots.len()).filter(|&slot| !self.slots[slot].tokens.is_empty());
@@ -213,25 +214,29 @@ impl ModelDrafter {
 
     /// Runs tokens of the texts that lack many of them, without outputs.
     async fn catch_up(&mut self, texts: &mut [DraftText<'_>], max_new: usize) -> Result<(), Error> {
-        let mut room = max_new.min(self.state.options().n_batch);
+        let mut left = max_new.min(self.state.options().n_batch);
         let mut planned = Vec::new();
         for (index, text) in texts.iter().enumerate().filter(|(_, text)| text.max > 0) {
-            let n = (self.n_new(text) - 1).min(room);
+            let n = (self.n_new(text) - 1).min(left);
             if self.n_new(text) > MAX_NEW && n > 0 {
                 let slot = text.slot.index();
                 let len = self.slots[slot].tokens.len();
                 let tokens = text.context[len..len + n].to_vec();
-                planned.push(Planned { text: index, slot, tokens });
-                room -= n;
+                planned.push(DraftRun { text: index, slot, tokens });
+                left -= n;
             }
         }
         self.run(texts, &mut planned, (0, &[])).await
     }
 
-    /// Drafts of the texts that lack few tokens, one token of each a step. On a device that runs ahead, each step takes the
+    /// Drafts the texts that lack few tokens, one token of each per step. On a device that runs ahead, each step takes the
     /// tokens of the step before on the device, and all are read at once.
-    async fn generate(&mut self, texts: &mut [DraftText<'_>], room: usize) -> Result<(), Error> {
-        let (mut room, mut n_tokens) = (room, 0);
+    async fn generate(
+        &mut self,
+        texts: &mut [DraftText<'_>],
+        max_total: usize,
+    ) -> Result<(), Error> {
+        let (mut left, mut n_tokens) = (max_total, 0);
         let n_batch = self.state.options().n_batch;
         let mut planned = Vec::new();
         for (index, text) in texts.iter().enumerate().filter(|(_, text)| text.max > 0) {
@@ -239,31 +244,31 @@ impl ModelDrafter {
             if n <= MAX_NEW && n_tokens + n <= n_batch {
                 n_tokens += n;
                 let tokens = text.context[text.context.len() - n..].to_vec();
-                planned.push(Planned { text: index, slot: text.slot.index(), tokens });
+                planned.push(DraftRun { text: index, slot: text.slot.index(), tokens });
             }
         }
         let runs_ahead = self.state.runs_ahead() && self.model.max_top_k() > 0;
         for n_drafted in 1.. {
-            planned.truncate(room);
+            planned.truncate(left);
             if planned.is_empty() {
                 break;
             }
             // Number of texts in each step: those of longer drafts first.
-            planned.sort_by_key(|Planned { text, .. }| Reverse(texts[*text].max));
-            let goes_on = |n: usize| {
-                planned.partition_point(|Planned { text, .. }| texts[*text].max >= n_drafted + n)
+            planned.sort_by_key(|DraftRun { text, .. }| Reverse(texts[*text].max));
+            let n_longer = |n: usize| {
+                planned.partition_point(|DraftRun { text, .. }| texts[*text].max >= n_drafted + n)
             };
             let mut sizes = Vec::new();
             for n in 0..if runs_ahead { usize::MAX } else { 1 } {
-                let size = goes_on(n).min(room);
+                let size = n_longer(n).min(left);
                 if size == 0 {
                     break;
                 }
-                room -= size;
+                left -= size;
                 sizes.push(size);
             }
             self.run(texts, &mut planned, (1, &sizes[1..])).await?;
-            planned.retain_mut(|Planned { text, tokens, .. }| {
+            planned.retain_mut(|DraftRun { text, tokens, .. }| {
                 let DraftText { draft, max, .. } = &texts[*text];
                 tokens.clear();
                 tokens.extend(draft.last());
@@ -279,7 +284,7 @@ impl ModelDrafter {
     async fn run(
         &mut self,
         texts: &mut [DraftText<'_>],
-        planned: &mut Vec<Planned>,
+        planned: &mut Vec<DraftRun>,
         (n_outputs, sizes): (usize, &[usize]),
     ) -> Result<(), Error> {
         let Self { model, state, slots, n_target, .. } = self;
@@ -287,7 +292,7 @@ impl ModelDrafter {
             if model.max_top_k() > 0 { OutputRequest::TopK(1) } else { OutputRequest::Logits };
         let mut plan = state.plan();
         let mut failed = None;
-        planned.retain(|Planned { text, slot, tokens }| {
+        planned.retain(|DraftRun { text, slot, tokens }| {
             match plan.add(Slot::new(*slot), tokens, request, n_outputs) {
                 Ok(()) => true,
                 Err(Error::KvFull(_)) => {
@@ -310,7 +315,7 @@ impl ModelDrafter {
         for &size in sizes {
             tickets.push(plan.run_with_next()?);
             plan = state.plan();
-            for (row, Planned { slot, .. }) in planned.iter().enumerate().take(size) {
+            for (row, DraftRun { slot, .. }) in planned.iter().enumerate().take(size) {
                 plan.add_next(Slot::new(*slot), row, request)?;
             }
         }
@@ -319,7 +324,8 @@ impl ModelDrafter {
         let sizes = [planned.len()].into_iter().chain(sizes.iter().copied());
         for (n_drafted, (ticket, size)) in tickets.into_iter().zip(sizes).enumerate() {
             let outputs = state.outputs(ticket).await?;
-            for (row, Planned { text, slot, tokens }) in planned.iter_mut().enumerate().take(size) {
+            for (row, DraftRun { text, slot, tokens }) in planned.iter_mut().enumerate().take(size)
+            {
                 slots[*slot].tokens.append(tokens);
                 if n_outputs == 0 {
                     continue;

@@ -1,5 +1,7 @@
 //! Drafts from repeated tokens: a search in the context, or a hash table of n-grams.
 
+use std::hash::{DefaultHasher, Hasher};
+
 use crate::drafts::draft::DraftLength;
 
 /// Drafts from repetitions in the context.
@@ -54,11 +56,9 @@ impl NGramMod {
     }
 
     fn slot(tokens: impl Iterator<Item = u32>) -> usize {
-        // FNV-1a, by tokens.
-        let hash = tokens.fold(0xcbf2_9ce4_8422_2325_u64, |hash, token| {
-            (hash ^ u64::from(token)).wrapping_mul(0x100_0000_01b3)
-        });
-        (hash ^ (hash >> 32)) as usize % TABLE_LEN
+        let mut hasher = DefaultHasher::new();
+        tokens.for_each(|token| hasher.write_u32(token));
+        hasher.finish() as usize % TABLE_LEN
     }
 
     /// Adds the n-grams of a context, of which the first `known` tokens are in the table.

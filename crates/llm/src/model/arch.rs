@@ -2,7 +2,8 @@
 
 use stonechat_nn::{Activation, GatedActivation, RopePairs};
 
-/// Switches of an architecture. Sizes are in [`Config`](crate::Config).
+/// Switches of an architecture: for the whole model, and defaults for each [`LayerConfig`](crate::LayerConfig). Sizes are in
+/// [`Config`](crate::Config).
 #[derive(Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Architecture {
@@ -33,6 +34,8 @@ pub struct Architecture {
     pub local_rope: bool,
     /// Attention sinks: a learned logit for each head in its softmax.
     pub sinks: bool,
+    /// Number of layers of the model size whose attention scale is `1/sqrt(D/H)`; it is `1/sqrt(C)` otherwise.
+    pub wide_scale_layers: Option<usize>,
 }
 
 /// Kind of norm.
@@ -101,6 +104,7 @@ const LLAMA: Architecture = Architecture {
     window_pattern: None,
     local_rope: false,
     sinks: false,
+    wide_scale_layers: None,
 };
 
 const QWEN2: Architecture =
@@ -129,13 +133,22 @@ pub static ARCHITECTURES: &[Architecture] = &[
     Architecture { name: "qwen3", qk_norm: true, ..QWEN2 },
     Architecture { name: "qwen3moe", qk_norm: true, ..QWEN2 },
     GEMMA,
-    Architecture { name: "gemma2", post_norms: true, window_pattern: Some(2), ..GEMMA },
+    Architecture {
+        name: "gemma2",
+        post_norms: true,
+        window_pattern: Some(2),
+        // 27B.
+        wide_scale_layers: Some(46),
+        ..GEMMA
+    },
     Architecture {
         name: "gemma3",
         qk_norm: true,
         post_norms: true,
         window_pattern: Some(6),
         local_rope: true,
+        // 27B.
+        wide_scale_layers: Some(62),
         ..GEMMA
     },
     PHI2,
@@ -172,6 +185,18 @@ impl Architecture {
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         ARCHITECTURES.iter().find(|a| a.name == name)
+    }
+
+    /// Default factor of attention scores, for query heads `(H, C)`.
+    pub(crate) fn attn_scale(
+        &self,
+        d_model: usize,
+        n_layers: usize,
+        (n_heads, head_dim): (usize, usize),
+    ) -> f32 {
+        let is_wide = self.wide_scale_layers == Some(n_layers);
+        let width = if is_wide { d_model / n_heads } else { head_dim };
+        1.0 / (width as f32).sqrt()
     }
 
     /// Names of all architectures, for error texts.

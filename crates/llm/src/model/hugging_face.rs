@@ -6,7 +6,11 @@ use stonechat_nn::{RopePairs, Routing};
 
 use crate::Error;
 use crate::model::arch::Architecture;
-use crate::model::config::{Config, ExpertsConfig, RopeConfig, RopeScaling, attn_scale, is_local};
+use crate::model::config::{Config, checked_n_layers};
+use crate::model::layer::{
+    ExpertsConfig, FfnConfig, KvGroup, LayerConfig, expert_activation, is_local, set_windows,
+};
+use crate::model::rope::{RopeConfig, RopeScaling};
 
 /// `model_type` of `config.json`, and the name of its [`Architecture`].
 const MODEL_TYPES: [(&str, &str); 10] = [
@@ -36,66 +40,42 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
         got: model_type.to_owned(),
         expected: MODEL_TYPES.map(|(t, _)| t).join(", "),
     })?;
-    let (d_model, n_layers) = (json.size("hidden_size")?, json.size("num_hidden_layers")?);
+    let d_model = json.size("hidden_size")?;
+    let n_layers = checked_n_layers(json.size("num_hidden_layers")?)?;
     let n_heads = json.size("num_attention_heads")?;
     if n_heads == 0 {
         return Err(Error::config("num_attention_heads", "must not be 0"));
     }
     let head_dim = json.size_or("head_dim", d_model / n_heads)?;
-    let experts = match json.size_or("num_experts", 0)? {
-        0 => None,
-        n_experts => Some(ExpertsConfig {
-            n_experts,
-            n_used: json.size("num_experts_per_tok")?,
-            routing: match json.0["norm_topk_prob"].as_bool() {
-                Some(true) => Routing::NormalizedTopK,
-                _ => Routing::Softmax,
-            },
-        }),
-    };
+    let n_kv_heads = json.size_or("num_key_value_heads", n_heads)?;
     let rope = json.rope(head_dim)?;
-    let local_rope = match json.0["rope_local_base_freq"].as_f64() {
-        Some(base) if architecture.local_rope => {
-            Some(RopeConfig { freq_base: base as f32, scaling: RopeScaling::None, ..rope })
-        }
-        _ => json.nested_local(architecture, rope),
-    };
-    let window = match architecture.window_pattern {
-        Some(_) => Some(json.size_or("sliding_window", 0)?).filter(|&w| w > 0),
-        None => None,
-    };
     let attn_scale = match json.0["query_pre_attn_scalar"].as_f64() {
         Some(width) if width > 0.0 => 1.0 / (width as f32).sqrt(),
-        _ => attn_scale(architecture, d_model, n_layers, n_heads, head_dim),
+        _ => architecture.attn_scale(d_model, n_layers, (n_heads, head_dim)),
     };
+    let layer = LayerConfig {
+        n_heads,
+        attn_scale,
+        rope: Some(rope),
+        ..LayerConfig::new(architecture, json.ffn(architecture)?)
+    };
+    let mut layers = vec![layer; n_layers];
+    json.windows(architecture, rope, &mut layers)?;
     Ok(Config {
         architecture,
         n_ctx_train: json.size("max_position_embeddings")?,
         d_model,
-        n_layers,
-        n_heads,
-        n_kv_heads: json.size_or("num_key_value_heads", n_heads)?,
-        head_dim,
-        d_ff: json.size(if experts.is_some() {
-            "moe_intermediate_size"
-        } else {
-            "intermediate_size"
-        })?,
         vocab_size: json.size("vocab_size")?,
         norm_eps: json.float(match json.0["rms_norm_eps"] {
             Value::Null => "layer_norm_eps",
             _ => "rms_norm_eps",
         })?,
-        rope: Some(rope),
-        local_rope,
+        layers,
+        kv_groups: vec![KvGroup { n_kv_heads, head_dim }],
         max_alibi_bias: None,
-        window,
-        is_local: json.local_layers(architecture, window, n_layers),
         attn_soft_cap: json.soft_cap("attn_logit_softcapping"),
         final_soft_cap: json.soft_cap("final_logit_softcapping"),
         pooling: None,
-        attn_scale,
-        experts,
     })
 }
 
@@ -196,32 +176,51 @@ impl Json<'_> {
         Ok(RopeConfig { pairs: RopePairs::Neox, n_rot, freq_base, scaling })
     }
 
-    fn nested_local(&self, architecture: &Architecture, rope: RopeConfig) -> Option<RopeConfig> {
-        let base = self.0["rope_parameters"]["sliding_attention"]["rope_theta"].as_f64()?;
-        architecture.local_rope.then_some(RopeConfig {
+    fn ffn(&self, architecture: &Architecture) -> Result<FfnConfig, Error> {
+        let n_experts = self.size_or("num_experts", 0)?;
+        if n_experts == 0 {
+            let (d_ff, kind) = (self.size("intermediate_size")?, architecture.feed_forward);
+            return Ok(FfnConfig::Dense { d_ff, kind });
+        }
+        Ok(FfnConfig::Experts(ExpertsConfig {
+            n_experts,
+            n_used: self.size("num_experts_per_tok")?,
+            routing: match self.0["norm_topk_prob"].as_bool() {
+                Some(true) => Routing::NormalizedTopK,
+                _ => Routing::Softmax,
+            },
+            d_ff: self.size("moe_intermediate_size")?,
+            activation: expert_activation(architecture)?,
+        }))
+    }
+
+    /// Sliding-window layers, with a RoPE of their own if they have one.
+    fn windows(
+        &self,
+        architecture: &Architecture,
+        rope: RopeConfig,
+        layers: &mut [LayerConfig],
+    ) -> Result<(), Error> {
+        let Some(default) = architecture.window_pattern else { return Ok(()) };
+        let window = self.size_or("sliding_window", 0)?;
+        if window == 0 {
+            return Ok(());
+        }
+        let nested = &self.0["rope_parameters"]["sliding_attention"]["rope_theta"];
+        let freq_base = self.0["rope_local_base_freq"].as_f64().or(nested.as_f64());
+        let local = freq_base.filter(|_| architecture.local_rope).map(|base| RopeConfig {
             freq_base: base as f32,
             scaling: RopeScaling::None,
             ..rope
-        })
-    }
-
-    fn local_layers(
-        &self,
-        architecture: &Architecture,
-        window: Option<usize>,
-        n_layers: usize,
-    ) -> Vec<bool> {
-        let n_layers = n_layers.min(1 << 12);
-        let (Some(default), Some(_)) = (architecture.window_pattern, window) else {
-            return vec![false; n_layers];
-        };
-        if let Some(types) = self.0["layer_types"].as_array()
-            && types.len() >= n_layers
-        {
-            return types[..n_layers].iter().map(|t| t == "sliding_attention").collect();
-        }
+        });
         let pattern = self.0["sliding_window_pattern"].as_u64().unwrap_or(default as u64) as usize;
-        (0..n_layers).map(|i| is_local(i, pattern)).collect()
+        let types = self.0["layer_types"].as_array().filter(|types| types.len() >= layers.len());
+        let is_sliding = |i: usize| match types {
+            Some(types) => types[i] == "sliding_attention",
+            None => is_local(i, pattern),
+        };
+        set_windows(layers, is_sliding, Some(window), local);
+        Ok(())
     }
 }
 
@@ -285,7 +284,7 @@ impl Names {
         Self {
             overrides,
             output_norm,
-            n_experts: config.experts.map_or(0, |e| e.n_experts),
+            n_experts: config.layers.iter().map(|layer| layer.ffn.n_experts()).max().unwrap_or(0),
             offset_norms: config.architecture.scale_embeddings,
         }
     }

@@ -2,13 +2,15 @@
 
 use std::sync::{Arc, OnceLock};
 
+use sha2::{Digest, Sha256};
 use stonechat_formats::ModelFile;
 use stonechat_nn::{MAX_TOP_K, MAX_TOP_K_COLS};
 use stonechat_sampling::{CompiledGrammar, GrammarSource, TokenTable};
 use stonechat_text::{MarkedText, Tokenizer};
 
 use crate::Error;
-use crate::model::config::{Config, RopeScaling};
+use crate::model::config::Config;
+use crate::model::rope::RopeScaling;
 use crate::model::{hugging_face, vocabulary};
 
 /// Properties of a model that do not depend on its devices: configuration, tokenizer, chat template.
@@ -127,8 +129,8 @@ impl ModelInfo {
         Ok(tokens)
     }
 
-    /// Hash of all that keys and values depend on beside the tokens: the weights, the configuration (RoPE above all), and what
-    /// of it follows from the context size.
+    /// Hash of all that keys and values depend on, apart from the tokens: the weights, the configuration of every layer with its
+    /// RoPE, and the RoPE scaling that follows from the context size.
     pub(crate) fn kv_fingerprint(&self, n_ctx: usize) -> u64 {
         kv_fingerprint(self.summary.fingerprint, &self.config, n_ctx)
     }
@@ -158,16 +160,16 @@ impl ModelInfo {
 
 impl ModelSummary {
     fn of(file: &ModelFile, config: &Config) -> Result<Self, Error> {
-        let (mut n_params, mut fingerprint) = (0, Fnv::default());
+        let (mut n_params, mut fingerprint) = (0, Sha256::new());
         for tensor in file.tensors() {
             n_params += tensor.n_elements() as u64;
-            fingerprint.add(tensor.name.as_bytes());
+            fingerprint.update(tensor.name);
             // The first bytes of each tensor tell fine-tuned models apart without reading the file.
-            fingerprint.add(&tensor.data.slice(0..tensor.data.len().min(64)).load()?);
+            fingerprint.update(&*tensor.data.slice(0..tensor.data.len().min(64)).load()?);
         }
         for kind in ["short_factor", "long_factor"] {
             let factors = hugging_face::freq_factors(file, kind).unwrap_or_default();
-            factors.iter().for_each(|factor| fingerprint.add(&factor.to_le_bytes()));
+            factors.iter().for_each(|factor| fingerprint.update(factor.to_le_bytes()));
         }
         let named = file.metadata().str("general.name").ok().filter(|name| !name.is_empty());
         Ok(Self {
@@ -175,39 +177,28 @@ impl ModelSummary {
             dtype: file.dtypes().first().map_or_else(String::new, ToString::to_string),
             n_params,
             weight_bytes: file.weight_bytes(),
-            fingerprint: fingerprint.0,
+            fingerprint: first_word(fingerprint),
         })
     }
 }
 
 fn kv_fingerprint(weights: u64, config: &Config, n_ctx: usize) -> u64 {
-    let mut hash = Fnv::default();
-    hash.add(&weights.to_le_bytes());
-    hash.add(format!("{config:?}").as_bytes());
-    for rope in [&config.rope, &config.local_rope].into_iter().flatten() {
+    let mut hash = Sha256::new();
+    hash.update(weights.to_le_bytes());
+    hash.update(format!("{config:?}"));
+    for rope in config.layers.iter().filter_map(|layer| layer.rope) {
         // LongRoPE has other frequencies for long contexts.
         let is_long =
             matches!(rope.scaling, RopeScaling::Long { n_ctx_orig, .. } if n_ctx > n_ctx_orig);
-        hash.add(&[u8::from(is_long)]);
+        hash.update([u8::from(is_long)]);
     }
-    hash.0
+    first_word(hash)
 }
 
-/// FNV-1a, 64 bits: stable across builds, unlike the standard library's hash.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Fnv {
-    fn add(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    }
+/// First 64 bits of a hash.
+fn first_word(hash: Sha256) -> u64 {
+    let bytes: [u8; 32] = hash.finalize().into();
+    bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
 }
 
 #[cfg(test)]
@@ -216,7 +207,7 @@ mod tests {
 
     use super::kv_fingerprint;
     use crate::Config;
-    use crate::model::config::RopeScaling;
+    use crate::model::rope::{RopeConfig, RopeScaling};
 
     #[test]
     fn pages_of_other_rotary_embeddings_are_told_apart() {
@@ -227,13 +218,16 @@ mod tests {
             change(&mut config);
             kv_fingerprint(1, &config, n_ctx)
         };
-        let rope = |config: &mut Config, scaling| config.rope.as_mut().unwrap().scaling = scaling;
+        fn rope_of(config: &mut Config) -> &mut RopeConfig {
+            config.layers[1].rope.as_mut().unwrap()
+        }
+        let rope = |config: &mut Config, scaling| rope_of(config).scaling = scaling;
         let plain = hash(&|_| {}, 4096);
         assert_eq!(hash(&|_| {}, 16_384), plain);
         assert_ne!(kv_fingerprint(2, &config, 4096), plain);
-        assert_ne!(hash(&|c| c.rope.as_mut().unwrap().freq_base *= 2.0, 4096), plain);
+        assert_ne!(hash(&|c| rope_of(c).freq_base *= 2.0, 4096), plain);
         assert_ne!(hash(&|c| rope(c, RopeScaling::Linear { factor: 2.0 }), 4096), plain);
-        assert_ne!(hash(&|c| c.window = Some(7), 4096), plain);
+        assert_ne!(hash(&|c| c.layers[1].window = Some(7), 4096), plain);
         let long = RopeScaling::Long { n_ctx_orig: 4096, attn_factor: 1.0 };
         let short = hash(&|c| rope(c, long), 4096);
         assert_eq!(hash(&|c| rope(c, long), 100), short);

@@ -9,7 +9,7 @@ use crate::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pooling {
-    /// No pooling: one vector a token.
+    /// No pooling: one vector per token.
     None,
     /// Mean over the tokens.
     Mean,

@@ -1,4 +1,4 @@
-//! Table of cosines and sines of rotary embeddings, computed on the host in f64 when a state is made.
+//! Rotary embeddings: configuration, and the table of cosines and sines, computed on the host in f64 when a state is made.
 //!
 //! Pair `i` of `R/2` is rotated by `pos * f[i]`: `f[i] = base^(-2i/R)`, changed by RoPE scaling, then divided by the
 //! file's frequency factor. Cosine and sine are multiplied by `mscale`.
@@ -6,9 +6,68 @@
 use std::f64::consts::PI;
 
 use stonechat_nn::op::Weight;
-use stonechat_nn::{Device, Error};
+use stonechat_nn::{Device, Error, RopePairs};
 
-use crate::model::config::{RopeConfig, RopeScaling};
+/// Rotary embedding (RoPE).
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct RopeConfig {
+    /// Channels that form a pair.
+    pub pairs: RopePairs,
+    /// Rotated channels of a head, `R`.
+    pub n_rot: usize,
+    /// Base of the frequencies.
+    pub freq_base: f32,
+    /// RoPE scaling.
+    pub scaling: RopeScaling,
+}
+
+/// RoPE scaling, for contexts longer than those in training.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum RopeScaling {
+    /// None; the file may still have frequency factors (Llama 3).
+    None,
+    /// Positions divided by a factor (Chen et al. 2023).
+    Linear {
+        /// The factor.
+        factor: f32,
+    },
+    /// YaRN (Peng et al. 2023): low frequencies divided, high ones kept, with a ramp between.
+    Yarn {
+        /// The factor.
+        factor: f32,
+        /// Context length before scaling.
+        n_ctx_orig: usize,
+        /// Rotations in `n_ctx_orig` above which a frequency is kept.
+        beta_fast: f32,
+        /// Rotations below which it is divided by the factor.
+        beta_slow: f32,
+        /// Factor of `mscale`, on top of YaRN's own.
+        attn_factor: f32,
+        /// Whether the ends of the ramp are rounded to whole pairs.
+        truncate: bool,
+    },
+    /// LongRoPE (Ding et al. 2024): frequency factors of the file, the long ones if the context
+    /// is longer than `n_ctx_orig`.
+    Long {
+        /// Context length before scaling.
+        n_ctx_orig: usize,
+        /// `mscale`: factor of cosines and sines.
+        attn_factor: f32,
+    },
+    /// Llama 3.1: low frequencies divided, high ones kept, with a ramp between.
+    Llama3 {
+        /// Divisor of low frequencies.
+        factor: f32,
+        /// Wavelengths above `n_ctx_orig / low_freq_factor` are low.
+        low_freq_factor: f32,
+        /// Wavelengths below `n_ctx_orig / high_freq_factor` are high.
+        high_freq_factor: f32,
+        /// Context length before scaling.
+        n_ctx_orig: usize,
+    },
+}
 
 /// Positions that one task computes.
 const TASK_POSITIONS: usize = 64;
@@ -131,8 +190,7 @@ fn yarn_ramp(rope: &RopeConfig) -> (f64, f64) {
 mod tests {
     use stonechat_nn::{Cpu, RopePairs};
 
-    use super::{Device, RopeFreqFactors, RopeFrequencies};
-    use crate::model::config::{RopeConfig, RopeScaling};
+    use super::{Device, RopeConfig, RopeFreqFactors, RopeFrequencies, RopeScaling};
 
     fn rope(scaling: RopeScaling) -> RopeConfig {
         RopeConfig { pairs: RopePairs::Neox, n_rot: 8, freq_base: 10_000.0, scaling }

@@ -6,10 +6,11 @@ use std::ops::Range;
 use stonechat_compute::DType;
 use stonechat_formats::ModelFile;
 use stonechat_nn::op::{MoeArgs, NormArgs, Weight};
-use stonechat_nn::{Device, Linear, MatrixSource, Norm, Precision};
+use stonechat_nn::{Activation, Device, GatedActivation, Linear, MatrixSource, Norm, Precision};
 
 use crate::model::arch::{FeedForward, NormKind, Residual};
 use crate::model::hugging_face;
+use crate::model::layer::{ExpertsConfig, FfnConfig, LayerConfig};
 use crate::model::rope::RopeFreqFactors;
 use crate::model::source::{Source, Tensor};
 use crate::{Config, Error};
@@ -84,8 +85,8 @@ pub(crate) struct Block {
 /// FFN of a layer.
 #[derive(Debug)]
 pub(crate) enum Ffn {
-    Gated { gate: Linear, up: Linear, down: Linear },
-    Plain { up: Linear, down: Linear },
+    Gated { gate: Linear, up: Linear, down: Linear, activation: GatedActivation },
+    Plain { up: Linear, down: Linear, activation: Activation },
     Experts { router: Linear, experts: MoeArgs },
 }
 
@@ -102,7 +103,7 @@ impl Weights {
         let loader = Loader { device, source, config, bytes: Cell::new(0) };
         let StageLayers { layers, has_input, has_output } = stage;
         let input = has_input.then(|| loader.input().inspect(|_| step())).transpose()?;
-        let block = |i| loader.block(&format!("blk.{i}")).inspect(|_| step());
+        let block = |i| loader.block(&format!("blk.{i}"), &config.layers[i]).inspect(|_| step());
         let blocks = layers.clone().map(block).collect::<Result<_, _>>()?;
         let output = || loader.output(has_input).inspect(|_| step());
         Ok(Self {
@@ -164,19 +165,19 @@ impl Loader<'_> {
         self.matrix("token_embd.weight", self.config.vocab_size, self.config.d_model)
     }
 
-    fn block(&self, name: &str) -> Result<Block, Error> {
+    fn block(&self, name: &str, layer: &LayerConfig) -> Result<Block, Error> {
         let config = self.config;
         let arch = config.architecture;
-        let (q_width, kv_width) = (config.q_width(), config.kv_width());
+        let (q_width, kv_width) = (config.q_width(layer), config.kv_width(layer));
         let [attn_q, attn_k, attn_v] =
             self.attention_inputs(name, [q_width, kv_width, kv_width])?;
         let head_norm = |part: &str| {
-            let norm = || self.vector(&format!("{name}.{part}.weight"), config.head_dim);
-            arch.qk_norm.then(norm).transpose()
+            let norm = || self.vector(&format!("{name}.{part}.weight"), config.kv(layer).head_dim);
+            layer.qk_norm.then(norm).transpose()
         };
         let post_norm = |part: &str| {
             let norm = || self.rms_norm(&format!("{name}.{part}"));
-            arch.post_norms.then(norm).transpose()
+            layer.post_norms.then(norm).transpose()
         };
         // Falcon: `attn_norm_2` is the norm of attention, `attn_norm` that of the FFN.
         let second = format!("{name}.attn_norm_2");
@@ -201,14 +202,14 @@ impl Loader<'_> {
             attn_v,
             attn_q_norm: head_norm("attn_q_norm")?,
             attn_k_norm: head_norm("attn_k_norm")?,
-            attn_sinks: arch
+            attn_sinks: layer
                 .sinks
-                .then(|| self.vector(&format!("{name}.attn_sinks.weight"), config.n_heads))
+                .then(|| self.vector(&format!("{name}.attn_sinks.weight"), layer.n_heads))
                 .transpose()?,
             attn_output: self.linear(&format!("{name}.attn_output"), config.d_model, q_width)?,
             post_attn_norm: post_norm("post_attention_norm")?,
             ffn_norm,
-            ffn: self.ffn(name)?,
+            ffn: self.ffn(name, &layer.ffn)?,
             post_ffn_norm: post_norm("post_ffw_norm")?,
         })
     }
@@ -228,40 +229,40 @@ impl Loader<'_> {
         ])
     }
 
-    fn ffn(&self, name: &str) -> Result<Ffn, Error> {
-        let config = self.config;
-        let (d, f) = (config.d_model, config.d_ff);
-        if config.experts.is_some() {
-            return self.experts(name);
-        }
+    fn ffn(&self, name: &str, ffn: &FfnConfig) -> Result<Ffn, Error> {
+        let d = self.config.d_model;
+        let (f, kind) = match ffn {
+            FfnConfig::Dense { d_ff, kind } => (*d_ff, *kind),
+            FfnConfig::Experts(experts) => return self.experts(name, experts),
+        };
         let down = self.linear(&format!("{name}.ffn_down"), d, f)?;
-        if let FeedForward::Plain(_) = config.architecture.feed_forward {
-            return Ok(Ffn::Plain { up: self.linear(&format!("{name}.ffn_up"), f, d)?, down });
-        }
+        let activation = match kind {
+            FeedForward::Plain(activation) => {
+                let up = self.linear(&format!("{name}.ffn_up"), f, d)?;
+                return Ok(Ffn::Plain { up, down, activation });
+            }
+            FeedForward::Gated(activation) => activation,
+        };
         if self.source.find(&format!("{name}.ffn_gate.weight"))?.is_some() {
             let gate = self.linear(&format!("{name}.ffn_gate"), f, d)?;
             return Ok(Ffn::Gated {
                 gate,
                 up: self.linear(&format!("{name}.ffn_up"), f, d)?,
                 down,
+                activation,
             });
         }
         // Phi 3: `ffn_up` is `[2F, D]`, the gate in its first `F` rows.
         let mut parts = self.fused(&format!("{name}.ffn_up"), &[f, f], d)?.into_iter();
         match (parts.next(), parts.next()) {
-            (Some(gate), Some(up)) => Ok(Ffn::Gated { gate, up, down }),
+            (Some(gate), Some(up)) => Ok(Ffn::Gated { gate, up, down, activation }),
             _ => unreachable!("as many parts as widths"),
         }
     }
 
-    fn experts(&self, name: &str) -> Result<Ffn, Error> {
-        let config = self.config;
-        let (d, f) = (config.d_model, config.d_ff);
-        let Some(sizes) = config.experts else { unreachable!("checked by the caller") };
-        let FeedForward::Gated(activation) = config.architecture.feed_forward else {
-            return Err(Error::config("expert_count", "experts need a gated activation"));
-        };
-        let n = sizes.n_experts;
+    fn experts(&self, name: &str, experts: &ExpertsConfig) -> Result<Ffn, Error> {
+        let &ExpertsConfig { n_experts: n, n_used, routing, d_ff: f, activation } = experts;
+        let d = self.config.d_model;
         let matrix = |part: &str, rows: usize, cols: usize| {
             let tensor = self.checked(&format!("{name}.{part}.weight"), &[n, rows, cols])?;
             self.upload_rows(&tensor, 0, n * rows, cols)
@@ -281,8 +282,8 @@ impl Loader<'_> {
             up_bias: bias("ffn_up_exps", f)?,
             down_bias: bias("ffn_down_exps", d)?,
             n_experts: n,
-            n_used: sizes.n_used,
-            routing: sizes.routing,
+            n_used,
+            routing,
             activation,
         };
         Ok(Ffn::Experts { router: self.linear(&format!("{name}.ffn_gate_inp"), n, d)?, experts })
@@ -384,7 +385,8 @@ impl Loader<'_> {
 
     /// RoPE frequency factors `[R/2]`, if the file has them.
     fn freq_factors(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
-        let (Some(rope), Some(tensor)) = (self.config.rope, self.source.find(name)?) else {
+        let rope = self.config.layers.iter().find_map(|layer| layer.rope);
+        let (Some(rope), Some(tensor)) = (rope, self.source.find(name)?) else {
             return Ok(None);
         };
         check(&tensor, &[rope.n_rot / 2])?;

@@ -28,8 +28,8 @@ impl Scheduler {
             }
             // The first token of the text needs a place, too. A page that is shared in part is copied.
             let n_needed = (tokens.len() + 1).div_ceil(PAGE_LEN) - n_cached / PAGE_LEN;
-            let n_free = state.free_pages() + cache.n_evictable(state);
-            if !running.is_empty() && n_needed + n_reserved > n_free {
+            let n_missing = (n_needed + n_reserved).saturating_sub(state.free_pages());
+            if !running.is_empty() && !cache.has_evictable(state, n_missing) {
                 break;
             }
             let Some((key, mut task)) = waiting.pop_first() else { break };

@@ -8,7 +8,7 @@ use stonechat_nn::Device;
 pub struct Devices {
     /// Devices and their numbers of layers.
     first: Vec<(Device, usize)>,
-    /// Device of the layers that are left.
+    /// Device of the remaining layers.
     last: Device,
 }
 
@@ -19,7 +19,7 @@ impl<D: Into<Device>> From<D> for Devices {
 }
 
 impl Devices {
-    /// Adds a stage: the last device so far gets `n_layers` layers, `next` those that are left.
+    /// Adds a stage: the last device so far gets `n_layers` layers, `next` the remaining ones.
     #[must_use]
     pub fn split(mut self, n_layers: usize, next: impl Into<Device>) -> Self {
         let last = std::mem::replace(&mut self.last, next.into());

@@ -7,16 +7,13 @@ use stonechat_nn::op::{
 use stonechat_nn::{Activation, KvShape, Program, Recorder, SegmentName};
 
 use crate::Config;
-use crate::model::arch::{FeedForward, Residual};
+use crate::model::arch::Residual;
+use crate::model::layer::LayerConfig;
+use crate::model::rope::RopeConfig;
 use crate::model::weights::{Block, Ffn, Input, Output, Weights};
 
-/// Angles of the rotary embeddings of a state, by position.
-#[derive(Debug)]
-pub(crate) struct RopeTables {
-    pub(crate) full: Option<Rotation>,
-    /// Of sliding-window layers with a RoPE base of their own.
-    pub(crate) local: Option<Rotation>,
-}
+/// Rotations of a state: the table of angles of each RoPE configuration of its layers.
+pub(crate) type Rotations = Vec<(RopeConfig, Rotation)>;
 
 /// Records one pipeline stage. Input: the tokens, or the residual stream if the stage has no embedding. Output: hidden
 /// states, logits and top-k logits, or the residual stream.
@@ -35,19 +32,23 @@ pub(crate) struct RopeTables {
 pub(crate) fn record(
     config: &Config,
     weights: &Weights,
-    ropes: &RopeTables,
-    (kv, max_top_k): (KvShape, usize),
+    rotations: &Rotations,
+    (kv, max_top_k): (&[KvShape], usize),
 ) -> Program {
     let mut r = Recorder::new();
-    let pool = r.pool(kv);
+    let mut pools: Vec<(PoolId, usize)> = kv.iter().map(|shape| (r.pool(*shape), 0)).collect();
     r.segment(SegmentName::Body, Rows::of(Count::Tokens));
     let mut x = match &weights.input {
         Some(input) => input.record(&mut r, config),
         None => r.import(Port::STREAM, Rows::of(Count::Tokens), config.d_model),
     };
-    for (layer, block) in weights.blocks.iter().enumerate() {
-        let is_local = config.is_local[weights.layers.start + layer];
-        x = Layer { config, weights, ropes, block, pool, layer, is_local }.record(&mut r, x);
+    for (layer, block) in config.layers[weights.layers.clone()].iter().zip(&weights.blocks) {
+        let rotation = |rope| rotations.iter().find(|(known, _)| *known == rope);
+        let rotation = layer.rope.and_then(rotation).map(|(_, rotation)| rotation);
+        let (pool, n_before) = &mut pools[layer.kv_group];
+        let place = (*pool, *n_before);
+        *n_before += 1;
+        x = Layer { config, weights, layer, block, place, rotation }.record(&mut r, x);
     }
     match &weights.output {
         Some(output) => output.record(&mut r, config, weights.input.as_ref(), (x, max_top_k)),
@@ -104,13 +105,11 @@ impl Output {
 struct Layer<'a> {
     config: &'a Config,
     weights: &'a Weights,
-    ropes: &'a RopeTables,
+    layer: &'a LayerConfig,
     block: &'a Block,
-    pool: PoolId,
-    /// Index among the layers of the stage.
-    layer: usize,
-    /// Whether the layer attends to a sliding window.
-    is_local: bool,
+    /// KV pool, and index among the layers of the pool.
+    place: (PoolId, usize),
+    rotation: Option<&'a Rotation>,
 }
 
 impl Layer<'_> {
@@ -130,7 +129,9 @@ impl Layer<'_> {
 
     /// Self-attention of the normed stream `h`.
     fn attention(&self, r: &mut Recorder, h: Tensor) -> Tensor {
-        let Self { config, block, pool, layer, .. } = *self;
+        let Self { config, layer: &LayerConfig { n_heads, attn_scale, window, .. }, block, .. } =
+            *self;
+        let (pool, layer) = self.place;
         let q = block.attn_q.record(r, h);
         let k = block.attn_k.record(r, h);
         let v = block.attn_v.record(r, h);
@@ -140,12 +141,12 @@ impl Layer<'_> {
         let args = AttentionArgs {
             pool,
             layer,
-            n_heads: config.n_heads,
-            scale: config.attn_scale,
+            n_heads,
+            scale: attn_scale,
             soft_cap: config.attn_soft_cap,
             slopes: self.weights.alibi_slopes.clone(),
             sinks: block.attn_sinks.clone(),
-            rows: if self.is_local { RowTable::WINDOW } else { RowTable::FULL },
+            rows: if window.is_some() { RowTable::WINDOW } else { RowTable::FULL },
             precision: block.attn_precision,
         };
         let attn = r.attention(q, args);
@@ -156,31 +157,30 @@ impl Layer<'_> {
     /// The RMS norm of query or key heads and the rotary embedding of the heads of `x`, `[T, heads*C]`.
     fn rope(&self, r: &mut Recorder, x: Tensor, norm: Option<&Weight>) -> Tensor {
         let norm = norm.map(|weight| (weight.clone(), self.config.norm_eps));
-        let RopeTables { full, local } = self.ropes;
-        let rotation = local.as_ref().filter(|_| self.is_local).or(full.as_ref()).cloned();
+        let rotation = self.rotation.cloned();
         if norm.is_none() && rotation.is_none() {
             return x;
         }
-        r.rope(x, RopeArgs { head_dim: self.config.head_dim, norm, rotation })
+        let head_dim = self.config.kv(self.layer).head_dim;
+        r.rope(x, RopeArgs { head_dim, norm, rotation })
     }
 
     /// The FFN of the normed stream `h`.
     fn feed_forward(&self, r: &mut Recorder, h: Tensor) -> Tensor {
-        let out = match (&self.block.ffn, self.config.architecture.feed_forward) {
-            (Ffn::Gated { gate, up, down }, FeedForward::Gated(activation)) => {
+        let out = match &self.block.ffn {
+            Ffn::Gated { gate, up, down, activation } => {
                 let (gate, up) = (gate.record(r, h), up.record(r, h));
-                let hidden = r.gated(gate, up, activation);
+                let hidden = r.gated(gate, up, *activation);
                 down.record(r, hidden)
             }
-            (Ffn::Plain { up, down }, FeedForward::Plain(activation)) => {
-                let hidden = up.record_activated(r, h, activation);
+            Ffn::Plain { up, down, activation } => {
+                let hidden = up.record_activated(r, h, *activation);
                 down.record(r, hidden)
             }
-            (Ffn::Experts { router, experts }, _) => {
+            Ffn::Experts { router, experts } => {
                 let logits = router.record(r, h);
                 return r.moe(h, logits, experts.clone());
             }
-            _ => unreachable!("`Weights::load` follows the architecture"),
         };
         self.block.post_ffn_norm.as_ref().map_or(out, |norm| norm.record(r, out))
     }

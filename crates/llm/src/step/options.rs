@@ -1,7 +1,10 @@
 //! Sizes of a state.
 
+use std::ops::Range;
+
 use stonechat_nn::{KvDType, KvShape, PAGE_LEN, StepLimits};
 
+use crate::model::layer::KvGroup;
 use crate::{Config, Error};
 
 /// Sizes of a [`State`](crate::State).
@@ -13,11 +16,11 @@ pub struct StateOptions {
     pub n_sequences: usize,
     /// KV pages shared by all sequences; `None`: enough for `n_ctx` positions of each.
     pub n_pages: Option<usize>,
-    /// Maximum tokens of a step.
+    /// Maximum tokens per step.
     pub n_batch: usize,
-    /// Maximum rows of logits and top-k of a step.
+    /// Maximum rows of logits and top-k per step.
     pub n_outputs: usize,
-    /// Maximum rows of hidden states of a step.
+    /// Maximum rows of hidden states per step.
     pub n_hidden: usize,
     /// Element type of cached keys and values.
     pub kv_dtype: KvDType,
@@ -61,7 +64,7 @@ impl StateOptions {
         self.n_pages.unwrap_or_else(|| self.n_sequences.saturating_mul(each))
     }
 
-    /// Longest sequence: that of the context, or of the whole pool.
+    /// Maximum positions of a sequence: the context, or the whole pool if it is smaller.
     pub(crate) fn max_positions(&self) -> usize {
         self.n_ctx.min(self.n_pages().saturating_mul(PAGE_LEN))
     }
@@ -69,18 +72,25 @@ impl StateOptions {
     /// Bytes of the KV cache of a model.
     #[must_use]
     pub fn kv_bytes(&self, config: &Config) -> u64 {
-        self.kv_shape(config, config.n_layers).bytes()
+        self.kv_bytes_of(config, 0..config.n_layers())
     }
 
-    /// Shape of the KV pool of `n_layers` layers.
-    pub(crate) fn kv_shape(&self, config: &Config, n_layers: usize) -> KvShape {
-        KvShape {
-            n_layers,
+    /// Bytes of the KV cache of some layers.
+    pub(crate) fn kv_bytes_of(&self, config: &Config, layers: Range<usize>) -> u64 {
+        self.kv_shapes(config, layers).into_iter().map(KvShape::bytes).sum()
+    }
+
+    /// Shapes of the KV pools of some layers, one for each group of the model.
+    pub(crate) fn kv_shapes(&self, config: &Config, layers: Range<usize>) -> Vec<KvShape> {
+        let layers = &config.layers[layers];
+        let shape = |(index, group): (usize, &KvGroup)| KvShape {
+            n_layers: layers.iter().filter(|layer| layer.kv_group == index).count(),
             n_pages: self.n_pages(),
-            n_kv_heads: config.n_kv_heads,
-            head_dim: config.head_dim,
+            n_kv_heads: group.n_kv_heads,
+            head_dim: group.head_dim,
             dtype: self.kv_dtype,
-        }
+        };
+        config.kv_groups.iter().enumerate().map(shape).collect()
     }
 
     pub(crate) fn limits(&self) -> StepLimits {

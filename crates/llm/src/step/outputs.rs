@@ -143,7 +143,7 @@ impl OutputLayout {
 /// Values of the steps that were read together, and the part of them that is of the last one.
 #[derive(Debug, Default)]
 pub(crate) struct OutputData {
-    /// Of each step: top-k logits and their tokens, `[n_top_k, 2k]`; log-sum-exps, `[n_log_probs]`; logits, `[n_logits, V]`;
+    /// Values of each step: top-k logits and their tokens, `[n_top_k, 2k]`; log-sum-exps, `[n_log_probs]`; logits, `[n_logits, V]`;
     /// hidden states, `[n_hidden, D]`.
     values: Vec<f32>,
     /// First values of each kind of the step, and the end.
@@ -153,7 +153,7 @@ pub(crate) struct OutputData {
 }
 
 impl OutputData {
-    /// Whether all steps that were read together have been passed.
+    /// Whether the values of all steps that were read together have been taken.
     pub(crate) fn is_used_up(&self) -> bool {
         self.bounds[4] >= self.values.len()
     }
@@ -260,7 +260,7 @@ mod tests {
         let n_values = layout.n_values(3, 2);
         assert_eq!(n_values, [8, 1, 3, 4]);
         let mut data = OutputData::default();
-        // Of a step before.
+        // Values of an earlier step.
         data.replace().extend([9.0; 5]);
         data.values.extend([0.7, 0.6, 7.0, 8.0, 0.9, 0.8, 5.0, 6.0]);
         data.values.extend([1.5]);

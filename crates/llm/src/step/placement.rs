@@ -6,6 +6,7 @@ use std::ops::Range;
 use stonechat_formats::ModelFile;
 use stonechat_nn::Device;
 
+use crate::model::layer::LayerConfig;
 use crate::{Config, Error, StateOptions};
 
 /// Layers and bytes of a model on one device.
@@ -57,7 +58,7 @@ pub fn layers_that_fit(
     let config = Config::from_file(file)?;
     let sizes = LayerBytes::new(device, file, &config, options);
     let left = bytes.saturating_sub(activations(&config, options));
-    let mut numbers = (1..=config.n_layers + 1).rev();
+    let mut numbers = (1..=config.n_layers() + 1).rev();
     Ok(numbers.find(|&n| sizes.of_last(n) <= left).unwrap_or(0))
 }
 
@@ -87,9 +88,10 @@ struct LayerBytes {
 
 impl LayerBytes {
     fn new(device: &Device, file: &ModelFile, config: &Config, options: &StateOptions) -> Self {
-        let n_layers = config.n_layers;
+        let n_layers = config.n_layers();
         let (mut embedding, mut output, mut others) = (0, 0, 0);
-        let mut layers = vec![options.kv_shape(config, 1).bytes(); n_layers];
+        let mut layers: Vec<u64> =
+            (0..n_layers).map(|layer| options.kv_bytes_of(config, layer..layer + 1)).collect();
         for tensor in file.tensors() {
             let stored = device.stored_dtype(tensor.dtype).bytes_for(tensor.n_elements());
             let bytes = stored.unwrap_or(tensor.data.len()) as u64;
@@ -105,7 +107,7 @@ impl LayerBytes {
         Self { layers, input, output: output + others }
     }
 
-    /// Of the last `n` layers.
+    /// Bytes of the last `n` layers; the output counts as the last one.
     fn of_last(&self, n: usize) -> u64 {
         if n == 0 {
             return 0;
@@ -118,8 +120,10 @@ impl LayerBytes {
 
 /// Estimate of activation memory: twice the f32 buffers of a state.
 fn activations(config: &Config, options: &StateOptions) -> u64 {
-    let widths =
-        3 * config.d_model + 2 * config.q_width() + 2 * config.kv_width() + 3 * config.d_ff;
+    let of_layer = |layer: &LayerConfig| {
+        2 * config.q_width(layer) + 2 * config.kv_width(layer) + 3 * layer.ffn.d_ff()
+    };
+    let widths = 3 * config.d_model + config.layers.iter().map(of_layer).max().unwrap_or(0);
     let rows = options.n_batch * widths;
     let outputs = options.n_outputs * (config.d_model + config.vocab_size);
     8 * (rows + outputs) as u64
@@ -156,7 +160,7 @@ mod tests {
         let cpu = Device::from(Cpu::new(1).unwrap());
         for name in ["llama.gguf", "llama-hf", "llama-bias-tied.gguf", "gemma3.gguf"] {
             let file = model(name);
-            let n_layers = Config::from_file(&file).unwrap().n_layers;
+            let n_layers = Config::from_file(&file).unwrap().n_layers();
             let fit = |n_ctx, bytes| {
                 let options = StateOptions { n_batch: 1, ..StateOptions::new(n_ctx) };
                 layers_that_fit(&cpu, &file, &options, bytes).unwrap()

@@ -6,11 +6,10 @@ use stonechat_nn::{
     QueryRow, SegmentName, Sequences, Slot, Step, StepInputs, warmup_batch_sizes,
 };
 
-use crate::model::config::RopeConfig;
 use crate::model::info::ModelInfo;
-use crate::model::rope::RopeFrequencies;
+use crate::model::rope::{RopeConfig, RopeFrequencies};
 use crate::model::weights::Weights;
-use crate::step::forward::{RopeTables, record};
+use crate::step::forward::{Rotations, record};
 use crate::step::outputs::{OutputData, OutputLayout};
 use crate::{Config, Error, OutputRequest, Placement, StateOptions};
 
@@ -31,7 +30,7 @@ impl Stage {
             has_input: weights.input.is_some(),
             has_output: weights.output.is_some(),
             weight_bytes: weights.bytes,
-            kv_bytes: options.kv_shape(config, weights.layers.len()).bytes(),
+            kv_bytes: options.kv_bytes_of(config, weights.layers.clone()),
         }
     }
 
@@ -42,16 +41,14 @@ impl Stage {
         options: StateOptions,
     ) -> Result<Program, NnError> {
         let (config, weights) = (&info.config, &self.weights);
-        let table = |rope: Option<&RopeConfig>| match rope {
-            Some(rope) => self.rotation(rope, options).map(Some),
-            None => Ok(None),
-        };
-        let ropes = RopeTables {
-            full: table(config.rope.as_ref())?,
-            local: table(config.local_rope.as_ref())?,
-        };
-        let kv = options.kv_shape(config, weights.layers.len());
-        Ok(record(config, weights, &ropes, (kv, info.max_top_k())))
+        let mut rotations = Rotations::new();
+        for rope in config.layers[weights.layers.clone()].iter().filter_map(|layer| layer.rope) {
+            if !rotations.iter().any(|(known, _)| *known == rope) {
+                rotations.push((rope, self.rotation(&rope, options)?));
+            }
+        }
+        let kv = options.kv_shapes(config, weights.layers.clone());
+        Ok(record(config, weights, &rotations, (&kv, info.max_top_k())))
     }
 
     /// Compiles the program of a state.
@@ -78,7 +75,7 @@ impl Stage {
     }
 }
 
-/// Programs of a state, one a stage.
+/// Programs of a state, one per stage.
 #[derive(Debug)]
 pub(crate) struct Runner {
     stages: Vec<StageProgram>,
@@ -93,12 +90,11 @@ pub(crate) struct Runner {
 #[derive(Debug)]
 struct StageProgram {
     executable: Box<dyn Executable>,
-    /// Bytes of a page of all layers.
-    page_bytes: usize,
+    /// KV pool of each layer.
+    pools: Vec<PoolId>,
+    /// Bytes of a page in one layer of each pool.
+    layer_bytes: Vec<usize>,
 }
-
-/// The KV pool of a stage.
-const KV: PoolId = PoolId(0);
 
 impl Runner {
     /// Compiles the programs of a state.
@@ -109,13 +105,17 @@ impl Runner {
     ) -> Result<Self, Error> {
         let config = &info.config;
         let program = |stage: &Stage| {
-            let kv = options.kv_shape(config, stage.weights.layers.len());
-            let page_bytes = kv.layout().page_bytes() * kv.n_layers;
-            Ok::<_, Error>(StageProgram { executable: stage.compile(info, options)?, page_bytes })
+            let layers = stage.weights.layers.clone();
+            let kv = options.kv_shapes(config, layers.clone());
+            Ok::<_, Error>(StageProgram {
+                executable: stage.compile(info, options)?,
+                pools: config.layers[layers].iter().map(|layer| PoolId(layer.kv_group)).collect(),
+                layer_bytes: kv.iter().map(|shape| shape.layout().page_bytes()).collect(),
+            })
         };
         Ok(Self {
             stages: stages.iter().map(program).collect::<Result<_, _>>()?,
-            rows: WindowRows { window: config.window, rows: Vec::with_capacity(options.n_batch) },
+            rows: WindowRows { window: config.window(), rows: Vec::with_capacity(options.n_batch) },
             stream: Vec::new(),
             d_model: config.d_model,
             vocab_size: config.vocab_size,
@@ -148,7 +148,7 @@ impl Runner {
             return;
         }
         let [top_k, log_sum_exp, logits, hidden] = self.n_values(layout);
-        // Rows of logits lie behind top-k rows.
+        // Rows of logits follow top-k rows.
         let offset = layout.n_top_k * self.vocab_size;
         let ranges = &[
             PortRange::first(Port::TOP_K, top_k),
@@ -202,22 +202,22 @@ impl Runner {
 
     /// Appends a page, all layers in order, to `out`.
     pub(crate) async fn read_page(&mut self, page: u32, out: &mut Vec<u8>) -> Result<(), Error> {
-        for StageProgram { executable, .. } in &mut self.stages {
-            executable.read_page(KV, page, out).await?;
+        for stage in &mut self.stages {
+            stage.read_page(page, out).await?;
         }
         Ok(())
     }
 
     /// Replaces a page by the bytes of [`read_page`](Self::read_page).
     pub(crate) fn write_page(&mut self, page: u32, bytes: &[u8]) -> Result<(), Error> {
-        let expected = self.stages.iter().map(|stage| stage.page_bytes).sum();
+        let expected = self.stages.iter().map(StageProgram::page_bytes).sum();
         if bytes.len() != expected {
             return Err(NnError::KvPage { expected, got: bytes.len() }.into());
         }
         let mut rest = bytes;
-        for StageProgram { executable, page_bytes } in &mut self.stages {
-            let (head, tail) = rest.split_at(*page_bytes);
-            executable.write_page(KV, page, head)?;
+        for stage in &mut self.stages {
+            let (head, tail) = rest.split_at(stage.page_bytes());
+            stage.write_page(page, head)?;
             rest = tail;
         }
         Ok(())
@@ -245,6 +245,50 @@ impl Runner {
                 result = run_all_sizes(info, options, (sequences, layout), &mut run);
             })?;
             result?;
+        }
+        Ok(())
+    }
+}
+
+impl StageProgram {
+    /// Bytes of a page in all layers.
+    fn page_bytes(&self) -> usize {
+        self.pools.iter().map(|pool| self.layer_bytes[pool.0]).sum()
+    }
+
+    /// Appends a page, all layers in order, to `out`.
+    async fn read_page(&mut self, page: u32, out: &mut Vec<u8>) -> Result<(), Error> {
+        let Self { executable, pools, layer_bytes } = self;
+        if layer_bytes.len() == 1 {
+            return Ok(executable.read_page(PoolId(0), page, out).await?);
+        }
+        let mut by_pool = vec![Vec::new(); layer_bytes.len()];
+        for (index, bytes) in by_pool.iter_mut().enumerate() {
+            executable.read_page(PoolId(index), page, bytes).await?;
+        }
+        let mut rest: Vec<&[u8]> = by_pool.iter().map(Vec::as_slice).collect();
+        for pool in pools {
+            let (layer, tail) = rest[pool.0].split_at(layer_bytes[pool.0]);
+            out.extend_from_slice(layer);
+            rest[pool.0] = tail;
+        }
+        Ok(())
+    }
+
+    /// Replaces a page by the bytes of [`read_page`](Self::read_page).
+    fn write_page(&mut self, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let Self { executable, pools, layer_bytes } = self;
+        if layer_bytes.len() == 1 {
+            return Ok(executable.write_page(PoolId(0), page, bytes)?);
+        }
+        let (mut by_pool, mut rest) = (vec![Vec::new(); layer_bytes.len()], bytes);
+        for pool in pools {
+            let (layer, tail) = rest.split_at(layer_bytes[pool.0]);
+            by_pool[pool.0].extend_from_slice(layer);
+            rest = tail;
+        }
+        for (index, bytes) in by_pool.iter().enumerate() {
+            executable.write_page(PoolId(index), page, bytes)?;
         }
         Ok(())
     }

@@ -2,10 +2,15 @@
 //!
 //! ```text
 //! let mut plan = state.plan();
-//! plan.add(slot, tokens, OutputRequest::Logits, 1)?      for each sequence that goes on: ragged, in any order
+//! plan.add(slot, tokens, OutputRequest::Logits, 1)?      for each sequence of the step: ragged, in any order
 //! let ticket = plan.run()?;                              enqueues the step; a dropped plan changes nothing
 //! let outputs = state.outputs(ticket).await?;            rows in the order of the plan
 //! ```
+//!
+//! Keys and values are in pools of pages, one pool for each [`KvGroup`](crate::KvGroup) of layers. A page id stands for the same
+//! positions in all pools. A recurrent layer (convolution, linear attention) would have a row per sequence instead, in a pool of
+//! its own: it has no positions, so a [truncation](State::truncate) reaches the length of the last snapshot of the row, a fork
+//! copies the row, and the prefix cache keeps snapshots at ends of pages.
 //!
 //! On a device that [runs ahead](State::runs_ahead), the next step can be planned before the outputs are read:
 //! [`BatchPlan::add_next`] continues a sequence by the most probable token of the step before.
@@ -32,12 +37,12 @@ pub struct State {
     runner: Runner,
 }
 
-/// Step that runs. [`State::outputs`] takes it; steps whose ticket was dropped are passed over.
+/// Step in flight, for [`State::outputs`], which skips steps whose ticket was dropped.
 #[derive(Debug)]
 #[must_use = "a step on two devices ends in `State::outputs`"]
 pub struct Ticket(u64);
 
-/// Outputs of steps: of the one that is planned, of those in flight, of the last one that was read.
+/// Output layouts of steps: the planned one, those in flight, the last one that was read.
 #[derive(Debug)]
 struct Steps {
     planned: OutputLayout,
@@ -151,8 +156,8 @@ impl State {
         self.sequences.pages_needed(slot, n)
     }
 
-    /// Drops the positions of a sequence from `len` on. Returns the length that is left: a state that cannot be cut at any
-    /// position may leave less, and the caller runs the rest again.
+    /// Drops the positions of a sequence from `len` on. Returns the length that it reached: at most `len`, and less if a layer
+    /// has no state of that position. The caller runs the rest again.
     ///
     /// # Panics
     /// If there is no such sequence.
@@ -200,7 +205,7 @@ impl State {
     /// Starts the plan of the next step.
     pub fn plan(&mut self) -> BatchPlan<'_> {
         if !self.runner.is_whole() {
-            // They have not happened.
+            // A step on several devices that was not completed has not happened.
             self.steps.drop_in_flight();
         }
         self.steps.planned.clear();
@@ -395,7 +400,7 @@ impl BatchPlan<'_> {
         self.plan.sequences_ref().pages().n_free()
     }
 
-    /// Empties a sequence that is not in the plan, to make room.
+    /// Empties a sequence that is not in the plan, to free its pages.
     ///
     /// # Panics
     /// If the sequence is in the plan or there is no such sequence.
@@ -405,7 +410,7 @@ impl BatchPlan<'_> {
         self.plan.sequences().truncate(slot, 0);
     }
 
-    /// Gives the pages of a prefix back, to make room.
+    /// Gives the pages of a prefix back.
     pub fn release(&mut self, prefix: Prefix) {
         self.plan.sequences().release(prefix);
     }

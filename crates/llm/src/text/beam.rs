@@ -81,8 +81,7 @@ impl Session {
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        let cached = self.common_prefix(TEXT, prompt);
-        self.truncate(TEXT, cached);
+        let cached = self.truncate(TEXT, self.common_prefix(TEXT, prompt));
         let mut alive = vec![Alive { slot: TEXT, tokens: Vec::new(), logprob: 0.0 }];
         let mut steps = Vec::new();
         let n_batch = self.state.options().n_batch;

@@ -46,7 +46,7 @@ impl ChatFormat {
         self.is_fallback
     }
 
-    /// Stop string of an answer, beside those of the caller.
+    /// Stop string of an answer, in addition to those of the caller.
     #[must_use]
     pub fn stop(&self) -> Option<&'static str> {
         self.stop
@@ -59,7 +59,7 @@ impl ChatFormat {
     }
 
     /// Text of the prompt of a conversation, for [`ModelInfo::tokenize_marked_chat`]: the names of special tokens in
-    /// messages, tools and variables are text. With `continues` the answer continues the last message. Without
+    /// messages, tools and variables are text. With `continue_final_message` the answer continues the last message. Without
     /// [`Conversation::now`] the template sees the system's clock.
     ///
     /// # Errors
@@ -67,13 +67,14 @@ impl ChatFormat {
     pub fn prompt(
         &self,
         mut conversation: Conversation,
-        continues: bool,
+        continue_final_message: bool,
     ) -> Result<MarkedText, Error> {
         if conversation.now.is_none() {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
             conversation.now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
         }
-        Ok(self.template.render_marked(&conversation, &self.specials, continues)?)
+        let specials = &self.specials;
+        Ok(self.template.render_marked(&conversation, specials, continue_final_message)?)
     }
 
     /// Tokens of the prompt for the assistant's next answer. `messages` are objects of OpenAI's chat API, `variables`

@@ -5,9 +5,9 @@ use stonechat_nn::Slot;
 use crate::model::pooling::Pooling;
 use crate::{Error, Model, OutputRequest, OutputRow, StateOptions};
 
-/// Largest number of tokens of a step.
+/// Maximum tokens per step.
 const N_BATCH: usize = 512;
-/// Largest number of texts of a step.
+/// Maximum texts per step.
 const MAX_TEXTS: usize = 16;
 
 /// Embedding of one text in the making, without a device: the hidden states after the last norm, pooled.
@@ -90,7 +90,7 @@ impl Embedding {
 }
 
 impl Model {
-    /// Embeds token sequences: one [`Embedding`] a text. Texts share steps. The vectors are not normalized; see
+    /// Embeds token sequences: one [`Embedding`] per sequence, several per step. The vectors are not normalized; see
     /// [`normalize`].
     ///
     /// # Errors

@@ -125,8 +125,8 @@ impl Session {
             }
             if !has_begun {
                 // Only now: a request that is cancelled before it begins leaves the cache of the others.
-                self.truncate(TEXT, cached);
-                self.truncate(NEGATIVE_PROMPT, cached_negative);
+                generation.truncate(self.truncate(TEXT, cached));
+                generation.truncate_negative(self.truncate(NEGATIVE_PROMPT, cached_negative));
                 has_begun = true;
             }
             if generation.exceeds(self.n_ctx()) && !self.shift(generation, on_full) {
@@ -174,7 +174,7 @@ impl Session {
     }
 
     /// Runs the next pending tokens, at most a batch, or takes the step that runs `ahead`; returns whether tokens were sampled,
-    /// into `accepted`. Another step is enqueued behind it, if the device can go on without the host.
+    /// into `accepted`. The next step is enqueued before the outputs are read, if the device can run it without the host.
     async fn step(
         &mut self,
         generation: &mut Generation,
@@ -232,8 +232,7 @@ impl Session {
             generation.accept_guided(logits, negative, scratch, accepted)?;
         }
         if ahead.is_none() {
-            let kv_len = self.accepted.kv_len;
-            self.truncate(TEXT, kv_len);
+            generation.truncate(self.truncate(TEXT, self.accepted.kv_len));
         }
         Ok(true)
     }
@@ -242,8 +241,8 @@ impl Session {
     fn shift(&mut self, generation: &mut Generation, on_full: OnFull) -> bool {
         let OnFull::Shift { keep } = on_full else { return false };
         let [text, negative] = generation.shift(keep, self.n_ctx());
-        self.truncate(TEXT, text);
-        self.truncate(NEGATIVE_PROMPT, negative);
+        generation.truncate(self.truncate(TEXT, text));
+        generation.truncate_negative(self.truncate(NEGATIVE_PROMPT, negative));
         true
     }
 }
@@ -258,7 +257,7 @@ struct Run {
 }
 
 impl Run {
-    /// Appends tokens and text, and passes the text to the caller: one event a token, one at the end. Returns whether the
+    /// Appends tokens and text, and passes the text to the caller: one event per token, one at the end. Returns whether the
     /// caller cancelled; tokens after that one are dropped.
     fn emit(&mut self, accepted: &mut Accepted, on_event: &mut OnEvent<'_>) -> bool {
         let mut shown = 0;

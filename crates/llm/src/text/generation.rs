@@ -293,6 +293,13 @@ impl Generation {
         self.context.n_cached += n;
     }
 
+    /// [`truncate`](Self::truncate) of the negative sequence.
+    pub fn truncate_negative(&mut self, len: usize) {
+        if let Some(negative) = &mut self.negative {
+            negative.n_cached = negative.n_cached.min(len);
+        }
+    }
+
     /// Tokens of the negative sequence that its KV cache lacks; empty without guidance.
     #[must_use]
     pub fn pending_negative(&self) -> &[u32] {
@@ -438,7 +445,7 @@ impl Generation {
         }
     }
 
-    /// Appends a sampled token; returns whether it was the next of the draft and the text goes on.
+    /// Appends a sampled token; returns whether it was the next token of the draft and the text has not ended.
     fn take(
         &mut self,
         token: u32,

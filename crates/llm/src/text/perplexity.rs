@@ -62,7 +62,7 @@ pub struct Perplexity {
 /// Measures `text` as llama.cpp's `llama-perplexity` does. The text is tokenized once and cut into
 /// windows of `n_ctx` tokens; the first token of each is replaced by BOS if the vocabulary adds it.
 /// The tokens of each window's second half are measured, given those before them in the window.
-/// A last, shorter window is left out.
+/// A shorter last window is ignored.
 ///
 /// # Errors
 /// If the text has less than two windows, or the device fails.

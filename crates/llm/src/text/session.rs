@@ -34,7 +34,7 @@ pub(crate) const NEGATIVE_PROMPT: Slot = Slot::new(1);
 pub struct SessionOptions {
     /// Context size in tokens; `None`: that of training, at most 16,384.
     pub n_ctx: Option<usize>,
-    /// Maximum tokens of a step.
+    /// Maximum tokens per step.
     pub n_batch: usize,
     /// Element type of cached keys and values.
     pub kv_dtype: KvDType,
@@ -170,12 +170,13 @@ impl Session {
         Ok(n)
     }
 
-    /// Cuts a slot, if the session has it, to `len` positions.
-    pub(crate) fn truncate(&mut self, slot: Slot, len: usize) {
-        if let Some(tokens) = self.tokens.get_mut(slot.index()) {
-            self.state.truncate(slot, len);
-            tokens.truncate(len);
-        }
+    /// Truncates a slot, if the session has it, to `len` positions. Returns the length that it reached, as
+    /// [`State::truncate`] does.
+    pub(crate) fn truncate(&mut self, slot: Slot, len: usize) -> usize {
+        let Some(tokens) = self.tokens.get_mut(slot.index()) else { return 0 };
+        let len = self.state.truncate(slot, len);
+        tokens.truncate(len);
+        len
     }
 
     /// Number of cached tokens of `slot` that `tokens` start with. The last token is never one of them: it is always run,

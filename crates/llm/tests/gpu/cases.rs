@@ -178,7 +178,7 @@ pub(crate) fn a_model_split_between_cpu_and_gpu_agrees_with_its_reference(gpu: &
         for golden in &GoldenModel::all() {
             let name = &golden.name;
             let limit = limit(name, gpu);
-            let n_layers = Config::from_file(&golden.file()).unwrap().n_layers;
+            let n_layers = Config::from_file(&golden.file()).unwrap().n_layers();
             for n_lower in 0..=n_layers {
                 let cpu = Cpu::new(1).unwrap();
                 check_split(

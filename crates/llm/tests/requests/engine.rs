@@ -80,6 +80,8 @@ pub(crate) struct Events {
     pub(crate) draft_tokens: usize,
     pub(crate) accepted_drafts: usize,
     pub(crate) cancelled: usize,
+    /// Truncations that reached less than they were to.
+    pub(crate) short_truncations: usize,
 }
 
 impl Events {
@@ -94,6 +96,7 @@ impl Events {
         self.draft_tokens += other.draft_tokens;
         self.accepted_drafts += other.accepted_drafts;
         self.cancelled += other.cancelled;
+        self.short_truncations += other.short_truncations;
     }
 
     /// Whether each event happened.
@@ -101,6 +104,7 @@ impl Events {
         let Self { steps, dropped_plans, preempted, kv_full, cached_tokens, .. } = *self;
         let Self { shared_forks, shifts, draft_tokens, accepted_drafts, cancelled, .. } = *self;
         ![steps, dropped_plans, preempted, kv_full, cached_tokens].contains(&0)
+            && self.short_truncations > 0
             && ![shared_forks, shifts, draft_tokens, accepted_drafts, cancelled].contains(&0)
             && accepted_drafts < draft_tokens
     }
@@ -456,8 +460,12 @@ impl<'a> Engine<'a> {
             return Err(format!("{} output rows, {row} expected", outputs.len()));
         }
         for (index, len) in lengths {
-            if let Some(slot) = self.progress[index].slot {
-                self.state.truncate(slot, len);
+            let Progress { generation, slot, .. } = &mut self.progress[index];
+            if let (Some(slot), Some(generation)) = (*slot, generation) {
+                let is_short = self.random.once_in(24);
+                self.events.short_truncations += usize::from(is_short);
+                let len = if is_short { self.random.below(len) } else { len };
+                generation.truncate(self.state.truncate(slot, len));
             }
             if self.progress[index].text.finish.is_some() {
                 self.count_drafts(index);

@@ -90,7 +90,7 @@ impl GpuLayers {
     /// Number of layers of a model, with the output as one.
     #[must_use]
     pub fn total(config: &Config) -> usize {
-        config.n_layers + 1
+        config.n_layers() + 1
     }
 }
 

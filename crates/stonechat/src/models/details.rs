@@ -68,14 +68,15 @@ impl Details {
         }
         let config = stonechat_llm::Config::from_file(file)?;
         let n_tokens = MEMORY_TOKENS.min(config.n_ctx_train);
-        let kv_bytes = kv_bytes(config.n_layers, config.kv_width(), n_tokens);
+        let kv_width = config.layers.iter().map(|layer| config.kv_width(layer)).sum();
+        let kv_bytes = kv_bytes(1, kv_width, n_tokens);
         Ok(Self {
             kind: ModelKind::Language,
             architecture: config.architecture.name,
             weights,
             n_parameters,
             n_ctx: config.n_ctx_train,
-            n_layers: config.n_layers,
+            n_layers: config.n_layers(),
             width: config.d_model,
             vocab_size: config.vocab_size,
             chat_template: stonechat_llm::chat_template(file),
