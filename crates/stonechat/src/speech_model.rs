@@ -2,13 +2,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Cpu, KvDType, LoadStats};
-use stonechat_whisper::{Config, Event, Options, Segment, StateOptions, Transcript, WindowDecoder};
+use stonechat_nn::{Cpu, KvDType};
+use stonechat_whisper::{
+    Config, Event, Model, Options, Segment, StateOptions, Transcript, WindowDecoder,
+};
 
-use crate::device::OpenDevice;
-use crate::engine::{Engine, EngineOptions, Load, ModelSource, OnPanic, Server};
+use crate::engine::{Engine, EngineOptions, Load, ModelSource, OnPanic, Opened, Server};
 use crate::speech_engine::{OnStep, SpeechEngine};
 use crate::speech_queue::{self, Client, QueuedRecording, RecordingCount};
 use crate::{Device, Error, Job, Recording, SpeechStep};
@@ -43,8 +45,6 @@ pub struct WhisperInfo {
     pub is_multilingual: bool,
     /// Device and kernels.
     pub device: String,
-    /// Statistics of loading the weights.
-    pub load_stats: LoadStats,
 }
 
 /// Builder of a [`Whisper`].
@@ -231,19 +231,67 @@ impl WhisperBuilder {
         self.start(ModelSource::File(Box::new(file))).await
     }
 
-    /// Opens the model in `file` on a device that is open; [`device`](Self::device), [`threads`](Self::threads) and
-    /// [`cpu`](Self::cpu) have no effect.
+    /// Serves recordings with a loaded model, on its device.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_on(self, file: ModelFile, device: OpenDevice) -> Result<Whisper, Error> {
-        pollster::block_on(self.start(ModelSource::Opened(Box::new(file), device)))
+    /// If an option is out of range, or the device is out of memory.
+    pub fn open_model(self, model: Model) -> Result<Whisper, Error> {
+        self.check()?;
+        let n_recordings = self.n_recordings.clone();
+        let is_background = self.engine.is_background;
+        let serve = move |sender: &mut Opened<Self>, queue| {
+            self.serve(&model, |info| {
+                if let Some(sender) = sender.take() {
+                    // The caller may have given up.
+                    let _ = sender.send(Ok(info));
+                }
+                queue
+            })
+        };
+        let (engine, info) = pollster::block_on(Engine::spawn(is_background, serve))?;
+        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), n_recordings })
     }
 
     async fn start(self, model: ModelSource) -> Result<Whisper, Error> {
         let n_recordings = self.n_recordings.clone();
         let (engine, info) = Engine::start(self, model).await?;
         Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), n_recordings })
+    }
+
+    /// Checks the options, before the weights are loaded.
+    fn check(&self) -> Result<(), Error> {
+        self.reserved.validate()?;
+        if let Some(n) = self.n_windows {
+            // The range and the message are those of batch sizes.
+            Options { batch_size: Some(n), ..Options::default() }.validate()?;
+        }
+        Ok(())
+    }
+
+    /// Serves the queue that `open` returns for a model that is open.
+    fn serve(
+        self,
+        model: &Model,
+        open: impl FnOnce(WhisperInfo) -> Receiver<QueuedRecording>,
+    ) -> Result<(), Error> {
+        let Self { engine, kv_dtype, reserved, n_windows, n_recordings, on_step } = self;
+        let n_decoded = n_windows.or(reserved.batch_size).unwrap_or(1);
+        let sizes = StateOptions {
+            n_windows: n_decoded,
+            encoder_batch_size: model.encoder_batch_size(n_decoded),
+            n_sequences: reserved.n_sequences(),
+            kv_dtype,
+            has_alignment: reserved.needs_alignment(),
+        };
+        let mut decoder = WindowDecoder::new(model, sizes)?;
+        decoder.reserve(&reserved, sizes.n_windows)?;
+        let info = WhisperInfo {
+            config: *model.config(),
+            is_multilingual: model.special().multilingual,
+            device: model.describe(),
+        };
+        let prepared = speech_queue::start(open(info), model)?;
+        SpeechEngine::new(decoder, n_windows, prepared, n_recordings, on_step).run(engine.on_panic)
     }
 }
 
@@ -258,33 +306,11 @@ impl Load for WhisperBuilder {
         &self.engine
     }
 
-    fn run(self, server: Server<'_, Self>) -> Result<(), Error> {
-        let Self { mut engine, kv_dtype, reserved, n_windows, n_recordings, on_step } = self;
-        reserved.validate()?;
-        if let Some(n) = n_windows {
-            // The range and the message are those of batch sizes.
-            Options { batch_size: Some(n), ..Options::default() }.validate()?;
-        }
-        let model = engine.with_progress(|_, on_progress| {
+    fn run(mut self, server: Server<'_, Self>) -> Result<(), Error> {
+        self.check()?;
+        let model = self.engine.with_progress(|_, on_progress| {
             server.device.load_speech_model(&server.file, on_progress)
         })?;
-        let n_decoded = n_windows.or(reserved.batch_size).unwrap_or(1);
-        let sizes = StateOptions {
-            n_windows: n_decoded,
-            encoder_batch_size: model.encoder_batch_size(n_decoded),
-            n_sequences: reserved.n_sequences(),
-            kv_dtype,
-            has_alignment: reserved.needs_alignment(),
-        };
-        let mut decoder = WindowDecoder::new(&model, sizes)?;
-        decoder.reserve(&reserved, sizes.n_windows)?;
-        let info = WhisperInfo {
-            config: *model.config(),
-            is_multilingual: model.special().multilingual,
-            device: model.describe(),
-            load_stats: model.load_stats(),
-        };
-        let prepared = speech_queue::start(server.open(info), &model)?;
-        SpeechEngine::new(decoder, n_windows, prepared, n_recordings, on_step).run(engine.on_panic)
+        self.serve(&model, |info| server.open(info))
     }
 }
