@@ -19,12 +19,13 @@
 //! - A stream is decoded while it arrives. Only containers whose reader must seek (MP4, AIFF, CAF,
 //!   compressed WAV) are read into memory first.
 //!
-//! File map: `sniff` detection by the first bytes; `stream` streams as sources; `wav` WAV files;
+//! File map: `sniff` detection by the first bytes, `container_name` its names in messages; `stream` streams as sources; `wav` WAV files;
 //! `mpa_run` and `mpa` MP3 files; `container` every other container through symphonia, with `opus` and
 //! `mp4_edit` for the parts that it lacks, and `mkv_tracks`, `splice`, `mend` and `ogg` for what it refuses; `sink` downmix, resampling, limits and progress.
 
 mod codec_names;
 mod container;
+mod container_name;
 #[cfg(not(target_arch = "wasm32"))]
 mod ffmpeg;
 mod mend;
@@ -49,6 +50,7 @@ use std::sync::Arc;
 use symphonia::core::io::MediaSource;
 
 use crate::{Error, SAMPLE_RATE};
+pub use container_name::container_name;
 use sink::Sink;
 use splice::{Part, Spliced};
 use stream::{SourceState, StreamSource};

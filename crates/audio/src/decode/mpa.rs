@@ -21,7 +21,7 @@ pub(super) struct Header {
     pub(super) rate: u32,
     pub(super) n_channels: u8,
     pub(super) n_frames: u16,
-    n_bytes: usize,
+    pub(super) n_bytes: usize,
     is_mpeg1: bool,
 }
 

@@ -6,9 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use stonechat::audio::decode::EXTENSIONS;
-
-use crate::sniff;
+use stonechat::audio::decode::{EXTENSIONS, container_name};
 
 /// Extensions of recordings that only an installed ffmpeg may decode; without it they fail as inputs.
 const OTHER_MEDIA: [&str; 46] = [
@@ -59,7 +57,7 @@ impl Files {
             }
             return path.is_file();
         }
-        if let Some(container) = sniff::container(&start(path)) {
+        if let Some(container) = container_name(&start(path)) {
             let why = "without an extension of audio or video; give its own name to transcribe it";
             self.notes.push(format!("{shown}: left out, it looks like {container} {why}"));
         } else {
