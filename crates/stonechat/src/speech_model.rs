@@ -103,7 +103,7 @@ impl Whisper {
         let (recording, guard) = (recording.into(), self.n_recordings.guard());
         self.engine.submit(|sender| {
             let cancel = recording.cancel_token().clone();
-            let client = Client { sender, cancel, on_event: Box::new(on_event), guard };
+            let client = Client { sender, cancel, guard, on_event: Box::new(on_event) };
             QueuedRecording { recording, client }
         })
     }
