@@ -6,7 +6,7 @@
 //! - Downmix: the mean of all channels (for stereo as ffmpeg's `-ac 1`), unless [`Channels`] says
 //!   otherwise.
 //! - Track: the container's default audio track, else its first one.
-//! - A packet that does not decode is counted and silence in its place; it is an error only if none decodes.
+//! - A packet that does not decode is counted and replaced by silence; it is an error only if none decodes.
 //! - A file cut short is decoded up to its end; a valid container without audio gives 0 samples.
 //! - Times are those of the file: audio that starts late begins with silence, pauses are silence.
 //! - Metadata is skipped by its length, whatever is in it.

@@ -73,7 +73,7 @@ impl Header {
     }
 }
 
-/// What a first frame without sound says about its part.
+/// Statements of a first frame without sound about its part of the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Info {
     /// Frames (of [`Header::n_frames`] samples) in the part, if stated.

@@ -16,7 +16,7 @@ const OTHER_MEDIA: [&str; 46] = [
     "vob", "voc", "w64", "wma", "wmv", "wtv", "wv",
 ];
 
-/// What folders and patterns hold beside the inputs.
+/// Files and folders that folders and patterns hold beside the inputs.
 #[derive(Debug, Default)]
 pub(super) struct LeftOut {
     /// Files that are left out, and why.
@@ -98,7 +98,7 @@ fn start(path: &Path) -> Vec<u8> {
     if path.is_file()
         && let Ok(file) = File::open(path)
     {
-        // What was read before an error is examined.
+        // The bytes before a read error are enough to examine.
         let _ = file.take(4096).read_to_end(&mut bytes);
     }
     bytes
