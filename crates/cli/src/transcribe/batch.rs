@@ -229,8 +229,7 @@ impl Batch<'_> {
         stages.load = started.elapsed();
         let parts = model.divide(n_jobs)?;
         let n_each = n_jobs.div_ceil(parts.len());
-        let timings =
-            Arc::<Mutex<Vec<Timings>>>::new(Mutex::new(vec![Timings::default(); parts.len()]));
+        let timings = Arc::new(Mutex::new(vec![Timings::default(); parts.len()]));
         let open = |(index, part)| self.open(part, n_each, &timings, index);
         let engines = parts.into_iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
         let recordings = Mutex::new(recordings);
