@@ -80,7 +80,7 @@ enum Line {
 
 struct Bar {
     label: String,
-    /// Of the longest bar.
+    /// Share of the longest bar.
     part: f64,
     /// Whether the longest bar means something: a limit.
     has_end: bool,

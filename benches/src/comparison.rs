@@ -6,7 +6,7 @@ use crate::statistics::summarize;
 /// Changes of runs at different times that are never believed, however little each run varied: machines
 /// drift.
 const DRIFT: f64 = 0.05;
-/// The same of runs that took turns.
+/// Like [`DRIFT`], for runs that took turns.
 const PAIRED_DRIFT: f64 = 0.02;
 /// Fewer samples say nothing about how much they vary.
 const MIN_SAMPLES: usize = 5;

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error and its causes, those left out that it has named itself.
+/// An error and its causes, without those in its own text.
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {

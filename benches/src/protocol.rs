@@ -157,7 +157,7 @@ pub enum Reply {
     },
     /// One more measurement.
     Sample {
-        /// Of each stage.
+        /// Duration of each stage.
         seconds: Vec<f64>,
         /// Most memory that the process ever held, where the system tells.
         peak_bytes: Option<u64>,
@@ -199,7 +199,7 @@ pub enum Unit {
     Bytes,
     /// Floating-point operations, a multiplication and an addition being two.
     Flops,
-    /// The same of 8-bit integers.
+    /// Operations on 8-bit integers, a multiplication and an addition being two.
     IntOps,
     /// Seconds of audio.
     AudioSeconds,

@@ -1,6 +1,6 @@
 //! Numbers that describe a list of measurements.
 
-/// A deviation from the median beyond so many (scaled) median deviations marks an outlier
+/// Number of (scaled) median deviations from the median beyond which a sample is an outlier
 /// (Iglewicz and Hoaglin 1993).
 const OUTLIER_DEVIATIONS: f64 = 3.5;
 /// Fewer measurements say nothing about which of them is usual.

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{Config, Model, OutputRequest, Slot, StateOptions};
 use stonechat_nn::Cpu;
-use stonechat_nn::sample::{CompiledGrammar, GrammarSource, TokenTable, TokenText};
+use stonechat_sampling::{CompiledGrammar, GrammarSource, TokenTable, TokenText};
 use stonechat_text::{ChatTemplate, Conversation, GgmlVocabulary, Tokenizer};
 
 use crate::pass_contained_panics;

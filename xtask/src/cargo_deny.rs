@@ -1,6 +1,6 @@
 //! `cargo xtask deny`: licences, duplicate versions and sources of the dependencies, by `deny.toml`.
 //!
-//! Advisories are left out: their database is no package, and fetching it needs another host.
+//! Advisories are not checked: their database is no package, and fetching it needs another host.
 
 use anyhow::Result;
 

@@ -137,3 +137,30 @@ fn smoke() -> Result<()> {
     );
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Packages of other projects with their features.
+    fn packages(selection: &[&str]) -> BTreeSet<String> {
+        let mut tree = shell::cargo();
+        tree.args(["tree", "--offline", "--locked", "--prefix=none", "-f={p} {f}"]);
+        let tree = shell::output(tree.args(selection)).unwrap();
+        // `(*)` marks packages whose dependencies were listed before.
+        let all = tree.lines().map(|line| line.trim_end_matches(" (*)").to_owned());
+        all.filter(|line| !line.starts_with("stonechat")).collect()
+    }
+
+    /// Otherwise the steps `smoke` and `bench` compile again what has other features, and all that depends on it.
+    #[test]
+    fn dependencies_of_the_program_have_the_features_of_the_tests() {
+        let program = packages(&["--package=stonechat-cli", "--edges=no-dev"]);
+        let tests = packages(&["--workspace"]);
+        assert!(program.len() > 100, "{program:?}");
+        let others: Vec<_> = program.difference(&tests).collect();
+        assert!(others.is_empty(), "not in the workspace: {others:?}");
+    }
+}

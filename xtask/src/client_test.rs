@@ -37,7 +37,7 @@ pub(crate) struct ClientTestArgs {
     /// Language model of the running server, as /v1/models names it
     #[arg(long, requires = "url")]
     model: Option<String>,
-    /// Speech model of the running server; without it the checks of audio are left out
+    /// Speech model of the running server; without it the checks of audio are skipped
     #[arg(long, requires = "url")]
     audio_model: Option<String>,
     /// Only checks whose names contain this text; repeatable

@@ -97,7 +97,7 @@ pub struct Difference {
     pub token: usize,
     /// Largest logit minus the second, here.
     pub margin: f32,
-    /// The same of the other engine.
+    /// Largest logit minus the second, other engine.
     pub peer_margin: f32,
 }
 
@@ -121,7 +121,7 @@ pub struct Forced {
     pub prefill: usize,
     /// Equal between token by token and one batch, here.
     pub own: usize,
-    /// The same of the other engine.
+    /// Equal between token by token and one batch, other engine.
     pub peer: usize,
 }
 

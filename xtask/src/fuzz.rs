@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::shell;
 
-/// One input that takes so many seconds counts as a crash.
+/// Seconds for one input, beyond which it counts as a crash.
 const HANG: &str = "-timeout=30";
 
 /// Options of `cargo xtask fuzz`.

@@ -91,7 +91,7 @@ pub(crate) struct LoadArgs {
     /// Requests of each stream; with --rate, of a point
     #[arg(long, value_name = "N", default_value_t = 4)]
     requests: usize,
-    /// Start no request after so many seconds
+    /// Start no request after this many seconds
     #[arg(long, value_name = "SECONDS")]
     duration: Option<f64>,
     /// Start the next request of all streams together
@@ -115,7 +115,7 @@ pub(crate) struct LoadArgs {
     /// Recording to upload
     #[arg(long, value_name = "FILE")]
     audio: Option<PathBuf>,
-    /// Send a prompt of so many tokens while the streams run, which then repeat until it is answered
+    /// Tokens of a prompt sent while the streams run, which then repeat until it is answered
     #[arg(long, value_name = "TOKENS", conflicts_with = "rates")]
     intrusion: Option<usize>,
     /// Rounds

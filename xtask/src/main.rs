@@ -16,6 +16,7 @@ mod dist;
 mod fuzz;
 mod golden;
 mod gpu_test;
+mod lines;
 mod load;
 mod mutants;
 mod picture;
@@ -25,6 +26,7 @@ mod server_process;
 mod setup;
 mod soak;
 mod test;
+mod test_code;
 mod tidy;
 mod wasm;
 
@@ -64,6 +66,8 @@ enum Verb {
     Golden(golden::GoldenArgs),
     /// Test the CUDA or wgpu backend on a GPU, down to the text of real models
     GpuTest(gpu_test::GpuTestArgs),
+    /// Count the lines of each package without its tests; list the longest files and functions
+    Lines(lines::LinesArgs),
     /// Measure servers under load: streams, aborts, uploads, beside a peer in turns
     Load(Box<load::LoadArgs>),
     /// Install models from their Python packages
@@ -126,6 +130,7 @@ fn main() -> ExitCode {
         Verb::Fuzz(args) => fuzz::run(&args),
         Verb::Golden(args) => golden::run(&args),
         Verb::GpuTest(args) => gpu_test::run(&args),
+        Verb::Lines(args) => lines::run(&args),
         Verb::Load(args) => load::run(&args),
         Verb::Models(args) => models::run(&args),
         Verb::Mutants(args) => mutants::run(&args),

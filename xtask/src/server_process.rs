@@ -86,7 +86,7 @@ impl ServerProcess {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Waits for the end of a server that was asked to finish, for at most `limit`; `None` if it goes on.
+    /// Waits for the end of a server that was asked to finish, for at most `limit`; `None` if it still runs.
     pub(crate) fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         while self.ended().is_none() && start.elapsed() < limit {

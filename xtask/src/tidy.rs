@@ -3,6 +3,7 @@
 //! One file of `tidy/` per group of rules; each rule returns its findings as `PATH:LINE: what`.
 
 mod commands;
+mod commits;
 mod cubins;
 mod examples;
 mod features;
@@ -13,6 +14,7 @@ mod names;
 mod quotes;
 mod text;
 mod unsafety;
+mod ways;
 mod words;
 
 use std::fs;
@@ -24,12 +26,12 @@ use crate::{results, shell};
 
 /// A text file of the tree.
 #[derive(Debug)]
-struct SourceFile {
+pub(crate) struct SourceFile {
     /// Relative to the root, with `/`.
-    path: String,
-    text: String,
+    pub(crate) path: String,
+    pub(crate) text: String,
     /// Rust only: `text` with comments and the contents of literals blanked, same lines.
-    code: String,
+    pub(crate) code: String,
 }
 
 impl SourceFile {
@@ -64,9 +66,11 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(features::check(&files));
     findings.extend(unsafety::check(&files));
     findings.extend(commands::check(&files));
+    findings.extend(commits::check());
     findings.extend(cubins::check(&files, &root)?);
     findings.extend(examples::check(&files));
     findings.extend(how_to_add::check(&files));
+    findings.extend(ways::check(&files));
     findings.extend(graph::check()?);
     match results::documents() {
         Ok(stale) => findings.extend(stale.iter().map(|(path, _)| {
@@ -84,7 +88,8 @@ pub(crate) fn run() -> Result<()> {
     bail!("tidy: {} findings", findings.len())
 }
 
-fn read_tree(root: &Path) -> Result<Vec<SourceFile>> {
+/// Text files that git tracks or would track.
+pub(crate) fn read_tree(root: &Path) -> Result<Vec<SourceFile>> {
     let mut git = shell::program("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
     let listed = shell::output(&mut git).context("tidy reads the files that git knows")?;

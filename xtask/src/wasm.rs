@@ -14,13 +14,14 @@ use crate::shell;
 const TARGET: &str = "wasm32-unknown-unknown";
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const FLAGS: &str = "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS";
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 9] = [
     "stonechat-compute",
     "stonechat-quant",
     "stonechat-formats",
     "stonechat-text",
     "stonechat-audio",
     "stonechat-nn",
+    "stonechat-sampling",
     "stonechat-whisper",
     "stonechat-llm",
 ];

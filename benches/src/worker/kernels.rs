@@ -147,14 +147,14 @@ impl Ops {
 
     /// Made-up values.
     fn import(&mut self, rows: Rows, cols: usize) -> Tensor {
-        let port = Port::Value(self.imports.len());
+        let port = Port::value(self.imports.len());
         self.imports.push((port, self.counts.rows(rows) * cols));
         self.recorder.import(port, rows, cols)
     }
 
     /// Keeps a result.
     fn output(&mut self, x: Tensor) {
-        self.recorder.output(Port::Value(FIRST_OUTPUT + self.n_outputs), x);
+        self.recorder.output(Port::value(FIRST_OUTPUT + self.n_outputs), x);
         self.n_outputs += 1;
     }
 

@@ -111,7 +111,7 @@ impl Kernel for Sum<'_> {
     }
 }
 
-/// So many rounds of multiply-adds in registers; returns the operations of a round.
+/// Runs this many rounds of multiply-adds in registers; returns the operations per round.
 struct MultiplyAdds(usize);
 
 impl Kernel for MultiplyAdds {

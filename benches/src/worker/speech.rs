@@ -187,7 +187,7 @@ impl Costs<'_> {
         vec![self.products(c.n_audio_ctx, c.n_text_layers * 2 * c.d_model * c.d_model)]
     }
 
-    /// Weights of the decoder's layers, those of the cross-attention's keys left out.
+    /// Weights of the decoder's layers without the keys of cross-attention.
     fn layer_weights(&self) -> usize {
         self.config.n_text_layers * 14 * self.config.d_model * self.config.d_model
     }

@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use stonechat_benches::protocol::{PeakKind, PeakWork, Stage, Unit};
 use stonechat_formats::{ModelFile, TensorView};
 use stonechat_llm::{Model, OutputRequest, Slot, State, StateOptions};
-use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Device, KvDType};
+use stonechat_sampling::SamplingOptions;
 
 use super::files::main_dtype;
 use super::{Work, timed};
@@ -41,9 +41,9 @@ pub(super) struct Text {
 struct Costs {
     /// Read for each pass, wherever its rows come from.
     bytes: f64,
-    /// Of the layers; each token meets them all.
+    /// Layer weights, which each token reads.
     layers: f64,
-    /// Of the vocabulary's projection, met by tokens whose logits are wanted.
+    /// Output projection, which tokens with logits read.
     projection: f64,
     is_quantized: bool,
 }
@@ -216,13 +216,13 @@ impl Costs {
         costs
     }
 
-    /// Products of `n` tokens with the layers, of one with the projection. Attention is left out.
+    /// Products of `n` tokens with the layers, of one with the projection, without attention.
     fn products(&self, n: usize) -> PeakWork {
         let kind = if self.is_quantized { PeakKind::Int8 } else { PeakKind::F32 };
         PeakWork { kind, amount: 2.0 * (n as f64 * self.layers + self.projection) }
     }
 
-    /// Reading all weights `n` times. Keys and values are left out.
+    /// Bytes to read all weights `n` times, without keys and values.
     fn passes(&self, n: usize) -> PeakWork {
         PeakWork { kind: PeakKind::Read, amount: n as f64 * self.bytes }
     }

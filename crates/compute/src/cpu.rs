@@ -9,14 +9,15 @@
 //! | `matrix` | strided views |
 //! | `math` | vector `exp`, `erf`, `tanh` and activations, inlined into the other kernels |
 //! | `elementwise` | sum of two matrices, soft cap |
-//! | `layer_norm`, `rms_norm` | norms of rows |
+//! | `norm` | layer norm and RMS norm of rows |
 //! | `log_sum_exp` | reductions of logits |
-//! | `logit_filter` | suppression of tokens |
+//! | `logit_filter` | suppression of columns of logits |
 //! | `rope` | RMS norm and rotary embedding of heads |
 //! | `gated` | `act(gate) * up` of a gated MLP (`SwiGLU`, `GeGLU`) |
 //! | `matmul` | dispatch to `gemv` (decode) or `gemm` (prefill), with an epilogue |
 //! | `conv1d` | convolution as a matmul over overlapping rows |
 //! | `lstm` | LSTM step |
+//! | `moe` | routing of tokens to experts, order by expert |
 //! | `top_k` | k largest values of a row |
 //! | `kv`, `attention` | paged KV cache, attention over it |
 
@@ -28,33 +29,32 @@ mod epilogue;
 mod gated;
 mod gemm;
 mod gemv;
-pub(crate) mod kv;
-mod layer_norm;
+mod kv;
 mod log_sum_exp;
 mod logit_filter;
 mod lstm;
 mod math;
 mod matmul;
 mod matrix;
-mod rms_norm;
+mod moe;
+mod norm;
 mod rope;
 mod row_tasks;
 #[cfg(test)]
 mod test_data;
 mod top_k;
 
-pub use attention::{Attention, Precision, QueryRow, attention};
+pub use attention::{Attention, attention};
 pub use conv1d::conv1d;
-pub use epilogue::{Activation, Epilogue};
-pub use gated::{GatedActivation, gated};
-pub use gemm::PackedWeight;
-pub use kv::{KvDType, KvLayout, KvPool, KvRow, PAGE_LEN};
-pub use layer_norm::{LayerNorm, layer_norm};
+pub use epilogue::Epilogue;
+pub use gated::gated;
+pub use gemm::DensePanels;
+pub use kv::KvPool;
 pub use log_sum_exp::{log_sum_exp, max};
-pub use logit_filter::LogitFilter;
 pub use lstm::Lstm;
-pub use matmul::{DenseWeight, matmul, matmul_dequantized, matmul_packed};
+pub use matmul::{DenseWeight, matmul, matmul_dequantized, matmul_panels};
 pub use matrix::{MatMut, MatRef, SharedMut};
-pub use rms_norm::{RmsNorm, rms_norm};
-pub use rope::{Rope, RopePairs, Rotation, rope};
+pub use moe::{RoutedExpert, route, sort_by_expert};
+pub use norm::{layer_norm, layer_norm_rows, rms_norm, rms_norm_rows};
+pub use rope::rope;
 pub use top_k::{TopKEntry, top_k};

@@ -10,7 +10,7 @@
 //! string = u16 length with the final NUL, bytes, NUL;   all little-endian, unaligned
 //! ```
 //!
-//! Conventions of the content, for whoever interprets it: linear weights are `[out, in]`,
+//! Conventions of the content: linear weights are `[out, in]`,
 //! convolutions `[out, in, kernel]`. An i8 weight `W` has a tensor `W_scale`, f32 `[out]`, with
 //! `value = q / scale[row]`; an i16 weight has one scalar scale with the same rule. Flags and
 //! numbers are scalar tensors (shape `[]`), strings are i8 tensors `[length]`.
@@ -23,14 +23,14 @@ use stonechat_compute::DType;
 
 use crate::error::{Error, Result, printable};
 use crate::metadata::Metadata;
-use crate::model_file::Parsed;
+use crate::parsed::Parsed;
 use crate::reader::Reader;
 use crate::tensor::{Place, TensorInfo, TensorTable};
 
 /// The newest binary version that is read.
 const MAX_VERSION: u32 = 6;
 
-/// Versions that detection takes for a future CTranslate2 rather than for something else.
+/// Highest version that detection accepts, newer than any that is read.
 const PLAUSIBLE_VERSION: u32 = 64;
 
 /// The highest rank that is read; real models stop at 3.
@@ -97,12 +97,12 @@ pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
             }
             aliases.push((alias, name));
         }
-        // An alias of a weight stands for its scale, too; the converter lists some of these itself,
-        // in any order.
+        // An alias of a weight also names its scale. The converter lists some scale aliases, in any
+        // order.
         for (alias, name) in aliases {
             let alias_scale = format!("{alias}_scale");
             if !tensors.contains(&alias_scale) {
-                // A variable without a scale has no alias of it either.
+                // A variable without a scale needs no scale alias.
                 tensors.push_alias(&alias_scale, &format!("{name}_scale"))?;
             }
         }
@@ -115,7 +115,7 @@ pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
             got: format!("{} bytes", r.remaining()),
         });
     }
-    Ok(Parsed { version, metadata, tensors, whisper_bin: None })
+    Ok(Parsed { version, metadata, tensors })
 }
 
 /// A variable's description and the place of its data.

@@ -1,40 +1,14 @@
-//! The format of some bytes, or a description of foreign ones.
-
-use std::fmt;
+//! Detection of a format by content, and descriptions of foreign bytes.
 
 use crate::error::{Error, Result};
+use crate::format::Format;
 use crate::reader::Reader;
 use crate::{ctranslate2, gguf, safetensors, whisper_bin};
 
-/// A model file format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Format {
-    /// CTranslate2's `model.bin`, alone or in its folder.
-    CTranslate2,
-    /// whisper.cpp's `ggml-*.bin`.
-    WhisperBin,
-    /// GGUF.
-    Gguf,
-    /// safetensors: one file, or the shards of a Hugging Face folder.
-    SafeTensors,
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::CTranslate2 => "CTranslate2",
-            Self::WhisperBin => "whisper.cpp .bin",
-            Self::Gguf => "GGUF",
-            Self::SafeTensors => "safetensors",
-        })
-    }
-}
-
-/// Bytes that a description is made of.
+/// Bytes read for detection and description.
 const HEAD: usize = 512;
 
-/// The format by the first bytes; an error with a description of foreign ones.
+/// Detects the format by the first bytes; the error describes foreign bytes.
 pub(crate) fn detect(r: &mut Reader<'_>) -> Result<Format> {
     let len = r.len();
     let n = usize::try_from(len).map_or(HEAD, |len| len.min(HEAD));

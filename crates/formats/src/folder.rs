@@ -1,29 +1,15 @@
 //! Model folders: Hugging Face's (`model.safetensors`, or its shards and their index) and
-//! CTranslate2's (`model.bin`), with the files beside the weights; readers with the names of such
-//! files.
+//! CTranslate2's (`model.bin`), with their companions; readers with the names of such files.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
-use stonechat_compute::SharedBytes;
-
-use crate::detect::Format;
+use crate::companions::companions;
 use crate::error::{Error, Result, printable};
 use crate::files::Files;
-use crate::gguf;
+use crate::format::Format;
 use crate::model_file::ModelFile;
-
-/// Names of the files that belong to a model beside its weights.
-pub const COMPANIONS: &[&str] = &[
-    "config.json",
-    "tokenizer.json",
-    "vocabulary.txt",
-    "vocabulary.json",
-    "preprocessor_config.json",
-    "generation_config.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-];
+use crate::split;
 
 /// Name of the index of sharded weights.
 pub const SHARD_INDEX: &str = "model.safetensors.index.json";
@@ -31,26 +17,19 @@ pub const SHARD_INDEX: &str = "model.safetensors.index.json";
 /// Names of files that hold all weights; the first that exists counts.
 pub const WEIGHTS: &[&str] = &["model.safetensors", "model.bin", "model.gguf"];
 
-/// Names of a modelless folder that its error lists.
+/// Maximum number of file names in the error of a folder without a model.
 const LISTED: usize = 5;
-
-/// A file beside the weights.
-#[derive(Debug)]
-pub(crate) struct Companion {
-    pub(crate) name: String,
-    pub(crate) bytes: SharedBytes,
-}
 
 /// Opens the model of `files`.
 pub(crate) fn open(files: &mut Files<'_>) -> Result<ModelFile> {
     let whole = WEIGHTS.iter().find(|name| files.contains(name));
     let mut model = match whole {
-        Some(name) => open_file(files, name)?,
+        Some(name) => ModelFile::open_in(files, name)?,
         None if files.contains(SHARD_INDEX) => open_shards(files)?,
         None => match first_weights(files)? {
             Some(name) => {
-                let opened = open_file(files, &name)?;
-                let model = gguf::split::open_all(opened, Path::new(&name), files)?;
+                let opened = ModelFile::open_in(files, &name)?;
+                let model = split::open_all(opened, Path::new(&name), files)?;
                 if let Some(other) = first_weights(files)? {
                     let [name, other] = [&name, &other].map(|name| printable(name));
                     let found = format!("{name} and {other}, which are not one model");
@@ -65,12 +44,6 @@ pub(crate) fn open(files: &mut Files<'_>) -> Result<ModelFile> {
     Ok(model)
 }
 
-/// Opens one file and no companions.
-pub(crate) fn open_file(files: &mut Files<'_>, name: &str) -> Result<ModelFile> {
-    let storage = files.open(name)?;
-    ModelFile::of_storage(storage).map_err(|e| e.in_file(files.path(name)))
-}
-
 /// Name of the first reader whose extension is that of weights. `None` for a folder, which may hold
 /// several models.
 fn first_weights(files: &Files<'_>) -> Result<Option<String>> {
@@ -82,26 +55,13 @@ fn first_weights(files: &Files<'_>) -> Result<Option<String>> {
     Ok(files.names()?.into_iter().find(is_weights))
 }
 
-/// Loads the files beside the weights.
-pub(crate) fn companions(files: &mut Files<'_>) -> Result<Vec<Companion>> {
-    let mut companions = Vec::new();
-    for &name in COMPANIONS {
-        if files.contains(name) {
-            let bytes =
-                files.open(name)?.load_all(name).map_err(|e| e.in_file(files.path(name)))?;
-            companions.push(Companion { name: name.to_owned(), bytes });
-        }
-    }
-    Ok(companions)
-}
-
-/// The part of the index that says where each tensor is.
+/// Index of sharded weights: file name of each tensor.
 #[derive(serde::Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// Opens every shard that the index names; each tensor must be in the shard that it says.
+/// Opens every shard of the index; each tensor must be in its shard.
 fn open_shards(files: &mut Files<'_>) -> Result<ModelFile> {
     let index_path = &files.path(SHARD_INDEX);
     let bytes = files.open(SHARD_INDEX)?.load_all(SHARD_INDEX)?;
@@ -116,7 +76,7 @@ fn open_shards(files: &mut Files<'_>) -> Result<ModelFile> {
     for (shard, tensors) in shards {
         let shard = plain_name(shard).map_err(|e| e.in_file(index_path))?;
         let path = files.path(shard);
-        let part = open_file(files, shard)?;
+        let part = ModelFile::open_in(files, shard)?;
         if part.format() != Format::SafeTensors {
             let found = part.format().to_string();
             return Err(Error::NotAModel { found }.in_file(path));

@@ -8,14 +8,14 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `model_file` | [`ModelFile`]: opening by content, look-ups |
+//! | `open` | opening a file by content, a folder, readers |
+//! | `model_file` | [`ModelFile`]: one parsed file and its shards, look-ups |
 //! | `read_at` | [`ReadAt`]: files, buffers and byte ranges from elsewhere |
-//! | `folder`, `files` | Hugging Face and CTranslate2 folders, companion files, shards |
-//! | `detect` | the format by content, or a description of foreign bytes |
+//! | `folder`, `split` | Hugging Face and CTranslate2 folders; the parts of a split GGUF model |
+//! | `files`, `companions` | files by name; the files beside the weights |
+//! | `format`, `detect` | [`Format`]; the format by content, or a description of foreign bytes |
 //! | `ctranslate2`, `gguf`, `safetensors`, `whisper_bin` | one format each |
-//! | `gguf::split` | the parts of a split model |
-//! | `metadata`, `value`, `tensor` | the form that every format is parsed into |
-//! | `file_type` | the numbers of `general.file_type` and whisper.cpp's `ftype` |
+//! | `parsed`, `metadata`, `value`, `tensor` | the form that every format is parsed into |
 //! | `tensor_data` | [`TensorData`]: bytes of a tensor, loaded on demand |
 //! | `reader` | checked reads of headers, in windows |
 //! | `storage`, `mmap` | the bytes of one file: memory map or reader |
@@ -24,18 +24,23 @@
 #![deny(unsafe_code)]
 
 mod atomic_file;
+mod companions;
 mod ctranslate2;
 mod detect;
 mod error;
 mod files;
 mod folder;
+mod format;
 mod gguf;
 mod metadata;
 mod mmap;
 mod model_file;
+mod open;
+mod parsed;
 mod read_at;
 mod reader;
 mod safetensors;
+mod split;
 mod storage;
 mod summary;
 mod tensor;
@@ -44,9 +49,10 @@ mod value;
 mod whisper_bin;
 
 pub use atomic_file::AtomicFile;
-pub use detect::Format;
+pub use companions::COMPANIONS;
 pub use error::{Error, Result};
-pub use folder::{COMPANIONS, SHARD_INDEX, WEIGHTS};
+pub use folder::{SHARD_INDEX, WEIGHTS};
+pub use format::Format;
 pub use gguf::GgufWriter;
 pub use metadata::Metadata;
 pub use model_file::ModelFile;

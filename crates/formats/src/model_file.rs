@@ -1,30 +1,21 @@
-//! An open model: opening by content, and look-ups.
+//! An open model: one parsed file and its shards, and look-ups.
 
 use std::path::{Path, PathBuf};
 
 use stonechat_compute::DType;
 
-use crate::detect::{Format, detect};
+use crate::companions::Companion;
+use crate::detect::detect;
 use crate::error::{Error, Result, printable};
 use crate::files::Files;
-use crate::folder::{self, Companion};
+use crate::format::Format;
 use crate::metadata::Metadata;
-use crate::read_at::ReadAt;
 use crate::reader::Reader;
 use crate::storage::Storage;
-use crate::summary::Summary;
 use crate::tensor::{Place, TensorInfo, TensorTable, TensorView};
 use crate::tensor_data::TensorData;
 use crate::whisper_bin::WhisperBin;
 use crate::{ctranslate2, gguf, safetensors, whisper_bin};
-
-/// The content of one file, as every parser returns it.
-pub(crate) struct Parsed {
-    pub(crate) version: u32,
-    pub(crate) metadata: Metadata,
-    pub(crate) tensors: TensorTable,
-    pub(crate) whisper_bin: Option<WhisperBin>,
-}
 
 /// A model file or folder, parsed. Tensors are in a memory map, which is closed with the model and
 /// the last of [`TensorData::load`], or are read from a [`ReadAt`] when they are loaded.
@@ -42,64 +33,24 @@ pub struct ModelFile {
 }
 
 impl ModelFile {
-    /// Opens a model file of any format, or a Hugging Face or CTranslate2 folder. The content
-    /// decides, not the name; but the other parts of a split GGUF model are found by theirs.
-    ///
-    /// # Errors
-    /// Any [`Error`] but the writers'; it names the file.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let metadata = std::fs::metadata(path).map_err(|source| Error::Io {
-            action: "open",
-            path: path.into(),
-            source,
-        })?;
-        let mut model = if metadata.is_dir() {
-            folder::open(&mut Files::Folder(path))?
-        } else {
-            // Empty for a bare name, which joins to that name.
-            let mut folder = Files::Folder(path.parent().unwrap_or(Path::new("")));
-            let opened = Self::of_storage(Storage::open(path)?).map_err(|e| e.in_file(path))?;
-            let mut model = gguf::split::open_all(opened, path, &mut folder)?;
-            if matches!(model.format, Format::CTranslate2 | Format::SafeTensors) {
-                model.companions = folder::companions(&mut folder)?;
-            }
-            model
-        };
-        model.path = Some(path.to_owned());
-        Ok(model)
-    }
-
-    /// Opens the model file that `reader` reads: the header now, each tensor when it is loaded.
-    ///
-    /// # Errors
-    /// Any [`Error`] of the parsers; [`Error::Read`] or [`Error::Length`] if `reader` fails;
-    /// [`Error::Metadata`] for one part of a split GGUF model.
-    pub fn from_reader(reader: impl ReadAt + 'static) -> Result<Self> {
-        let model = Self::of_storage(Storage::of_reader(Box::new(reader))?)?;
-        gguf::split::check_whole(&model)?;
-        Ok(model)
-    }
-
-    /// Opens the model of several files, given by their names: the weights with companions, the
-    /// shards of a Hugging Face folder with their index, or the parts of a split GGUF model.
-    /// Companions are read now, tensors when they are loaded.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open) and [`from_reader`](Self::from_reader); errors name the file.
-    pub fn from_readers(
-        readers: impl IntoIterator<Item = (String, Box<dyn ReadAt>)>,
-    ) -> Result<Self> {
-        folder::open(&mut Files::Readers(readers.into_iter().collect()))
+    /// Opens one of `files`, without companions.
+    pub(crate) fn open_in(files: &mut Files<'_>, name: &str) -> Result<Self> {
+        let storage = files.open(name)?;
+        Self::from_storage(storage).map_err(|e| e.in_file(files.path(name)))
     }
 
     /// Parses one file and no companions.
-    pub(crate) fn of_storage(storage: Storage) -> Result<Self> {
+    pub(crate) fn from_storage(storage: Storage) -> Result<Self> {
         let mut r = Reader::new(&storage);
         let format = detect(&mut r)?;
+        let mut whisper_bin = None;
         let parsed = match format {
             Format::CTranslate2 => ctranslate2::parse(&mut r)?,
-            Format::WhisperBin => whisper_bin::parse(&mut r)?,
+            Format::WhisperBin => {
+                let (parsed, bin) = whisper_bin::parse(&mut r)?;
+                whisper_bin = Some(bin);
+                parsed
+            }
             Format::Gguf => gguf::parse(&mut r)?,
             Format::SafeTensors => safetensors::parse(&mut r)?,
         };
@@ -113,7 +64,7 @@ impl ModelFile {
             version: parsed.version,
             metadata: parsed.metadata,
             tensors: parsed.tensors,
-            whisper_bin: parsed.whisper_bin,
+            whisper_bin,
             shards: vec![storage],
             companions: Vec::new(),
         })
@@ -129,6 +80,10 @@ impl ModelFile {
 
     pub(crate) fn remove_metadata(&mut self, key: &str) {
         self.metadata.remove(key);
+    }
+
+    pub(crate) fn set_path(&mut self, path: &Path) {
+        self.path = Some(path.to_owned());
     }
 
     pub(crate) fn set_companions(&mut self, companions: Vec<Companion>) {
@@ -148,7 +103,7 @@ impl ModelFile {
         self.version
     }
 
-    /// The path given to [`Self::open`].
+    /// The path given to [`ModelFile::open`].
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
@@ -232,11 +187,5 @@ impl ModelFile {
     #[must_use]
     pub fn whisper_bin(&self) -> Option<&WhisperBin> {
         self.whisper_bin.as_ref()
-    }
-
-    /// Format, metadata, tensors and sizes, for printing.
-    #[must_use]
-    pub fn summary(&self) -> Summary {
-        Summary::of(self)
     }
 }

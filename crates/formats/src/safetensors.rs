@@ -1,4 +1,4 @@
-//! safetensors: a JSON header and the tensors behind it.
+//! safetensors: a JSON header, then the tensors.
 //!
 //! ```text
 //! u64 header length, JSON { name: { dtype, shape, data_offsets: [begin, end] }, … }, data
@@ -19,7 +19,7 @@ use stonechat_compute::DType;
 
 use crate::error::{Error, Result, printable};
 use crate::metadata::Metadata;
-use crate::model_file::Parsed;
+use crate::parsed::Parsed;
 use crate::reader::Reader;
 use crate::tensor::{Place, TensorInfo, TensorTable};
 
@@ -60,14 +60,14 @@ pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
         let (info, n_bytes) = tensor_info(name, entry)?;
         tensors.push(info, Place::new(data_start + entry.data_offsets.0 as u64, n_bytes))?;
     }
-    Ok(Parsed { version: 0, metadata: header.metadata, tensors, whisper_bin: None })
+    Ok(Parsed { version: 0, metadata: header.metadata, tensors })
 }
 
 fn invalid_json(source: serde_json::Error) -> Error {
     Error::Json { what: "the safetensors header".into(), source }
 }
 
-/// Refuses a name that comes twice: the crate keeps the last silently.
+/// Refuses repeated names: the crate keeps the last one silently.
 fn check_names(entries: &[(String, Entry)]) -> Result<()> {
     let mut names = HashSet::with_capacity(entries.len());
     match entries.iter().find(|(name, _)| !names.insert(name)) {
@@ -76,7 +76,7 @@ fn check_names(entries: &[(String, Entry)]) -> Result<()> {
     }
 }
 
-/// A tensor's description and the bytes of its data; the crate takes any dimensions beside a zero.
+/// Description of a tensor and its bytes. The crate accepts any dimensions beside a zero.
 fn tensor_info(name: &str, entry: &Entry) -> Result<(TensorInfo, usize)> {
     let info = TensorInfo::new(name, dtype(name, entry.dtype)?, entry.shape.as_slice());
     let n_bytes = info.data_bytes()?;
@@ -124,7 +124,7 @@ fn dtype(name: &str, dtype: Dtype) -> Result<DType> {
     })
 }
 
-/// A header in the order of the data, names that come twice included.
+/// Header in the order of the data, repeated names included.
 struct Header {
     entries: Vec<(String, Entry)>,
     /// Strings in the order of the file, each name once.

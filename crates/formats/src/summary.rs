@@ -2,7 +2,7 @@
 
 use stonechat_compute::DType;
 
-use crate::detect::Format;
+use crate::format::Format;
 use crate::model_file::ModelFile;
 
 /// Format, metadata, tensors and sizes of a model file.
@@ -41,19 +41,21 @@ pub struct TensorSummary {
     pub bytes: usize,
 }
 
-impl Summary {
-    pub(crate) fn of(model: &ModelFile) -> Self {
+impl ModelFile {
+    /// Format, metadata, tensors and sizes, for printing.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
         let mut metadata: Vec<(String, String)> =
-            model.metadata().iter().map(|(k, v)| (k.to_owned(), v.to_string())).collect();
-        if let Some(bin) = model.whisper_bin() {
+            self.metadata().iter().map(|(k, v)| (k.to_owned(), v.to_string())).collect();
+        if let Some(bin) = self.whisper_bin() {
             let (n_mels, n_bins) = (bin.mel_filters.n_mels, bin.mel_filters.n_bins);
             metadata.push(("mel filters".into(), format!("{n_mels} × {n_bins} of f32")));
             metadata.push(("tokens".into(), bin.vocab.len().to_string()));
         }
         let mut seen = std::collections::HashSet::new();
         let (mut n_parameters, mut tensor_bytes) = (0, 0);
-        let mut tensors = Vec::with_capacity(model.tensors().len());
-        for tensor in model.tensors() {
+        let mut tensors = Vec::with_capacity(self.tensors().len());
+        for tensor in self.tensors() {
             if seen.insert(tensor.data.place()) {
                 n_parameters += tensor.n_elements();
                 tensor_bytes += tensor.data.len();
@@ -65,15 +67,15 @@ impl Summary {
                 bytes: tensor.data.len(),
             });
         }
-        Self {
-            format: model.format(),
-            version: model.version(),
-            file_bytes: model.file_bytes(),
+        Summary {
+            format: self.format(),
+            version: self.version(),
+            file_bytes: self.file_bytes(),
             metadata,
             tensors,
             n_parameters,
             tensor_bytes,
-            companions: model.companions().map(|(k, v)| (k.to_owned(), v.len())).collect(),
+            companions: self.companions().map(|(k, v)| (k.to_owned(), v.len())).collect(),
         }
     }
 }

@@ -12,6 +12,9 @@ pub enum Error {
     /// A device operation failed.
     #[error(transparent)]
     Backend(#[from] stonechat_nn::Error),
+    /// A sampling option is out of range, or a grammar cannot be used.
+    #[error(transparent)]
+    Sampling(#[from] stonechat_sampling::Error),
     /// A weight could not be dequantized or quantized.
     #[error(transparent)]
     Quant(#[from] stonechat_quant::Error),

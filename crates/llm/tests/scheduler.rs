@@ -9,12 +9,12 @@ use std::time::Duration;
 use pollster::block_on;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
-    Completion, DraftLength, Drafter, Embedding, Error, Finish, GenerateOptions, Generation,
-    Guidance, MemoryStore, Model, ModelDrafter, PageName, PageStore, Pooling, Request,
-    RequestEvent, RequestId, Scheduler, SchedulerOptions, StateOptions, StepReport,
+    Completion, DraftLength, Drafter, Embedding, Error, Finish, GenerateOptions, Guidance,
+    MemoryStore, Model, ModelDrafter, PageName, PageStore, Pooling, Request, RequestEvent,
+    RequestId, Scheduler, SchedulerOptions, StateOptions, StepReport,
 };
-use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
+use stonechat_sampling::SamplingOptions;
 
 static MODEL: LazyLock<Model> = LazyLock::new(|| {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
@@ -60,7 +60,7 @@ fn text(family: u32, len: usize, n: usize) -> Request {
         ignore_eos: true,
         ..GenerateOptions::default()
     };
-    Request::new(Generation::new(MODEL.info(), prompt, options).unwrap())
+    Request::new(prompt, options)
 }
 
 /// Events of a scheduler by name, and the completions.
@@ -72,7 +72,7 @@ struct Log {
 }
 
 impl Log {
-    fn take(&mut self, id: RequestId, event: RequestEvent<'_>) {
+    fn take(&mut self, id: RequestId, event: RequestEvent) {
         match event {
             RequestEvent::Started { .. } => self.started.push(id),
             RequestEvent::Ended { completion, .. } => self.completions.push((id, completion)),
@@ -251,11 +251,10 @@ fn inputs_that_never_fit_are_refused() {
     assert_eq!(error.to_string(), "choices: expected 1 to 3, got 4");
     let guidance = Some(Guidance { negative: vec![3], scale: 2.0 });
     let options = GenerateOptions { guidance, ..GenerateOptions::default() };
-    let guided = Generation::new(MODEL.info(), vec![4], options).unwrap();
-    assert!(scheduler.add(Request::new(guided)).is_err());
+    assert!(scheduler.add(Request::new(vec![4], options)).is_err());
     let mut without = self::scheduler(StateOptions { n_hidden: 0, ..SIZES });
     let embedding = Embedding::new(vec![3], Pooling::Mean).unwrap();
-    assert!(without.add(Request::new(embedding)).is_err());
+    assert!(without.add_task(embedding.into()).is_err());
     // A small pool limits the input, too.
     let mut small = self::scheduler(StateOptions { n_pages: Some(2), ..SIZES });
     assert!(small.add(text(0, 2 * PAGE_LEN + 1, 1)).is_err());
@@ -328,9 +327,9 @@ fn slots_are_shown_saved_restored_and_erased() {
 fn a_restored_slot_keeps_its_salt() {
     let name = format!("stonechat-salted-slot-{}", std::process::id());
     let path: PathBuf = std::env::temp_dir().join(name);
-    let run = |scheduler: &mut Scheduler, salt| {
+    let run = |scheduler: &mut Scheduler, cache_salt| {
         let mut log = Log::default();
-        let id = scheduler.add(Request { salt, ..text(0, 100, 5) }).unwrap();
+        let id = scheduler.add(Request { cache_salt, ..text(0, 100, 5) }).unwrap();
         log.run(scheduler);
         log.completion(id).cached_tokens
     };
@@ -353,9 +352,9 @@ fn dropped_pages_come_back_from_a_store() {
         SchedulerOptions { state: SIZES, max_gap: Duration::ZERO, drafter: None, stores }
     };
     let mut scheduler = Scheduler::new(&MODEL, options()).unwrap();
-    let run = |scheduler: &mut Scheduler, family, salt| {
+    let run = |scheduler: &mut Scheduler, family, cache_salt| {
         let mut log = Log::default();
-        let id = scheduler.add(Request { salt, ..text(family, 200, 8) }).unwrap();
+        let id = scheduler.add(Request { cache_salt, ..text(family, 200, 8) }).unwrap();
         log.run(scheduler);
         let completion = log.completion(id);
         (completion.cached_tokens, completion.tokens.clone())

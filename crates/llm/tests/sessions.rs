@@ -12,8 +12,8 @@ use stonechat_llm::{
     BeamOptions, Completion, Devices, Error, Event, Finish, GenerateOptions, Guidance, Model,
     OnFull, PerplexityOptions, Session, SessionOptions, perplexity,
 };
-use stonechat_nn::sample::{GrammarSource, SamplingOptions};
 use stonechat_nn::{Cpu, KvDType};
+use stonechat_sampling::{GrammarSource, SamplingOptions};
 use stonechat_testkit::Adapted;
 
 const PROMPT: [u32; 12] = [0, 43, 51, 3, 52, 31, 33, 41, 19, 62, 5, 19];

@@ -10,8 +10,8 @@ use stonechat_llm::{
     Completion, DraftLength, Drafter, Error, GenerateOptions, Model, ModelDrafter, NGramMod,
     NGramSimple, Session, SessionOptions, StateOptions,
 };
-use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, Device, KvDType};
+use stonechat_sampling::SamplingOptions;
 use stonechat_testkit::{Adapted, exchanged_tokens};
 
 /// Dense, MoE, sliding windows, soft cap (no top-k on the device), ALiBi.

@@ -1,8 +1,8 @@
-//! Errors of devices, caches and sampling.
+//! Errors of devices and caches.
 
 use stonechat_compute::DType;
 
-/// Errors of devices, memory, files and options.
+/// Errors of devices, memory and files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -58,31 +58,5 @@ pub enum Error {
         bytes: usize,
         /// Name of the device.
         backend: &'static str,
-    },
-    /// A sampling option is out of its range.
-    #[error("sampling option `{option}`: expected {expected}, got {got}")]
-    SamplingOption {
-        /// The field of `SamplingOptions`.
-        option: &'static str,
-        /// The range in words.
-        expected: &'static str,
-        /// The value given.
-        got: f32,
-    },
-    /// No sampler has this name or letter.
-    #[error("unknown sampler `{name}`: expected one of {known}")]
-    UnknownSampler {
-        /// The name given.
-        name: String,
-        /// All names, with their letters.
-        known: String,
-    },
-    /// A grammar cannot be used, or a token goes against one.
-    #[error("{kind}: {message}")]
-    Grammar {
-        /// The grammar's language, or the operation that failed.
-        kind: &'static str,
-        /// Cause, in words.
-        message: String,
     },
 }

@@ -4,7 +4,8 @@
 //!
 //! | rule | pattern | result |
 //! |---|---|---|
-//! | operand | a matmul or MoE that reads another type than f32 | [`Op::Convert`], one for equal operands |
+//! | lowering | an MoE or convolution without a kernel of its own | its kernels, see [`MoeKernels`] and [`Conv1dKernels`] |
+//! | operand | a matmul or expert product that reads another type than f32 | [`Op::Convert`], one for equal operands |
 //! | gated product | `Gated` of two matmuls of one operand | [`Op::GatedProduct`], converted if that is all that reads it |
 //! | rotation | `Rope` of the queries of one attention and of its keys, KV write of the keys | [`Op::RopeKv`] |
 //! | residual | `Add` of a value and the result of an op that takes a residual | the residual on that op |
@@ -12,16 +13,20 @@
 //! | norm | RMS norm, read by a product or group before all others | the norm on that op |
 //! | result | `Convert` of the result of an op that can write this type | that type as the result; norms write f32, too, if it is read |
 //! | reduced norm | RMS norm that writes an operand, of a sum over ranks that nothing else reads but the next such sum | [`Op::AllReduceNorm`] |
+//! | rotation and attention | [`Op::RopeKv`] and the attention that alone reads its queries | [`Op::RopeAttention`] |
 //! | dead value | an op without effect whose results nobody reads | removed |
 //!
 //! Rules match data flow (producer, sole reader), never neighbors in the list. The order of the result is topological with
 //! the recorded order as tie-break; readers of a value come before the op that may overwrite it.
 
+mod lower;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use stonechat_compute::op::{
-    GatedProductArgs, MatmulArgs, Op, RopeKvArgs, Tensor, TensorInfo, TensorType,
+    GatedProductArgs, KvShape, MatmulArgs, Op, PoolId, RopeAttentionArgs, RopeKvArgs, Tensor,
+    TensorInfo, TensorType,
 };
 
 use crate::Activation;
@@ -33,13 +38,44 @@ pub type OfOp<T> = Box<dyn Fn(&Op, RowClass) -> T>;
 /// Whether an op of a class of rows can write its result, of so many columns, in a type.
 pub type Writes = Box<dyn Fn(&Op, RowClass, TensorType, usize) -> bool>;
 
+/// Ops that a device runs for an [`Op::Moe`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MoeKernels {
+    /// The op itself.
+    Whole,
+    /// Route, sort, [`Op::ExpertMlp`].
+    Mlp,
+    /// Route, sort if `sorted`, expert products of gate and up, gated activation, expert product of down, combine.
+    Products {
+        /// Whether products read the choices in the order of experts.
+        sorted: bool,
+    },
+}
+
+/// Ops that a device runs for an [`Op::Conv1d`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Conv1dKernels {
+    /// The op itself.
+    Whole,
+    /// [`Op::Im2col`] and a matmul.
+    Im2col {
+        /// Multiple to which the columns are padded with zeros.
+        col_multiple: usize,
+    },
+}
+
 /// Kernels of a device that fusion depends on.
 pub struct Capabilities {
     /// Classes of rows, ascending, without gaps from 1 on.
     pub row_classes: &'static [RowClass],
-    /// Type in which a [`Op::Matmul`] or [`Op::Moe`] reads its first operand.
+    /// Kernels of a mixture of experts.
+    pub moe: MoeKernels,
+    /// Kernels of a convolution.
+    pub conv1d: Conv1dKernels,
+    /// Type in which a [`Op::Matmul`] or [`Op::ExpertMatmul`] reads its first operand.
     pub operand: OfOp<TensorType>,
-    /// Whether there is a kernel for a [`Op::GatedProduct`], [`Op::RopeKv`], [`Op::MatmulGroup`] or [`Op::AllReduceNorm`].
+    /// Whether there is a kernel for a [`Op::GatedProduct`], [`Op::RopeKv`], [`Op::RopeAttention`], [`Op::MatmulGroup`] or
+    /// [`Op::AllReduceNorm`].
     pub accepts: OfOp<bool>,
     /// Whether a product can apply an RMS norm to its operand.
     pub fuses_norm: OfOp<bool>,
@@ -55,6 +91,8 @@ impl Capabilities {
     pub fn none() -> Self {
         Self {
             row_classes: &[RowClass { min: 1, max: usize::MAX }],
+            moe: MoeKernels::Whole,
+            conv1d: Conv1dKernels::Whole,
             operand: Box::new(|_, _| TensorType::F32),
             accepts: Box::new(|_, _| false),
             fuses_norm: Box::new(|_, _| false),
@@ -66,9 +104,11 @@ impl Capabilities {
 
 impl std::fmt::Debug for Capabilities {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { row_classes, residuals, .. } = self;
+        let Self { row_classes, moe, conv1d, residuals, .. } = self;
         f.debug_struct("Capabilities")
             .field("row_classes", row_classes)
+            .field("moe", moe)
+            .field("conv1d", conv1d)
             .field("residuals", residuals)
             .finish_non_exhaustive()
     }
@@ -92,9 +132,13 @@ pub fn fuse(program: &Program, capabilities: &Capabilities) -> Program {
             if !std::mem::take(&mut is_first) {
                 rename_values(&mut nodes, &mut fused.tensors, &is_pinned);
             }
-            let mut rules =
-                Rules { tensors: &mut fused.tensors, is_pinned: &is_pinned, nodes: Vec::new() };
-            rules.nodes = nodes.into_iter().map(Some).collect();
+            let mut rules = Rules {
+                tensors: &mut fused.tensors,
+                pools: &fused.pools,
+                is_pinned: &is_pinned,
+                nodes: Vec::new(),
+            };
+            rules.lower(nodes, capabilities);
             rules.operands(|op| (capabilities.operand)(op, class));
             let accepts = |op: &Op| (capabilities.accepts)(op, class);
             rules.gated_products(accepts);
@@ -106,6 +150,7 @@ pub fn fuse(program: &Program, capabilities: &Capabilities) -> Program {
             rules.norms(|op| (capabilities.fuses_norm)(op, class));
             rules.results(|op, dtype, cols| (capabilities.writes)(op, class, dtype, cols));
             rules.reduced_norms(accepts);
+            rules.rotated_attention(accepts);
             let nodes = ordered(rules.nodes.into_iter().flatten().collect());
             fused.segments.push(Segment { class, nodes, ..segment });
         }
@@ -149,6 +194,7 @@ fn rename_values(nodes: &mut [Node], tensors: &mut Vec<TensorInfo>, is_pinned: &
 /// Rules on the ops of one segment. A fused op takes the place of the last of its parts, if not said otherwise.
 struct Rules<'a> {
     tensors: &'a mut Vec<TensorInfo>,
+    pools: &'a [KvShape],
     /// Whether each recorded value is read or written outside of its segment.
     is_pinned: &'a [bool],
     nodes: Vec<Option<Node>>,
@@ -208,7 +254,7 @@ impl Rules<'_> {
         let mut converted: Vec<(Tensor, TensorType, Tensor)> = Vec::new();
         let nodes = std::mem::take(&mut self.nodes);
         for mut node in nodes.into_iter().flatten() {
-            if let (Op::Matmul(_) | Op::Moe(_), None) = (&node.op, &node.norm) {
+            if let (Op::Matmul(_) | Op::ExpertMatmul(_), None) = (&node.op, &node.norm) {
                 let (x, dtype) = (node.inputs[0], operand(&node.op));
                 let known = converted.iter().find(|(y, t, _)| (*y, *t) == (x, dtype));
                 node.inputs[0] = match known {
@@ -281,13 +327,9 @@ impl Rules<'_> {
         let node = self.nodes[index].as_ref()?;
         let Op::KvWrite(write) = node.op else { return None };
         let &[k_out, v] = &node.inputs[..] else { return None };
-        let later = self.nodes[index + 1..].iter().flatten();
-        let mut accesses = later.filter(|node| {
-            let access = node.op.kv_access();
-            access.is_some_and(|(pool, layer, _)| (pool, layer) == (write.pool, write.layer))
-        });
-        let attention = accesses.next().filter(|node| matches!(node.op, Op::Attention(_)))?;
-        if accesses.next().is_some_and(|node| matches!(node.op, Op::Attention(_))) {
+        let mut accesses = self.later_accesses(index, (write.pool, write.layer));
+        let (_, attention) = accesses.next().filter(is_attention)?;
+        if accesses.next().as_ref().is_some_and(is_attention) {
             return None;
         }
         let q_out = attention.inputs[0];
@@ -302,6 +344,49 @@ impl Rules<'_> {
         let inputs = vec![q.inputs[0], k.inputs[0], v];
         let outputs = vec![q_out.id, k_out.id];
         Some((ropes, Node::new(Op::RopeKv(args), inputs, outputs)))
+    }
+
+    /// Ops that read or write a layer of a pool, of those that follow the one at `index`.
+    fn later_accesses(
+        &self,
+        index: usize,
+        layer: (PoolId, usize),
+    ) -> impl Iterator<Item = (usize, &Node)> {
+        let later = self.nodes.iter().enumerate().skip(index + 1);
+        let nodes = later.filter_map(|(i, node)| Some((i, node.as_ref()?)));
+        nodes.filter(move |(_, node)| {
+            node.op.kv_access().is_some_and(|(pool, of_pool, _)| (pool, of_pool) == layer)
+        })
+    }
+
+    fn rotated_attention(&mut self, accepts: impl Fn(&Op) -> bool) {
+        for rope in 0..self.nodes.len() {
+            let Some((attention, node)) = self.attention_of(rope) else { continue };
+            if accepts(&node.op) {
+                self.nodes[rope] = None;
+                self.nodes[attention] = Some(node);
+            }
+        }
+    }
+
+    /// Attention of the queries that the op at `rope` rotates, if nothing else reads its results: its index, the fused op.
+    fn attention_of(&self, rope: usize) -> Option<(usize, Node)> {
+        let node = self.nodes[rope].as_ref()?;
+        let Op::RopeKv(args) = &node.op else { return None };
+        let &[q, k] = &node.outputs[..] else { return None };
+        let layer = (args.write.pool, args.write.layer);
+        let (index, attention) = self.later_accesses(rope, layer).next()?;
+        let Op::Attention(attention_args) = &attention.op else { return None };
+        let is_unread = self.readers(k).next().is_none() && !self.is_pinned(k);
+        if attention.inputs[0].id != q || self.sole_reader(q) != Some(index) || !is_unread {
+            return None;
+        }
+        let op = Op::RopeAttention(RopeAttentionArgs {
+            rope: args.clone(),
+            attention: attention_args.clone(),
+            kv: self.pools[layer.0.0].dtype,
+        });
+        Some((index, Node { op, inputs: node.inputs.clone(), ..attention.clone() }))
     }
 
     /// A product that reads a norm, or an operand converted from it, applies it, and writes the norm for other readers.
@@ -482,6 +567,10 @@ impl Rules<'_> {
             }
         }
     }
+}
+
+fn is_attention((_, node): &(usize, &Node)) -> bool {
+    matches!(node.op, Op::Attention(_))
 }
 
 /// Sorts ops: those that others follow come first, then readers of a value before the op that may overwrite it, then the

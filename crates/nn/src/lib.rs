@@ -1,4 +1,4 @@
-//! Programs of ops, devices that run them, layers, the paged KV cache and sampling.
+//! Programs of ops, devices that run them, layers and the paged KV cache.
 //!
 //! Not here: architectures (in the model crates) and kernels (in `stonechat-compute` and `stonechat-quant`).
 //!
@@ -19,7 +19,6 @@
 //! | `load_stats.rs` | [`LoadStats`]: bytes and time of loading |
 //! | `host_threads.rs`, `tasks.rs` | threads beside a GPU, items as tasks of threads |
 //! | `box_future.rs` | [`BoxFuture`]: `Send` where threads exist |
-//! | `sample.rs` | [`sample`]: the sampling chain |
 //!
 //! Shape letters: `T` token or time rows, `D` `d_model`, `F` `d_ff`, `H` heads, `G` KV heads, `C` `head_dim`,
 //! `E` experts, `V` vocabulary, `N`/`K` rows and columns of a weight matrix, `R` rotated channels.
@@ -37,6 +36,7 @@ mod fuse;
 mod gpu;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod host_threads;
+mod inputs;
 mod linear;
 mod load_stats;
 mod norm;
@@ -44,7 +44,6 @@ mod pages;
 mod plan;
 mod program;
 mod recorder;
-pub mod sample;
 mod shard;
 mod step;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
@@ -58,29 +57,30 @@ mod wgpu;
 
 pub use box_future::BoxFuture;
 pub use conv1d::Conv1d;
-pub use cpu::{Cpu, OpTime, Repack};
+pub use cpu::{Cpu, Repack};
 #[cfg(feature = "cuda")]
 pub use cuda::{Cuda, CudaGroup};
 pub use device::{
-    AttentionRows, Counts, Device, DeviceApi, Executable, HostFetches, HostTask, LogMelKernel,
-    MatrixSource, PortRange, Step, resolve_token, token_reference, warmup_batch_sizes,
+    Device, DeviceApi, Executable, HostFetches, HostTask, LogMelKernel, MatrixSource, OpTime,
+    PortRange, warmup_batch_sizes,
 };
 pub use error::Error;
-pub use fuse::{Capabilities, OfOp, Writes, fuse};
+pub use fuse::{Capabilities, Conv1dKernels, MoeKernels, OfOp, Writes, fuse};
+pub use inputs::{AttentionRows, CheckedStep, InputLimits, Step, resolve_token, token_reference};
 pub use linear::Linear;
 pub use load_stats::LoadStats;
 pub use norm::Norm;
-pub use pages::{KvFull, PAGE_LEN, PageCopy, PageRef, Pages, Sequence};
+pub use pages::{KvFull, PageCopy, PageRef, Pages, Sequence};
 pub use plan::{SlotInfo, SlotPlan, plan_slots};
-pub use program::{Node, Program, RowClass, Segment, SegmentName};
+pub use program::{Counts, Node, Program, RowClass, Segment, SegmentName};
 pub use recorder::Recorder;
 pub use shard::{Shards, shard, sharded_matrix, sharded_values};
 pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};
-pub use stonechat_compute::cpu::{
-    Activation, GatedActivation, KvDType, KvRow, LogitFilter, Precision, QueryRow, RopePairs,
-    TopKEntry,
-};
+pub use stonechat_compute::cpu::TopKEntry;
 pub use stonechat_compute::op;
-pub use stonechat_compute::op::{KvShape, MAX_TOP_K, MAX_TOP_K_COLS, Routing};
+pub use stonechat_compute::op::{
+    Activation, GatedActivation, KvDType, KvRow, KvShape, LogitFilter, MAX_TOP_K, MAX_TOP_K_COLS,
+    PAGE_LEN, Precision, QueryRow, RopePairs, Routing,
+};
 #[cfg(feature = "wgpu")]
 pub use wgpu::Wgpu;

@@ -24,9 +24,7 @@
 //! Beam search, parallel sampling, prompt caching and rollback use these operations. A sequence has no pages beyond its
 //! length.
 
-use crate::KvRow;
-
-pub use stonechat_compute::cpu::PAGE_LEN;
+use crate::{KvRow, PAGE_LEN};
 
 /// Page list and length of one sequence.
 #[derive(Debug, Default)]

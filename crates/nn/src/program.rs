@@ -14,13 +14,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::{Index, IndexMut};
 
 use stonechat_compute::op::{
-    AttentionArgs, EmbedArgs, KvShape, KvWriteArgs, MatmulArgs, MoeArgs, NormArgs, Op, Port,
-    RopeArgs, RopeKvArgs, Rows, Tensor, TensorInfo, TensorType,
+    AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, KvShape, KvWriteArgs,
+    MatmulArgs, MoeArgs, MoeRouteArgs, NormArgs, Op, Port, RopeArgs, RopeAttentionArgs, RopeKvArgs,
+    Rows, Tensor, TensorInfo, TensorType,
 };
 
-use crate::device::Counts;
 use crate::{Activation, Precision};
 
 /// Range of numbers of rows for which a device has the same kernels.
@@ -40,6 +41,32 @@ impl RowClass {
     #[must_use]
     pub fn contains(self, n_rows: usize) -> bool {
         (self.min..=self.max).contains(&n_rows)
+    }
+}
+
+/// Number of each [`Count`] in a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Counts([usize; Count::N]);
+
+impl Counts {
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self, rows: Rows) -> usize {
+        self[rows.count] * rows.each
+    }
+}
+
+impl Index<Count> for Counts {
+    type Output = usize;
+
+    fn index(&self, count: Count) -> &usize {
+        &self.0[count as usize]
+    }
+}
+
+impl IndexMut<Count> for Counts {
+    fn index_mut(&mut self, count: Count) -> &mut usize {
+        &mut self.0[count as usize]
     }
 }
 
@@ -100,7 +127,8 @@ impl Node {
 
     /// Whether the op has an effect beside its results.
     pub(crate) fn has_effect(&self) -> bool {
-        matches!(self.op, Op::Export(_) | Op::KvWrite(_) | Op::RopeKv(_))
+        let writes = self.op.kv_access().is_some_and(|(_, _, writes)| writes);
+        writes || matches!(self.op, Op::Export(_))
     }
 
     /// Results that hold another value before the op runs, in whose memory they may be: the residual, operands of an op in
@@ -291,18 +319,30 @@ impl fmt::Display for OpText<'_> {
                 write!(f, " {:?}", args.activation)
             }
             Op::Gated(activation) => write!(f, " {activation:?}"),
-            Op::Moe(args) => moe(f, args),
+            Op::Moe(args) | Op::ExpertMlp(args) => moe(f, args),
+            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => write!(f, " {n_used} {routing:?}"),
+            Op::MoeSort(args) => write!(f, " {} experts", args.n_experts),
+            Op::ExpertMatmul(ExpertMatmulArgs { weight, bias, n_experts, .. }) => {
+                let bias = if bias.is_some() { " +bias" } else { "" };
+                write!(f, " {n_experts} experts {weight:?}{bias}")
+            }
+            Op::Im2col(Im2colArgs { stride, .. }) => write!(f, " stride {stride}"),
             Op::Rope(args) => rope(f, args),
-            Op::RopeKv(RopeKvArgs { q, k, write }) => {
-                rope(f, q)?;
+            Op::RopeKv(args) => rope_kv(f, args),
+            Op::RopeAttention(RopeAttentionArgs { rope, attention: args, .. }) => {
+                rope_kv(f, rope)?;
                 write!(f, ",")?;
-                rope(f, k)?;
-                kv_write(f, write)
+                attention(f, args)
             }
             Op::KvWrite(args) => kv_write(f, args),
             Op::Attention(args) => attention(f, args),
             Op::Import(port) | Op::Export(port) => write!(f, " {port:?}"),
-            Op::Add | Op::LogitFilter | Op::TopK | Op::LogSumExp | Op::Convert(_) => Ok(()),
+            Op::Add
+            | Op::LogitFilter
+            | Op::TopK
+            | Op::LogSumExp
+            | Op::Convert(_)
+            | Op::MoeCombine => Ok(()),
             // Arguments without weights.
             op => {
                 let text = format!("{op:?}");
@@ -341,6 +381,14 @@ fn rope(f: &mut fmt::Formatter<'_>, args: &RopeArgs) -> fmt::Result {
     args.rotation.iter().try_for_each(|rotation| {
         write!(f, " {:?} {} by {:?}", rotation.pairs, rotation.n_rot, rotation.table)
     })
+}
+
+fn rope_kv(f: &mut fmt::Formatter<'_>, args: &RopeKvArgs) -> fmt::Result {
+    let RopeKvArgs { q, k, write } = args;
+    rope(f, q)?;
+    write!(f, ",")?;
+    rope(f, k)?;
+    kv_write(f, write)
 }
 
 fn kv_write(f: &mut fmt::Formatter<'_>, args: &KvWriteArgs) -> fmt::Result {

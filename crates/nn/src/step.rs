@@ -16,8 +16,8 @@
 
 use std::ops::Range;
 
-use crate::pages::{KvFull, PAGE_LEN, PageCopy, PageRef, Pages, Sequence};
-use crate::{KvRow, QueryRow};
+use crate::pages::{KvFull, PageCopy, PageRef, Pages, Sequence};
+use crate::{KvRow, PAGE_LEN, QueryRow};
 
 /// Index of a sequence of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,13 +7,16 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use stonechat_compute::DType;
 use stonechat_compute::op::{
-    AttentionArgs, Count, EmbedArgs, KvWriteArgs, MatmulArgs, MoeArgs, NormArgs, Op, PoolId, Port,
-    RopeArgs, RopeKvArgs, Routing, RowTable, Rows, SlotTable, Tensor, TensorType, Weight,
-    WeightInfo, WeightLayout,
+    AttentionArgs, ConvArgs, Count, EmbedArgs, KvWriteArgs, MatmulArgs, MoeArgs, MoeRouteArgs,
+    NormArgs, Op, PoolId, Port, RopeArgs, RopeAttentionArgs, RopeKvArgs, Routing, RowTable, Rows,
+    SlotTable, Tensor, TensorType, Weight, WeightInfo, WeightLayout,
 };
 
 use crate::program::{Node, Program, RowClass, Segment, SegmentName};
-use crate::{Activation, Capabilities, GatedActivation, KvDType, KvShape, Precision, Recorder};
+use crate::{
+    Activation, Capabilities, Conv1dKernels, GatedActivation, KvDType, KvShape, MoeKernels,
+    Precision, Recorder,
+};
 
 /// Width of the residual stream, of a head and of a row of keys.
 pub(crate) const D: usize = 4;
@@ -21,7 +24,7 @@ pub(crate) const D: usize = 4;
 pub(crate) const F: usize = 8;
 
 /// Rows of a decode step.
-const FEW_ROWS: RowClass = RowClass { min: 1, max: 4 };
+pub(crate) const FEW_ROWS: RowClass = RowClass { min: 1, max: 4 };
 /// Rows of a prompt.
 pub(crate) const MANY_ROWS: RowClass = RowClass { min: 5, max: usize::MAX };
 /// Numbers of rows of every class.
@@ -35,10 +38,14 @@ fn is_product(op: &Op) -> bool {
     matches!(op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_))
 }
 
-/// Every rule for values in f32, for any number of rows.
+/// Every rule for values in f32, for any number of rows; none for single rows.
 pub(crate) fn all_rules() -> Capabilities {
     Capabilities {
-        accepts: Box::new(|op, _| !matches!(op, Op::MatmulGroup(_)) || is_group_of(op, 3)),
+        accepts: Box::new(|op, _| match op {
+            Op::MatmulGroup(all) => all.len() <= 3,
+            Op::RopeAttention(_) => false,
+            _ => true,
+        }),
         fuses_norm: Box::new(|op, _| is_product(op)),
         residuals: true,
         ..Capabilities::none()
@@ -58,6 +65,7 @@ pub(crate) fn plain_rules() -> Capabilities {
 pub(crate) fn cpu_rules() -> Capabilities {
     Capabilities {
         row_classes: &[FEW_ROWS, MANY_ROWS],
+        moe: MoeKernels::Mlp,
         operand: Box::new(|op, class| match op {
             Op::Matmul(_) if class == MANY_ROWS => TensorType::Operand,
             _ => TensorType::F32,
@@ -76,8 +84,10 @@ pub(crate) fn gpu_rules() -> Capabilities {
     let operand = |class| if class == FEW_ROWS { TensorType::Q8 } else { TensorType::F16 };
     Capabilities {
         row_classes: &[FEW_ROWS, MANY_ROWS],
+        moe: MoeKernels::Products { sorted: true },
+        conv1d: Conv1dKernels::Im2col { col_multiple: 16 },
         operand: Box::new(move |op, class| match op {
-            Op::Moe(_) => TensorType::Q8,
+            Op::ExpertMatmul(_) => TensorType::Q8,
             _ => operand(class),
         }),
         accepts: Box::new(|op, class| {
@@ -206,8 +216,15 @@ impl Ops {
         self.r.moe(x, logits, args)
     }
 
+    /// A convolution of the rows of each token.
+    pub(crate) fn conv1d(&mut self, x: Tensor) -> Tensor {
+        let weight = self.weight(D, 3 * x.cols);
+        let matmul = MatmulArgs { weight, bias: None, activation: Activation::Gelu };
+        self.r.op(Op::Conv1d(ConvArgs { matmul, stride: 1 }), &[x])
+    }
+
     pub(crate) fn kv_write(&mut self, (pool, layer): (usize, usize), k: Tensor, v: Tensor) {
-        self.r.kv_write(KvWriteArgs { pool: PoolId(pool), layer, slots: SlotTable::Tokens }, k, v);
+        self.r.kv_write(KvWriteArgs { pool: PoolId(pool), layer, slots: SlotTable::TOKENS }, k, v);
     }
 
     pub(crate) fn attention(&mut self, (pool, layer): (usize, usize), q: Tensor) -> Tensor {
@@ -219,7 +236,7 @@ impl Ops {
             soft_cap: None,
             slopes: None,
             sinks: None,
-            rows: RowTable::Full,
+            rows: RowTable::FULL,
             precision: Precision::F32,
         };
         self.r.attention(q, args)
@@ -227,18 +244,18 @@ impl Ops {
 
     pub(crate) fn output(&mut self, x: Tensor) {
         self.n_ports += 1;
-        self.r.output(Port::CapturedQueries(self.n_ports), x);
+        self.r.output(Port::value(self.n_ports), x);
     }
 
     pub(crate) fn export(&mut self, x: Tensor) {
         self.n_ports += 1;
-        self.r.export(Port::CapturedKeys(self.n_ports), x);
+        self.r.export(Port::value(self.n_ports), x);
     }
 }
 
 /// Random programs: several segments, views, outputs, values that cross segments, the patterns of fusion and near misses.
 pub(crate) fn programs() -> impl Strategy<Value = Program> {
-    prop::collection::vec((0..24u8, any::<[u8; 3]>()), 1..50).prop_map(|choices| {
+    prop::collection::vec((0..25u8, any::<[u8; 3]>()), 1..50).prop_map(|choices| {
         let mut ops = Ops::new();
         let mut values = vec![ops.embed()];
         let mut segments =
@@ -301,7 +318,7 @@ fn random_op(ops: &mut Ops, values: &[Tensor], kind: u8, choice: [u8; 3]) -> Opt
         17 if is_tokens => ops.r.gather(x, [Count::Logits, Count::Hidden][b % 2]),
         17 if x.rows == Rows::of(Count::Logits) => x.first(Count::TopK),
         18 if c % 2 == 0 => ops.embed(),
-        18 => ops.r.import(Port::CapturedQueries(1000 + c), Rows::of(Count::Tokens), F),
+        18 => ops.r.import(Port::value(1000 + c), Rows::of(Count::Tokens), F),
         19 => {
             let logits = ops.matmul(x, D);
             ops.moe(x, logits)
@@ -329,6 +346,7 @@ fn random_op(ops: &mut Ops, values: &[Tensor], kind: u8, choice: [u8; 3]) -> Opt
             ops.r.add(other, product)
         }
         23 => ops.r.logit_filter(x),
+        24 => ops.conv1d(x),
         _ => return None,
     })
 }
@@ -423,6 +441,33 @@ fn rms_norm(args: &NormArgs, x: u64) -> u64 {
     hash(("rms_norm", number(&args.weight), x))
 }
 
+fn gated(activation: &GatedActivation, gate: u64, up: u64) -> u64 {
+    hash(("gated", format!("{activation:?}"), gate, up))
+}
+
+fn route(n_used: usize, routing: Routing, logits: u64) -> u64 {
+    hash(("route", n_used, format!("{routing:?}"), logits))
+}
+
+fn expert_product(weight: &Weight, bias: Option<&Weight>, x: u64, routes: u64) -> u64 {
+    hash(("expert", number(weight), bias.map(number), x, routes))
+}
+
+fn combine(results: u64, routes: u64) -> u64 {
+    hash(("combine", results, routes))
+}
+
+fn experts(args: &MoeArgs, x: u64, routes: u64) -> u64 {
+    let gate = expert_product(&args.gate, args.gate_bias.as_ref(), x, routes);
+    let up = expert_product(&args.up, args.up_bias.as_ref(), x, routes);
+    let hidden = gated(&args.activation, gate, up);
+    combine(expert_product(&args.down, args.down_bias.as_ref(), hidden, routes), routes)
+}
+
+fn im2col(stride: usize, x: u64) -> u64 {
+    hash(("im2col", stride, x))
+}
+
 impl Meaning {
     /// Meaning of a program for a number of rows.
     pub(crate) fn new(program: &Program, n_rows: usize) -> Self {
@@ -451,13 +496,15 @@ impl Meaning {
         *content = hash((*content, args.slots, k, v));
     }
 
+    fn attention(&self, args: &AttentionArgs, q: u64) -> u64 {
+        let layer = format!("layer {:?}", (args.pool, args.layer));
+        hash((self.contents.get(&layer), format!("{args:?}"), q))
+    }
+
     fn add(&mut self, program: &Program, node: &Node) {
         let mut x: Vec<u64> = node.inputs.iter().map(|&x| self.read(program, x)).collect();
         let norm = node.norm.as_ref().map(|args| rms_norm(args, x[0]));
         x[..1.min(node.inputs.len())].iter_mut().for_each(|x| *x = norm.unwrap_or(*x));
-        let gated = |activation: &GatedActivation, gate: u64, up: u64| {
-            hash(("gated", format!("{activation:?}"), gate, up))
-        };
         let mut results = match &node.op {
             Op::Matmul(args) => vec![product(args, x[0])],
             Op::MatmulGroup(all) => all.iter().map(|args| product(args, x[0])).collect(),
@@ -479,10 +526,21 @@ impl Meaning {
                 self.write(args, x[0], x[1]);
                 vec![]
             }
-            Op::Attention(args) => {
-                let layer = format!("layer {:?}", (args.pool, args.layer));
-                vec![hash((self.contents.get(&layer), format!("{args:?}"), &x))]
+            Op::Attention(args) => vec![self.attention(args, x[0])],
+            Op::RopeAttention(RopeAttentionArgs { rope: args, attention, .. }) => {
+                self.write(&args.write, rope(&args.k, x[1]), x[2]);
+                vec![self.attention(attention, rope(&args.q, x[0]))]
             }
+            Op::Moe(args) => vec![experts(args, x[0], route(args.n_used, args.routing, x[1]))],
+            Op::ExpertMlp(args) => vec![experts(args, x[0], x[1])],
+            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => vec![route(*n_used, *routing, x[0])],
+            Op::MoeSort(_) => vec![hash(("sort", x[0]))],
+            Op::ExpertMatmul(args) => {
+                vec![expert_product(&args.weight, args.bias.as_ref(), x[0], x[1])]
+            }
+            Op::MoeCombine => vec![combine(x[0], x[1])],
+            Op::Conv1d(args) => vec![product(&args.matmul, im2col(args.stride, x[0]))],
+            Op::Im2col(args) => vec![im2col(args.stride, x[0])],
             Op::Export(port) => {
                 self.contents.insert(format!("{port:?}"), x[0]);
                 vec![]

@@ -236,6 +236,7 @@ impl From<stonechat::Error> for ApiError {
             Error::Whisper(error) => error.into(),
             // Files of uploads.
             Error::Audio(_) => Self::bad_request(error.to_string()),
+            Error::Tools => Self::bad_request(error.to_string()),
             Error::ModelNotFound { .. } => Self::not_found(error.to_string()),
             _ => Self::server(error.to_string()),
         }
@@ -251,10 +252,10 @@ impl From<stonechat::llm::Error> for ApiError {
             Error::DeadlinePassed => Self::timed_out(error.to_string()),
             Error::NoInfill { .. } => Self::not_supported(error.to_string()),
             Error::Text(_)
+            | Error::Sampling(_)
             | Error::UnknownToken { .. }
             | Error::EmptyPrompt
             | Error::Option { .. } => Self::bad_request(error.to_string()),
-            Error::Backend(error) => error.into(),
             _ => Self::server(error.to_string()),
         }
     }
@@ -270,21 +271,14 @@ impl From<stonechat::whisper::Error> for ApiError {
             | Error::Language { .. }
             | Error::SpeechRange { .. }
             | Error::Option { .. } => Self::bad_request(error.to_string()),
-            Error::Backend(error) => error.into(),
             _ => Self::server(error.to_string()),
         }
     }
 }
 
-impl From<stonechat::nn::Error> for ApiError {
-    fn from(error: stonechat::nn::Error) -> Self {
-        use stonechat::nn::Error;
-        match error {
-            Error::SamplingOption { .. } | Error::UnknownSampler { .. } | Error::Grammar { .. } => {
-                Self::bad_request(error.to_string())
-            }
-            _ => Self::server(error.to_string()),
-        }
+impl From<stonechat::sampling::Error> for ApiError {
+    fn from(error: stonechat::sampling::Error) -> Self {
+        Self::bad_request(error.to_string())
     }
 }
 

@@ -19,12 +19,13 @@ use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
+use stonechat::llm::StepReport;
 
-pub use reports::{AudioReport, DraftReport, FinishReason, RequestReport, StepReport};
+pub use reports::{AudioReport, RequestEnd, RequestReport};
 
 use crate::models::Memory;
 use families::{AudioMetrics, EngineHistograms, EngineMetrics, LlamaMetrics, ServerMetrics};
-use labels::{FinishLabels, HttpLabels, ModelLabel, PositionLabels, RouteLabel};
+use labels::{FinishLabels, HttpLabels, ModelLabel, RouteLabel};
 
 /// Requests of a model in its last step.
 #[derive(Debug, Default, Clone, Copy)]
@@ -98,9 +99,9 @@ impl Metrics {
             finished_reason: report.finish.name(),
         };
         engine.success.get_or_create(&finish).inc();
-        engine.drafts.get_or_create(&label).inc_by(report.drafts.n_drafts);
-        engine.draft_tokens.get_or_create(&label).inc_by(report.drafts.n_tokens);
-        engine.accepted_tokens.get_or_create(&label).inc_by(report.drafts.n_accepted);
+        engine.drafts.get_or_create(&label).inc_by(report.drafts.drafts as u64);
+        engine.draft_tokens.get_or_create(&label).inc_by(report.drafts.proposed as u64);
+        engine.accepted_tokens.get_or_create(&label).inc_by(report.drafts.accepted as u64);
         if let Some(seconds) = report.time_to_first_token {
             histograms.ttft.get_or_create(&label).observe(seconds);
         }
@@ -141,27 +142,25 @@ impl Metrics {
         llama.tokens_predicted_seconds.inc_by(report.decode_seconds);
         let n_tokens = (report.prompt_tokens + report.generated_tokens) as i64;
         llama.n_tokens_max.inner().fetch_max(n_tokens, Ordering::Relaxed);
-        llama.drafts.inc_by(report.drafts.n_drafts);
-        llama.draft_tokens.inc_by(report.drafts.n_tokens);
-        llama.accepted_tokens.inc_by(report.drafts.n_accepted);
-        for (position, &n) in report.drafts.accepted_by_position.iter().enumerate() {
-            let label = PositionLabels { position: position as u64 };
-            llama.accepted_per_position.get_or_create(&label).inc_by(n);
-        }
+        llama.drafts.inc_by(report.drafts.drafts as u64);
+        llama.draft_tokens.inc_by(report.drafts.proposed as u64);
+        llama.accepted_tokens.inc_by(report.drafts.accepted as u64);
     }
 
     /// Records a step of a language model, or its state without requests.
-    pub fn step(&self, report: &StepReport) {
-        let n_tokens = report.prompt_tokens + report.decoded_tokens;
-        let label = ModelLabel { model_name: report.model.clone() };
+    pub fn step(&self, model: &str, report: &StepReport) {
+        let n_tokens = report.prompt_tokens + report.text_tokens;
+        // Pages that only the prefix cache has are free for requests.
+        let used_pages = report.used_pages.saturating_sub(report.cached_pages);
+        let label = ModelLabel { model_name: model.to_owned() };
         let Self { engine, histograms, .. } = self;
         engine.running.get_or_create(&label).set(report.n_running as i64);
         engine.waiting.get_or_create(&label).set(report.n_waiting as i64);
-        let usage = report.kv_pages_used as f64 / report.kv_pages_total.max(1) as f64;
+        let usage = used_pages as f64 / report.n_pages.max(1) as f64;
         engine.kv_usage.get_or_create(&label).set(usage);
-        engine.kv_pages.get_or_create(&label).set(report.kv_pages_total as i64);
-        engine.kv_pages_used.get_or_create(&label).set(report.kv_pages_used as i64);
-        engine.kv_pages_cached.get_or_create(&label).set(report.kv_pages_cached as i64);
+        engine.kv_pages.get_or_create(&label).set(report.n_pages as i64);
+        engine.kv_pages_used.get_or_create(&label).set(used_pages as i64);
+        engine.kv_pages_cached.get_or_create(&label).set(report.cached_pages as i64);
         engine.preemptions.get_or_create(&label).inc_by(report.n_preempted as u64);
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         if n_tokens > 0 {
@@ -172,9 +171,9 @@ impl Metrics {
             sums.busy_slots += report.n_decoding as u64;
         }
         let load = Load { n_running: report.n_running, n_waiting: report.n_waiting };
-        match sums.loads.get_mut(&report.model) {
+        match sums.loads.get_mut(model) {
             Some(old) => *old = load,
-            None => drop(sums.loads.insert(report.model.clone(), load)),
+            None => drop(sums.loads.insert(model.to_owned(), load)),
         }
     }
 

@@ -85,13 +85,18 @@ pub(crate) struct QueuedRecording {
     pub(crate) client: Client,
 }
 
-/// Recording that is ready for the engine, or cannot be transcribed.
-pub(crate) struct Prepared {
+/// Recording that is ready for the batch or in it.
+pub(crate) struct Run {
+    pub(crate) transcription: Transcription<'static>,
+    pub(crate) options: Options,
     pub(crate) client: Client,
-    pub(crate) result: Result<(Transcription<'static>, Options), Error>,
+    pub(crate) transcript: Transcript,
 }
 
-/// Starts the threads, which end once the queue is disconnected; the returned receiver is disconnected then, too.
+/// Recording that is ready for the engine, or the job of one that cannot be transcribed.
+pub(crate) type Prepared = Result<Run, (JobSender<Segment, Transcript>, Error)>;
+
+/// Starts the threads, which end once the queue is disconnected. The returned receiver is disconnected then, too.
 ///
 /// # Errors
 /// If a thread cannot be started.
@@ -154,7 +159,12 @@ fn prepare(request: QueuedRecording, model: &Model) -> Option<Prepared> {
     }
     let result = catch_unwind(AssertUnwindSafe(|| transcription(recording, model, &client)));
     let result = result.unwrap_or_else(|payload| Err(Error::panicked(&*payload)));
-    Some(Prepared { client, result })
+    Some(match result {
+        Ok((transcription, options)) => {
+            Ok(Run { transcription, options, client, transcript: Transcript::default() })
+        }
+        Err(error) => Err((client.sender, error)),
+    })
 }
 
 fn transcription(

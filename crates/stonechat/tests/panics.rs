@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stonechat::llm::{PageName, PageStore};
-use stonechat::nn::sample::SamplingOptions;
+use stonechat::sampling::SamplingOptions;
 use stonechat::whisper::VadMode;
 use stonechat::{Device, Error, GenerateOptions, Llm, Recording, Whisper};
 use stonechat_testkit::{Bomb, Lcg, TinyWhisper};

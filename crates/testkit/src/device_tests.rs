@@ -10,9 +10,9 @@ use stonechat_nn::{
 use crate::Lcg;
 
 /// Imported values.
-pub const IMPORT: Port = Port::Value(0);
+pub const IMPORT: Port = Port::value(0);
 /// Values that are read.
-pub const OUTPUT: Port = Port::Value(1);
+pub const OUTPUT: Port = Port::value(1);
 
 /// An empty body.
 #[must_use]
@@ -61,10 +61,10 @@ fn filled(device: &Device, shape: KvShape, values: &[f32]) -> Box<dyn Executable
     let tokens = Rows::of(Count::Tokens);
     let mut ops = body(tokens);
     let pool = ops.pool(shape);
-    let ports = [0, 1].map(Port::Value);
+    let ports = [0, 1].map(Port::value);
     let [k, v] = ports.map(|port| ops.import(port, tokens, width));
     for layer in 0..shape.n_layers {
-        ops.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::Tokens }, k, v);
+        ops.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::TOKENS }, k, v);
     }
     let counts = counts(&[(Count::Tokens, slots.len())]);
     let mut executable = device.compile(&ops.finish(), &counts).expect("a small pool");

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use stonechat_compute::DType;
 use stonechat_nn::op::{Op, Weight, WeightInfo, WeightLayout};
 use stonechat_nn::{
-    Activation, Capabilities, Counts, Device, DeviceApi, Error, Executable, GatedActivation,
-    KvDType, KvRow, KvShape, LoadStats, MatrixSource, PAGE_LEN, Program, Routing,
+    Activation, Capabilities, Conv1dKernels, Counts, Device, DeviceApi, Error, Executable,
+    GatedActivation, KvDType, KvRow, KvShape, LoadStats, MatrixSource, MoeKernels, PAGE_LEN,
+    Program, Routing,
 };
 
 use self::executable::ReferenceExecutable;
@@ -69,13 +70,15 @@ impl DeviceApi for Reference {
         Ok(Weight::new(info, Arc::new(Values(values.iter().map(|&v| f64::from(v)).collect()))))
     }
 
-    /// Everything that any device fuses on one rank.
+    /// Everything that any device lowers and fuses on one rank, but the kernels of single rows.
     fn capabilities(&self) -> Capabilities {
         Capabilities {
+            moe: MoeKernels::Products { sorted: true },
+            conv1d: Conv1dKernels::Im2col { col_multiple: 1 },
             residuals: true,
             accepts: Box::new(|op, _| match op {
                 Op::MatmulGroup(all) => all.len() <= 3,
-                Op::AllReduceNorm(_) => false,
+                Op::AllReduceNorm(_) | Op::RopeAttention(_) => false,
                 _ => true,
             }),
             fuses_norm: Box::new(|op, _| {

@@ -207,7 +207,7 @@ fn export_windows(devices: &[Device]) {
     let window = each * (cols + 3);
     let expected: Vec<f32> =
         values.chunks(cols + 3).flat_map(|row| &row[2..2 + cols]).copied().collect();
-    let [from, to] = [0, 1].map(Port::Value);
+    let [from, to] = [0, 1].map(Port::value);
     for device in devices {
         let mut ops = Recorder::new();
         let rows = Rows { count: Count::Windows, each };

@@ -155,14 +155,14 @@ fn products_of_a_layer(device: &Device, dtype: DType, d: usize) -> Box<dyn Execu
     let group = GROUP_COLUMNS.map(|n| weights(n, d));
     for (i, weight) in group.into_iter().enumerate() {
         let y = product(&mut ops, h, weight);
-        ops.output(Port::Value(1 + i), y);
+        ops.output(Port::value(1 + i), y);
     }
     let h = norm(&mut ops, x);
     let [gate, up] = [0, 1].map(|_| product(&mut ops, h, weights(f, d)));
     let hidden = ops.op(Op::Gated(GatedActivation::Silu), &[gate, up]);
     let y = product(&mut ops, hidden, weights(d, f));
     let sum = ops.add(x, y);
-    ops.output(Port::Value(4), sum);
+    ops.output(Port::value(4), sum);
     let max = counts(&[(Count::Tokens, MAX_GEMV_ROWS)]);
     device.compile(&ops.finish(), &max).expect("a small program")
 }
@@ -184,7 +184,7 @@ fn rows_of_a_batch_have_the_bits_of_single_rows() {
                     layer.run(&step(counts(&[(Count::Tokens, n)])));
                     let ranges = columns.iter().enumerate();
                     let ranges: Vec<_> = ranges
-                        .map(|(i, cols)| PortRange::first(Port::Value(1 + i), n * cols))
+                        .map(|(i, cols)| PortRange::first(Port::value(1 + i), n * cols))
                         .collect();
                     let mut results = Vec::new();
                     pollster::block_on(layer.read(&ranges, &mut results)).expect("results");
@@ -226,9 +226,9 @@ fn norms_of_many_rows_have_the_bits_of_single_rows() {
             let norms = [Op::LayerNorm(args.clone()), Op::RmsNorm(NormArgs { bias: None, ..args })];
             for (i, norm) in norms.into_iter().enumerate() {
                 let y = ops.op(norm, &[x]);
-                ops.output(Port::Value(1 + 2 * i), y);
+                ops.output(Port::value(1 + 2 * i), y);
                 let sum = ops.add(x, y);
-                ops.output(Port::Value(2 + 2 * i), sum);
+                ops.output(Port::value(2 + 2 * i), sum);
             }
             let max = counts(&[(Count::Tokens, ROWS)]);
             let mut norms = device.compile(&ops.finish(), &max).expect("a small program");
@@ -236,7 +236,7 @@ fn norms_of_many_rows_have_the_bits_of_single_rows() {
             let mut run = |first: usize, n: usize| {
                 norms.import(IMPORT, &rows[first * d..][..n * d]);
                 norms.run(&step(counts(&[(Count::Tokens, n)])));
-                (1..=4).map(|i| bits(&read(&mut *norms, Port::Value(i), n * d))).collect::<Vec<_>>()
+                (1..=4).map(|i| bits(&read(&mut *norms, Port::value(i), n * d))).collect::<Vec<_>>()
             };
             let all = run(0, ROWS);
             for row in [0, 1, 130, ROWS - 1] {
@@ -284,14 +284,14 @@ fn groups_have_the_bits_of_single_products() {
                     let (weight, activation) = (weight.clone(), Activation::None);
                     let args = MatmulArgs { weight, bias: None, activation };
                     let y = ops.op(Op::Matmul(args), &[x]);
-                    ops.output(Port::Value(1 + i), y);
+                    ops.output(Port::value(1 + i), y);
                 }
                 let of_step = counts(&[(Count::Tokens, n_rows)]);
                 let mut products = device.compile(&ops.finish(), &of_step).expect("a program");
                 products.import(IMPORT, &values);
                 products.run(&step(of_step));
                 let ranges = weights.iter().enumerate().map(|(i, weight)| {
-                    PortRange::first(Port::Value(1 + i), n_rows * weight.info().rows)
+                    PortRange::first(Port::value(1 + i), n_rows * weight.info().rows)
                 });
                 let mut results = Vec::new();
                 let ranges: Vec<_> = ranges.collect();

@@ -43,7 +43,7 @@ fn matmuls_and_experts_of_one_token_do_not_allocate() {
     let mut ops = Recorder::new();
     let tokens = Rows::of(Count::Tokens);
     ops.segment(SegmentName::Body, tokens);
-    let ports = [0, 1, 2].map(Port::Value);
+    let ports = [0, 1, 2].map(Port::value);
     let x = ops.import(ports[0], tokens, d);
     let logits = ops.import(ports[1], tokens, n_experts);
     let y = ops.moe(x, logits, experts);

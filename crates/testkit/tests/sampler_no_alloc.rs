@@ -1,8 +1,6 @@
 //! Sampling a token does not allocate once the buffers have grown.
 
-use stonechat_nn::sample::{
-    DryBreakers, Rng, SampleScratch, Sampler, SamplerKind, SamplingOptions,
-};
+use stonechat_sampling::{DryBreakers, Rng, SampleScratch, Sampler, SamplerKind, SamplingOptions};
 use stonechat_testkit::CountingAllocator;
 
 #[global_allocator]

@@ -30,39 +30,13 @@ use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
-use serde::{Deserialize, Serialize};
 
 pub use capabilities::ChatTemplateCapabilities;
 
+use crate::conversation::Conversation;
 use crate::error::{Error, Result};
-use crate::marked_text::{MarkedText, SpecialTexts, unused_marker};
-
-/// Input of a template: messages in the form of OpenAI's chat API, tools, and further variables.
-///
-/// Messages are kept as JSON, so that every field of a client reaches the template: `role`,
-/// `content` as a string or a list of parts, `name`, `tool_calls`, `tool_call_id`,
-/// `reasoning_content`, …
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Conversation {
-    /// The messages, oldest first; each an object.
-    pub messages: Vec<serde_json::Value>,
-    /// The definitions of tools: a list of objects.
-    #[serde(default)]
-    pub tools: Option<serde_json::Value>,
-    /// The documents of retrieval templates: a list of objects.
-    #[serde(default)]
-    pub documents: Option<serde_json::Value>,
-    /// Whether the prompt ends where the assistant's answer begins.
-    #[serde(default)]
-    pub add_generation_prompt: bool,
-    /// The time that `strftime_now` shows, in seconds after 1970-01-01 00:00:00 of the clock to be
-    /// shown (local time, if the caller wants that); without it the system's clock, in UTC.
-    #[serde(default)]
-    pub now: Option<i64>,
-    /// Further variables of the template: `enable_thinking`, `date_string`, ….
-    #[serde(default)]
-    pub variables: serde_json::Map<String, serde_json::Value>,
-}
+use crate::marked_text::MarkedText;
+use crate::special_texts::{SpecialTexts, unused_marker};
 
 /// A compiled chat template.
 ///
@@ -98,10 +72,10 @@ impl fmt::Debug for ChatTemplate {
 
 const NAME: &str = "chat";
 
-/// White space that no template writes.
+/// White space that templates never emit.
 const TRIMMED: char = '\u{1f}';
 
-/// Most special tokens in what the assistant said that a template is asked about.
+/// Maximum number of special tokens in assistant messages that are probed, one rendering each.
 const MAX_SAID: usize = 16;
 
 type Code<'a> = (Instructions<'a>, BTreeMap<&'a str, Instructions<'a>>);
@@ -123,7 +97,10 @@ impl ChatTemplate {
             capabilities: ChatTemplateCapabilities::default(),
         };
         template.compile()?;
-        template.capabilities = ChatTemplateCapabilities::probe(&template);
+        template.capabilities = ChatTemplateCapabilities::probe(
+            |conversation| template.render_unchanged(conversation).unwrap_or_default(),
+            |word| template.source.contains(word),
+        );
         Ok(template)
     }
 
@@ -164,8 +141,11 @@ impl ChatTemplate {
     /// [`Error::ChatRefused`] if the template refuses the conversation, [`Error::ChatTemplate`] if
     /// it fails or takes too much.
     pub fn render(&self, conversation: &Conversation) -> Result<String> {
-        let fitted = self.capabilities.fit(conversation);
-        self.render_unchanged(&fitted)
+        self.render_fitted(&self.compile()?, conversation)
+    }
+
+    fn render_fitted(&self, code: &Code<'_>, conversation: &Conversation) -> Result<String> {
+        self.evaluate(code, &self.capabilities.fit(conversation))
     }
 
     /// The prompt up to the end of the last message, whose content is a string: the text that a model
@@ -175,10 +155,14 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::render`].
     pub fn render_continued(&self, conversation: &Conversation) -> Result<String> {
+        self.continue_last(&self.compile()?, conversation)
+    }
+
+    fn continue_last(&self, code: &Code<'_>, conversation: &Conversation) -> Result<String> {
         let mut conversation = conversation.clone();
         conversation.add_generation_prompt = false;
         let Some(last) = conversation.messages.last_mut() else {
-            return self.render(&conversation);
+            return self.render_fitted(code, &conversation);
         };
         let content = last["content"].as_str().unwrap_or_default().to_owned();
         if !content.trim().is_empty() {
@@ -186,7 +170,7 @@ impl ChatTemplate {
             if let Some(last) = conversation.messages.last_mut() {
                 last["content"] = format!("{content}{end}{TRIMMED}").into();
             }
-            let text = self.render(&conversation)?;
+            let text = self.render_fitted(code, &conversation)?;
             if let Some((start, rest)) = text.rsplit_once(&end) {
                 let start = if rest.starts_with(TRIMMED) { start } else { start.trim_end() };
                 return Ok(start.to_owned());
@@ -195,7 +179,7 @@ impl ChatTemplate {
         // An empty message, or one that the template changes: it follows the prompt of an answer.
         conversation.messages.pop();
         conversation.add_generation_prompt = true;
-        Ok(self.render(&conversation)? + &content)
+        Ok(self.render_fitted(code, &conversation)? + &content)
     }
 
     /// The prompt of [`render`](Self::render), or with `continues` of
@@ -210,9 +194,10 @@ impl ChatTemplate {
         specials: &SpecialTexts,
         continues: bool,
     ) -> Result<MarkedText> {
+        let code = self.compile()?;
         let render = |conversation: &Conversation| match continues {
-            true => self.render_continued(conversation),
-            false => self.render(conversation),
+            true => self.continue_last(&code, conversation),
+            false => self.render_fitted(&code, conversation),
         };
         let marker = unused_marker(conversation, &self.source);
         let marked = |kept: &[usize]| match specials.mark(conversation, &marker, kept) {
@@ -247,29 +232,31 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::render`].
     pub fn render_unchanged(&self, conversation: &Conversation) -> Result<String> {
-        let (instructions, blocks) = self.compile()?;
+        self.evaluate(&self.compile()?, conversation)
+    }
+
+    fn evaluate(
+        &self,
+        (instructions, blocks): &Code<'_>,
+        conversation: &Conversation,
+    ) -> Result<String> {
         let variables = self.variables(conversation);
         let mut text = String::new();
         let mut output = make_string_output(&mut text);
-        eval(&self.env, &instructions, variables, &blocks, &mut output, AutoEscape::None)
+        eval(&self.env, instructions, variables, blocks, &mut output, AutoEscape::None)
             .map_err(|error| failure(&error))?;
         drop(output);
         Ok(text)
     }
 
-    /// The engine's code, which borrows the source: it is made again for each rendering, in a
-    /// fraction of a millisecond, rather than held in a structure that borrows from itself.
+    /// The engine's code, which borrows the source. It is made once for all renderings of a prompt,
+    /// in a fraction of a millisecond, rather than held in a structure that borrows from itself.
     fn compile(&self) -> Result<Code<'_>> {
         let tree = parse(&self.source, NAME, self.env.syntax().clone())
             .map_err(|error| failure(&error))?;
         let mut generator = CodeGenerator::new(NAME, &self.source);
         generator.compile_stmt(&hooks::hook(&tree)?);
         Ok(generator.finish())
-    }
-
-    /// Whether `word` stands anywhere in the source.
-    fn knows_word(&self, word: &str) -> bool {
-        self.source.contains(word)
     }
 
     fn variables(&self, conversation: &Conversation) -> Value {
@@ -333,7 +320,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// The engine's error in this crate's words.
+/// Converts an error of the engine.
 fn failure(error: &minijinja::Error) -> Error {
     // Errors inside macros are wrapped; the innermost line is where it happened.
     let mut line = error.line().unwrap_or_default();

@@ -7,17 +7,25 @@
 //! models; speech models look their special tokens up by text or add them with
 //! [`Tokenizer::with_special`].
 //!
-//! File map: `tokenizer` the public type; `detokenize` streaming; `byte_level` byte-level BPE with
-//! `vocab` ids and bytes, `bpe`, `pretokenize`, and its file formats `hf_json` and
-//! `vocabulary_list`; `hf_tokenizers` every other `tokenizer.json`, `no_tokenizers` in its place without the feature; `ggml` the vocabularies of GGUF
-//! files; `merge` the merge loop of both; `byte_map` GPT-2's printable form of bytes;
-//! `chat_template` messages to prompts; `edit_distance` Levenshtein distances of token sequences.
+//! | file | holds |
+//! |---|---|
+//! | `tokenizer` | [`Tokenizer`]: encode, decode, look up |
+//! | `detokenize` | [`StreamDecoder`]: text of tokens as they arrive |
+//! | `byte_level`, `bpe`, `vocab`, `pretokenize` | byte-level BPE: encoder, merge rules, ids and bytes, GPT-2's pieces |
+//! | `hf_json`, `vocabulary_list` | its file formats: `tokenizer.json`, CTranslate2's lists |
+//! | `hf_tokenizers`, `no_tokenizers` | every other `tokenizer.json` (feature `tokenizers`); an error without the feature |
+//! | `ggml` | vocabularies of GGUF files |
+//! | `merge`, `byte_map` | the merge loop of both; GPT-2's printable form of bytes |
+//! | `conversation`, `chat_template` | [`Conversation`] to the prompt of a model: [`ChatTemplate`] |
+//! | `marked_text`, `special_texts` | prompts in which messages spell no special tokens |
+//! | `edit_distance` | Levenshtein distances of token sequences |
 #![forbid(unsafe_code)]
 
 mod bpe;
 mod byte_level;
 mod byte_map;
 mod chat_template;
+mod conversation;
 mod detokenize;
 mod edit_distance;
 mod error;
@@ -30,16 +38,19 @@ mod merge;
 #[cfg(not(feature = "tokenizers"))]
 mod no_tokenizers;
 mod pretokenize;
+mod special_texts;
 mod tokenizer;
 mod vocab;
 mod vocabulary_list;
 
-pub use chat_template::{ChatTemplate, ChatTemplateCapabilities, Conversation};
+pub use chat_template::{ChatTemplate, ChatTemplateCapabilities};
+pub use conversation::Conversation;
 pub use detokenize::StreamDecoder;
 pub use edit_distance::prefix_distances;
 pub use error::{Error, Result};
 pub use ggml::{FimTokens, GgmlVocabulary};
-pub use marked_text::{MarkedText, SpecialTexts};
+pub use marked_text::MarkedText;
+pub use special_texts::SpecialTexts;
 pub use tokenizer::Tokenizer;
 
 #[cfg(not(feature = "tokenizers"))]

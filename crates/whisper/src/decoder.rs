@@ -19,6 +19,7 @@ use stonechat_nn::{Activation, Linear, Norm, Recorder, SegmentName};
 use crate::alignment_heads::AlignmentHeads;
 use crate::config::Config;
 use crate::encoder::plain_attention;
+use crate::ports::{CROSS_ROWS, CROSS_SLOTS, captured_keys, captured_queries};
 
 /// KV pool of self-attention. Page copies are in this pool.
 pub(crate) const SELF_POOL: PoolId = PoolId(0);
@@ -70,9 +71,9 @@ impl Decoder {
             let [k, v] = [0, 1].map(|i| kv.columns(i * d, d));
             for (i, head) in heads.iter().flat_map(|heads| heads.of_layer(layer)) {
                 let keys = k.columns(head * c, c).first(Count::CapturedWindows);
-                r.export(Port::CapturedKeys(i), keys);
+                r.export(captured_keys(i), keys);
             }
-            r.kv_write(KvWriteArgs { pool: CROSS_POOL, layer, slots: SlotTable::Cross }, k, v);
+            r.kv_write(KvWriteArgs { pool: CROSS_POOL, layer, slots: CROSS_SLOTS }, k, v);
         }
     }
 
@@ -91,9 +92,9 @@ impl Decoder {
             let c = config.text_head_dim();
             for (i, head) in heads.iter().flat_map(|heads| heads.of_layer(layer)) {
                 let queries = q.columns(head * c, c).first(Count::CapturedTokens);
-                r.export(Port::CapturedQueries(i), queries);
+                r.export(captured_queries(i), queries);
             }
-            let attn = attention(r, config, q, (CROSS_POOL, layer), RowTable::Cross);
+            let attn = attention(r, config, q, (CROSS_POOL, layer), CROSS_ROWS);
             let out = block.cross_out.record(r, attn);
             x = r.add(x, out);
 
@@ -108,11 +109,11 @@ impl Decoder {
         let h = self.norm.record(r, rows);
         let logits = self.tokens.record(r, h);
         let logits = r.logit_filter(logits);
-        r.output(Port::Logits, logits);
+        r.output(Port::LOGITS, logits);
         let top_k = r.top_k(logits.first(Count::TopK));
-        r.output(Port::TopK, top_k);
+        r.output(Port::TOP_K, top_k);
         let log_sum_exp = r.op(Op::LogSumExp, &[logits.first(Count::LogProbs)]);
-        r.output(Port::LogSumExp, log_sum_exp);
+        r.output(Port::LOG_SUM_EXP, log_sum_exp);
     }
 }
 
@@ -121,8 +122,8 @@ impl DecoderBlock {
         let d = config.d_model;
         let qkv = self.attn_qkv.record(r, h);
         let [q, k, v] = [0, 1, 2].map(|i| qkv.columns(i * d, d));
-        r.kv_write(KvWriteArgs { pool: SELF_POOL, layer, slots: SlotTable::Tokens }, k, v);
-        let attn = attention(r, config, q, (SELF_POOL, layer), RowTable::Full);
+        r.kv_write(KvWriteArgs { pool: SELF_POOL, layer, slots: SlotTable::TOKENS }, k, v);
+        let attn = attention(r, config, q, (SELF_POOL, layer), RowTable::FULL);
         self.attn_out.record(r, attn)
     }
 }

@@ -7,13 +7,12 @@
 //! output = norm(x)
 //! ```
 
-use stonechat_nn::op::{
-    AttentionArgs, Count, KvWriteArgs, PoolId, Port, RowTable, Rows, SlotTable, Tensor, Weight,
-};
+use stonechat_nn::op::{AttentionArgs, Count, KvWriteArgs, PoolId, RowTable, Rows, Tensor, Weight};
 use stonechat_nn::{Activation, Conv1d, Linear, Norm, Precision, Recorder, SegmentName};
 
 use crate::WINDOW_FRAMES;
 use crate::config::Config;
+use crate::ports::{AUDIO, ENCODER_ROWS, ENCODER_SLOTS, MEL};
 
 /// KV pool of the encoder's current layer.
 pub(crate) const ENCODER_POOL: PoolId = PoolId(2);
@@ -49,7 +48,7 @@ impl Encoder {
         let positions = Rows { count: Count::Windows, each: config.n_audio_ctx };
         r.segment(SegmentName::Encoder, positions);
         let frames = Rows { count: Count::Windows, each: WINDOW_FRAMES };
-        let mel = r.import(Port::Mel, frames, config.n_mels);
+        let mel = r.import(MEL, frames, config.n_mels);
         let x = self.conv1.record(r, mel, Activation::Gelu);
         let x = self.conv2.record(r, x, Activation::Gelu);
         let positions = r.constant(&self.positions, Count::Windows, config.d_model);
@@ -64,7 +63,7 @@ impl Encoder {
             x = r.add(x, ffn);
         }
         let audio = self.norm.record(r, x);
-        r.output(Port::Audio, audio);
+        r.output(AUDIO, audio);
         audio
     }
 }
@@ -75,10 +74,10 @@ impl EncoderBlock {
         let qkv = self.attn_qkv.record(r, h);
         let [q, k, v] = [0, 1, 2].map(|i| qkv.columns(i * d, d));
         let (pool, layer) = (ENCODER_POOL, 0);
-        r.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::Encoder }, k, v);
+        r.kv_write(KvWriteArgs { pool, layer, slots: ENCODER_SLOTS }, k, v);
         let args = AttentionArgs {
             precision: self.attn_precision,
-            ..plain_attention((pool, layer), config.n_audio_heads, d, RowTable::Encoder)
+            ..plain_attention((pool, layer), config.n_audio_heads, d, ENCODER_ROWS)
         };
         let attn = r.attention(q, args);
         self.attn_out.record(r, attn)

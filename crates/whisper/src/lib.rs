@@ -51,6 +51,7 @@ mod loudness;
 mod model;
 mod options;
 mod output;
+mod ports;
 mod prompt;
 mod rules;
 mod sampling;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! suppressed   of rules A ........ | eot | of rules B ....... | 17 18      tokens of every row of rules, once; of one row alone
-//! rows         text, timestamps, both ranges of `suppressed`
+//! rows         kept text and timestamps, both ranges of `suppressed`
 //! ```
 
 use std::ops::Range;
@@ -70,8 +70,7 @@ impl LogitFilters {
         let first = suppressed.len() as u32;
         rules.suppress_after(sampled, min_end_timestamp, suppressed);
         let of_row = first..suppressed.len() as u32;
-        let [text, timestamps] = rules.ranges(sampled);
         let last = rows.last_mut().expect("an output");
-        *last = LogitFilter { text, timestamps, suppressed: [of_rules, of_row] };
+        *last = LogitFilter { kept: rules.ranges(sampled), suppressed: [of_rules, of_row] };
     }
 }

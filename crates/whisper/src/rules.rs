@@ -195,12 +195,12 @@ mod tests {
         let mut filters = LogitFilters::new(logits.len());
         filters.resize(1);
         filters.set_last(&Arc::new(rules), sampled, min_end_timestamp);
-        let (port, rows) = (Port::Value(0), Rows::of(Count::Logits));
+        let (port, rows) = (Port::value(0), Rows::of(Count::Logits));
         let mut r = Recorder::new();
         r.segment(SegmentName::Logits, rows);
         let x = r.import(port, rows, logits.len());
         let filtered = r.logit_filter(x);
-        r.output(Port::Logits, filtered);
+        r.output(Port::LOGITS, filtered);
         let mut counts = Counts::default();
         counts[Count::Logits] = 1;
         let device = Device::from(Cpu::new(1).unwrap());
@@ -213,7 +213,7 @@ mod tests {
             suppressed: filters.suppressed(),
             ..Step::default()
         });
-        let range = PortRange::first(Port::Logits, logits.len());
+        let range = PortRange::first(Port::LOGITS, logits.len());
         block_on(executable.read(&[range], logits)).unwrap();
     }
 

@@ -1,6 +1,6 @@
 //! Statistics of logits and sampling at a temperature.
 
-use stonechat_nn::sample::{Rng, log_sum_exp, max};
+use stonechat_sampling::{Rng, log_sum_exp, max};
 
 /// A sampled token and its log-probability at temperature 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,7 +53,7 @@ pub(crate) fn probability(logits: &[f32], token: u32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use stonechat_nn::sample::{Rng, log_sum_exp};
+    use stonechat_sampling::{Rng, log_sum_exp};
 
     use super::{probability, sample};
 

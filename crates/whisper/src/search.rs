@@ -12,7 +12,7 @@
 //! Source: openai/whisper `decoding.py`: `BeamSearchDecoder`, `GreedyDecoder`,
 //! `MaximumLikelihoodRanker`. Greedy decoding is beam search of width 1.
 
-use stonechat_nn::sample::Rng;
+use stonechat_sampling::Rng;
 
 use crate::loops::{self, LoopLimits};
 use crate::sampling::{LogitStats, sample};

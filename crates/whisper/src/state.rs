@@ -24,6 +24,10 @@ use crate::encoder::ENCODER_POOL;
 use crate::error::Error;
 use crate::logit_filters::LogitFilters;
 use crate::model::Model;
+use crate::ports::{
+    AUDIO, CROSS_ROWS, CROSS_SLOTS, ENCODER_ROWS, ENCODER_SLOTS, MEL, captured_keys,
+    captured_queries,
+};
 use crate::rules::Rules;
 use crate::step_outputs::StepOutputs;
 use crate::weights::Weights;
@@ -158,9 +162,9 @@ impl AudioPages {
         let page_table = &self.page_table[..n * t.div_ceil(PAGE_LEN)];
         let mut step = Step { segments: &[SegmentName::Encoder], ..Step::default() };
         step.counts[Count::Windows] = n;
-        step.slots[SlotTable::Encoder as usize] = &self.encoder_slots[..n * t];
+        step.slots[ENCODER_SLOTS.index()] = &self.encoder_slots[..n * t];
         let rows = AttentionRows { rows: &self.encoder_rows[..n * t], page_table };
-        step.rows[RowTable::Encoder as usize] = rows;
+        step.rows[ENCODER_ROWS.index()] = rows;
         step
     }
 
@@ -171,8 +175,7 @@ impl AudioPages {
         let mut step = Step { segments, first_window: windows.start, ..Step::default() };
         step.counts[Count::Windows] = windows.len();
         step.counts[Count::CapturedWindows] = if self.has_alignment { windows.len() } else { 0 };
-        step.slots[SlotTable::Cross as usize] =
-            &self.cross_slots[windows.start * t..windows.end * t];
+        step.slots[CROSS_SLOTS.index()] = &self.cross_slots[windows.start * t..windows.end * t];
         step
     }
 
@@ -212,11 +215,11 @@ impl AudioPages {
         step.counts[Count::Logits] = inputs.outputs.len();
         outputs.set_counts(&mut step.counts);
         step.counts[Count::CapturedTokens] = if has_capture { inputs.n_tokens() } else { 0 };
-        step.slots[SlotTable::Tokens as usize] = &inputs.kv_rows;
+        step.slots[SlotTable::TOKENS.index()] = &inputs.kv_rows;
         let own = AttentionRows { rows: &inputs.query_rows, page_table: &inputs.page_table };
         let audio = AttentionRows { rows: &self.cross_rows, page_table: &self.page_table };
-        step.rows[RowTable::Full as usize] = own;
-        step.rows[RowTable::Cross as usize] = audio;
+        step.rows[RowTable::FULL.index()] = own;
+        step.rows[CROSS_ROWS.index()] = audio;
         step
     }
 }
@@ -297,7 +300,7 @@ impl State {
         let mut result = Ok(());
         executable.warm_up(&mut |executable| {
             for n in BTreeSet::from([1, options.encoder_batch_size]) {
-                executable.import(Port::Mel, &vec![0.0; n * *n_mel_values]);
+                executable.import(MEL, &vec![0.0; n * *n_mel_values]);
                 executable.run(&pages.encoder_step(n));
                 executable.run(&pages.audio_step(0..n));
             }
@@ -340,7 +343,7 @@ impl State {
             is_whole && (1..=self.options.encoder_batch_size).contains(&n),
             "windows of mel frames"
         );
-        self.executable.import(Port::Mel, mel);
+        self.executable.import(MEL, mel);
         self.executable.run(&self.pages.encoder_step(n));
         self.n_last_encoded = n;
     }
@@ -351,7 +354,7 @@ impl State {
     /// If the device fails.
     pub async fn read_encoded(&mut self, out: &mut Vec<f32>) -> Result<(), Error> {
         let len = self.n_last_encoded * self.pages.n_audio_ctx * self.d_model;
-        Ok(self.executable.read(&[PortRange::first(Port::Audio, len)], out).await?)
+        Ok(self.executable.read(&[PortRange::first(AUDIO, len)], out).await?)
     }
 
     /// Sets the audio of as many windows as were encoded, from `first` on, to the output of the encoder, and empties their
@@ -409,7 +412,7 @@ impl State {
     /// If the device fails.
     pub async fn read_logits(&mut self, n: usize, out: &mut Vec<f32>) -> Result<(), Error> {
         let len = n * self.vocab_size;
-        Ok(self.executable.read(&[PortRange::first(Port::Logits, len)], out).await?)
+        Ok(self.executable.read(&[PortRange::first(Port::LOGITS, len)], out).await?)
     }
 
     /// Reads the outputs that the plan of the last step requested.
@@ -446,13 +449,9 @@ impl State {
     ) -> Result<(), Error> {
         let c = self.head_dim;
         let (n_keys, n_queries) = (self.pages.n_audio_ctx * c, rows.len() * c);
-        let keys =
-            |i| PortRange { port: Port::CapturedKeys(i), offset: window * n_keys, len: n_keys };
-        let queries = |i| PortRange {
-            port: Port::CapturedQueries(i),
-            offset: rows.start * c,
-            len: n_queries,
-        };
+        let keys = |i| PortRange { port: captured_keys(i), offset: window * n_keys, len: n_keys };
+        let queries =
+            |i| PortRange { port: captured_queries(i), offset: rows.start * c, len: n_queries };
         let ranges: Vec<_> = (0..n_heads).map(keys).chain((0..n_heads).map(queries)).collect();
         Ok(self.executable.read(&ranges, out).await?)
     }

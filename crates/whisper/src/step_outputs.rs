@@ -32,7 +32,7 @@ impl StepOutputs {
 
     /// Requests values of the filtered logits, `[P, V]`; returns their place for [`logits`](Self::logits).
     pub(crate) fn request_logits(&mut self, range: Range<usize>) -> Range<usize> {
-        self.ranges.push(PortRange { port: Port::Logits, offset: range.start, len: range.len() });
+        self.ranges.push(PortRange { port: Port::LOGITS, offset: range.start, len: range.len() });
         let first = self.n_logits;
         self.n_logits += range.len();
         first..self.n_logits
@@ -56,8 +56,8 @@ impl StepOutputs {
 
     /// Reads what was requested, in one round trip to the device.
     pub(crate) async fn read(&mut self, executable: &mut dyn Executable) -> Result<(), Error> {
-        self.ranges.push(PortRange::first(Port::LogSumExp, self.n_rows));
-        self.ranges.push(PortRange::first(Port::TopK, 2 * self.k * self.n_rows));
+        self.ranges.push(PortRange::first(Port::LOG_SUM_EXP, self.n_rows));
+        self.ranges.push(PortRange::first(Port::TOP_K, 2 * self.k * self.n_rows));
         Ok(executable.read(&self.ranges, &mut self.values).await?)
     }
 

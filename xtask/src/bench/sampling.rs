@@ -103,7 +103,7 @@ impl<'a> Contender<'a> {
 }
 
 /// Samples all contenders in turn. The order changes every round, so that nobody always comes after the
-/// same neighbour. Another engine that fails is left out from then on; the result says why.
+/// same neighbour. Another engine that fails is skipped from then on; the result says why.
 pub(super) fn sample(contenders: &mut Vec<Contender<'_>>, limits: &Limits) -> Result<Vec<String>> {
     let mut notes = Vec::new();
     for _ in 0..limits.warm_up {

@@ -94,7 +94,7 @@ pub(crate) struct Usage {
 pub(crate) struct Prompt<'a> {
     pub(crate) text: &'a str,
     pub(crate) max_tokens: usize,
-    /// The client closes the connection after so many events.
+    /// Events after which the client closes the connection.
     pub(crate) abort_after: Option<usize>,
     /// Start of the measured time; a request of an open loop starts at its scheduled arrival.
     pub(crate) start: Instant,

@@ -20,7 +20,7 @@ pub(super) const SCHEMA: u32 = 1;
 pub(super) struct Report {
     pub(super) schema: u32,
     pub(super) created_unix_s: u64,
-    /// Of prompts, arrivals and aborts.
+    /// Seed of prompts, arrivals and aborts.
     pub(super) seed: u64,
     pub(super) command: Vec<String>,
     pub(super) machine: Machine,

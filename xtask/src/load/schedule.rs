@@ -10,7 +10,7 @@ pub(super) struct Planned {
     pub(super) prompt: String,
     /// Time of arrival after the start of an open loop; zero in a closed one.
     pub(super) arrival: Duration,
-    /// The client closes the connection after so many events.
+    /// Events after which the client closes the connection.
     pub(super) abort_after: Option<usize>,
 }
 

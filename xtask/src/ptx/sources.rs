@@ -123,7 +123,7 @@ fn modules_of(path: &str, text: &str) -> Result<Vec<Module>> {
         let (name, path) = (name.to_owned(), path.to_owned());
         return Ok(vec![Module { name, path, defines: Vec::new() }]);
     };
-    // The list goes on in lines of a deeper indent.
+    // Lines of a deeper indent continue the list.
     let others = lines.map_while(|line| line.strip_prefix("//   "));
     let list = [first].into_iter().chain(others).collect::<Vec<_>>().join(" ");
     let mut modules = Vec::new();

@@ -43,11 +43,11 @@ enum Command<'a> {
     Stonechat(&'a str),
 }
 
-/// The commands in the fenced blocks of `markdown`, with their lines. A line that ends in a backslash goes on.
+/// The commands in the fenced blocks of `markdown`, with their lines. A backslash at the end of a line continues it.
 fn commands(markdown: &str) -> Vec<(usize, Command<'_>)> {
     let mut found = Vec::new();
     let mut in_block = false;
-    // Line and offset of a command that goes on.
+    // Line and offset of a command with a backslash at the end.
     let mut begun = None;
     let mut end = 0;
     for (i, line) in markdown.split_inclusive('\n').enumerate() {

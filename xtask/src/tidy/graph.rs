@@ -6,15 +6,16 @@ use serde_json::Value;
 use crate::shell;
 
 /// Each library crate with the crates of the workspace that it may use.
-const ALLOWED: [(&str, &[&str]); 8] = [
+const ALLOWED: [(&str, &[&str]); 9] = [
     ("stonechat-compute", &[]),
     ("stonechat-quant", &["compute"]),
     ("stonechat-formats", &["compute"]),
     ("stonechat-text", &[]),
     ("stonechat-audio", &["compute"]),
     ("stonechat-nn", &["compute", "quant", "formats"]),
-    ("stonechat-whisper", &["compute", "quant", "formats", "nn", "text", "audio"]),
-    ("stonechat-llm", &["compute", "quant", "formats", "nn", "text"]),
+    ("stonechat-sampling", &["compute"]),
+    ("stonechat-whisper", &["compute", "quant", "formats", "nn", "sampling", "text", "audio"]),
+    ("stonechat-llm", &["compute", "quant", "formats", "nn", "sampling", "text"]),
 ];
 
 /// Depends on what it gives references of, and only tests and benches depend on it.

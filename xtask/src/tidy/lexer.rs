@@ -1,18 +1,27 @@
-//! Code apart from comments and literals.
+//! Code apart from comments, with or without literals.
 
 use proc_macro2::{TokenStream, TokenTree};
 
 /// `source` with everything but identifiers and punctuation replaced by spaces; newlines stay, so that line
 /// numbers hold. Nothing of a file that is no Rust.
 pub(super) fn code_only(source: &str) -> String {
+    blanked(source, false)
+}
+
+/// As [`code_only`], with literals.
+pub(super) fn without_comments(source: &str) -> String {
+    blanked(source, true)
+}
+
+fn blanked(source: &str, has_literals: bool) -> String {
     let Ok(tokens) = source.parse::<TokenStream>() else { return String::new() };
     let mut code: Vec<u8> = source.bytes().map(|b| if b == b'\n' { b } else { b' ' }).collect();
-    keep(tokens, source, &mut code);
+    keep(tokens, source, has_literals, &mut code);
     String::from_utf8(code).unwrap_or_default()
 }
 
 /// Copies the code of `tokens` from `source`.
-fn keep(tokens: TokenStream, source: &str, code: &mut [u8]) {
+fn keep(tokens: TokenStream, source: &str, has_literals: bool, code: &mut [u8]) {
     let mut tokens = tokens.into_iter();
     while let Some(token) = tokens.next() {
         let spans = match &token {
@@ -22,14 +31,14 @@ fn keep(tokens: TokenStream, source: &str, code: &mut [u8]) {
                 continue;
             }
             TokenTree::Group(group) => vec![group.span_open(), group.span_close()],
-            TokenTree::Literal(_) => continue,
+            TokenTree::Literal(_) if !has_literals => continue,
             _ => vec![token.span()],
         };
         for range in spans.into_iter().map(|span| span.byte_range()) {
             code[range.clone()].copy_from_slice(source[range].as_bytes());
         }
         if let TokenTree::Group(group) = token {
-            keep(group.stream(), source, code);
+            keep(group.stream(), source, has_literals, code);
         }
     }
 }
@@ -65,5 +74,11 @@ mod tests {
         check("fn f<'a>(x: &'a str) -> char { '\\'' } kept", &["'a>", "kept"], &[]);
         check("let c = '\"'; kept; let d = '\"';", &["kept"], &[]);
         check("let u = '\u{e9}'; kept", &["kept"], &["\u{e9}"]);
+    }
+
+    #[test]
+    fn literals_are_kept_where_only_comments_go() {
+        let code = without_comments("/// gone\nf(\"kept\", 1); // gone\n");
+        assert_eq!(code, "        \nf(\"kept\", 1);        \n");
     }
 }

@@ -1,4 +1,5 @@
-//! Banned words: each mechanism has the field's name and keeps it, in code, comments and documents.
+//! Banned words: each mechanism has the field's name and keeps it, in code, comments and documents. Comments begin with
+//! their subject.
 
 use super::SourceFile;
 
@@ -81,6 +82,14 @@ const PHRASES: &[(&str, &str)] = &[
     ("what it can do at most", "roofline"),
 ];
 
+/// First words of a comment that leave its subject out.
+const OPENINGS: &[&str] = &["Those of ", "So many ", "One a line"];
+
+/// Files whose words and phrases are read.
+const READ: [&str; 4] = [".rs", ".wgsl", ".md", ".toml"];
+/// Files whose comments are read.
+const COMMENTED: [&str; 5] = [".rs", ".wgsl", ".cu", ".cuh", ".toml"];
+
 /// Words are data here.
 const EXEMPT: [&str; 2] = ["xtask/src/tidy/words.rs", "test-data/"];
 
@@ -89,10 +98,21 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
 }
 
 fn check_file(file: &SourceFile) -> Vec<String> {
-    let read = [".rs", ".wgsl", ".md", ".toml"].iter().any(|end| file.path.ends_with(end));
-    if !read || EXEMPT.iter().any(|path| file.path.starts_with(path)) {
-        return Vec::new();
+    let mut findings = Vec::new();
+    if EXEMPT.iter().any(|path| file.path.starts_with(path)) {
+        return findings;
     }
+    let is_one_of = |ends: &[&str]| ends.iter().any(|end| file.path.ends_with(end));
+    if is_one_of(&READ) {
+        findings.extend(check_words(file));
+    }
+    if is_one_of(&COMMENTED) {
+        findings.extend(check_comments(file));
+    }
+    findings
+}
+
+fn check_words(file: &SourceFile) -> Vec<String> {
     let mut findings = Vec::new();
     for (i, line) in file.text.lines().enumerate() {
         for word in line.split(|c: char| !(c.is_alphanumeric() || c == '_')) {
@@ -106,6 +126,41 @@ fn check_file(file: &SourceFile) -> Vec<String> {
         }
     }
     findings
+}
+
+fn check_comments(file: &SourceFile) -> Vec<String> {
+    let opening = |text: &str| OPENINGS.iter().find(|opening| text.starts_with(**opening));
+    let found = comments(file).into_iter();
+    let found = found.filter_map(|(line, text)| opening(text).map(|opening| (line, opening)));
+    found
+        .map(|(line, opening)| {
+            file.finding(line, format!("`{}`: begin with the subject", opening.trim_end()))
+        })
+        .collect()
+}
+
+/// First lines of the paragraphs of comments, with their numbers.
+fn comments(file: &SourceFile) -> Vec<(usize, &str)> {
+    let marker = if file.path.ends_with(".toml") { "#" } else { "//" };
+    let mut found = Vec::new();
+    let mut is_open = false;
+    for (i, line) in file.text.lines().enumerate() {
+        let text = if let Some(text) = line.trim_start().strip_prefix(marker) {
+            let text = text.trim_start_matches(['/', '!']).trim_start();
+            let begins = !is_open;
+            is_open = !text.is_empty();
+            begins.then_some(text)
+        } else {
+            is_open = false;
+            // Between a code and a comment there is a space, in no literal after such a character.
+            let parts = line.split_once(&format!(" {marker} "));
+            parts
+                .filter(|(code, _)| code.ends_with([';', ',', '{', '}', ')']))
+                .map(|(_, text)| text)
+        };
+        found.extend(text.map(|text| (i + 1, text)));
+    }
+    found
 }
 
 #[cfg(test)]
@@ -123,5 +178,15 @@ mod tests {
         found("b.md", "Single rows\n", &["b.md:1: `single rows`: say GEMV (decode)"]);
         found("test-data/a.md", "twin\n", &[]);
         found("a.json", "twin\n", &[]);
+    }
+
+    #[test]
+    fn comments_begin_with_their_subject() {
+        let finding = ["a.cu:2: `So many`: begin with the subject"];
+        found("a.cu", "f();\n// So many rounds.\n// So many more.\n", &finding);
+        found("a.cu", "//\n/// So many rounds.\n", &finding);
+        found("a.cu", "\nf(x); // So many rounds.\n", &finding);
+        found("a.rs", "//! Rounds.\n//! So many.\nlet a = \"// So many \";\n", &[]);
+        found("a.md", "So many rounds.\n", &[]);
     }
 }

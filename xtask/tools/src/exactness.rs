@@ -49,7 +49,7 @@ pub(crate) struct ExactnessArgs {
     /// Clips for speech models, as `cargo xtask wer` takes them; without them speech models are skipped
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
-    /// Only so many clips, evenly spaced over those of the manifest that a model can transcribe
+    /// Number of clips, evenly spaced over those of the manifest that a model can transcribe
     #[arg(long, value_name = "N")]
     clips: Option<usize>,
     /// Beams of both speech engines; 1 is greedy

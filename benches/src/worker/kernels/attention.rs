@@ -81,7 +81,7 @@ impl Paged {
                 soft_cap: None,
                 slopes: None,
                 sinks: None,
-                rows: RowTable::Full,
+                rows: RowTable::FULL,
                 precision: Precision::F32,
             };
             let y = self.ops.recorder.attention(q, args);
@@ -101,18 +101,18 @@ impl Paged {
         self.ops.recorder.segment(SegmentName::CrossKv, window);
         let values = self.ops.import(window, n_kv_heads * head_dim);
         for layer in 0..n_layers {
-            let args = KvWriteArgs { pool: self.pool, layer, slots: SlotTable::Cross };
+            let args = KvWriteArgs { pool: self.pool, layer, slots: SlotTable::TOKENS };
             self.ops.recorder.kv_write(args, values, values);
         }
         let (mut executable, counts) = self.ops.compile(&Device::from(cpu.clone()))?;
         let slots: Vec<KvRow> = (0..n_ctx).map(|pos| self.sequence.slot(pos)).collect();
         let mut fill = Step { segments: &[SegmentName::CrossKv], ..step(counts) };
-        fill.slots[SlotTable::Cross as usize] = &slots;
+        fill.slots[SlotTable::TOKENS.index()] = &slots;
         executable.run(&fill);
         Ok(move || {
             let mut step = step(counts);
             let page_table = self.sequence.pages();
-            step.rows[RowTable::Full as usize] = AttentionRows { rows: &rows, page_table };
+            step.rows[RowTable::FULL.index()] = AttentionRows { rows: &rows, page_table };
             executable.run(&step);
         })
     }
@@ -179,13 +179,13 @@ fn write(shape: Shape, (dtype, kind): (KvDType, &str)) -> Case {
             let (t, width) = (shape.n_ctx, shape.n_kv_heads * shape.head_dim);
             let Paged { mut ops, pool, sequence } = Paged::new(shape, t, 1, dtype)?;
             let values = ops.tokens(width);
-            let args = KvWriteArgs { pool, layer: 0, slots: SlotTable::Tokens };
+            let args = KvWriteArgs { pool, layer: 0, slots: SlotTable::TOKENS };
             ops.recorder.kv_write(args, values, values);
             let (mut executable, counts) = ops.compile(&Device::from(cpu.clone()))?;
             let slots: Vec<KvRow> = (0..t).map(|pos| sequence.slot(pos)).collect();
             let run = move || {
                 let mut step = step(counts);
-                step.slots[SlotTable::Tokens as usize] = &slots;
+                step.slots[SlotTable::TOKENS.index()] = &slots;
                 executable.run(&step);
             };
             Ok(Repeated::new(((2 * 4 * t * width) as f64, Unit::Bytes), run))

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use serde::Serialize;
 use stonechat::llm::{Model, OutputRequest, Placement, Slot, State, StateOptions};
-use stonechat::nn::sample::{Rng, SamplingOptions};
+use stonechat::sampling::{Rng, SamplingOptions};
 
 use super::super::console::Console;
 use super::super::{UsageError, format_bytes, print};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use stonechat::llm::Model;
-use stonechat::nn::sample::{CompiledGrammar, GrammarSource, SamplerKind, SamplingOptions};
+use stonechat::sampling::{CompiledGrammar, GrammarSource, SamplerKind, SamplingOptions};
 use stonechat::text::Tokenizer;
 
 use super::read_text;

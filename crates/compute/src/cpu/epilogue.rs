@@ -1,19 +1,9 @@
 //! Epilogue of a matmul: bias, activation and residual, applied while the sums are in cache.
 
 use super::math::{gelu, gelu_tanh};
+use crate::check_eq;
+use crate::op::Activation;
 use crate::simd::{F32, Simd};
-
-/// Elementwise activation of a matmul's output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Activation {
-    /// Identity.
-    #[default]
-    None,
-    /// The exact GELU.
-    Gelu,
-    /// GELU by its tanh approximation: `x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
-    GeluTanh,
-}
 
 /// `y = act(sum + bias)`, or `y += act(sum + bias)` with `accumulate`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -72,6 +62,6 @@ impl Epilogue<'_> {
     #[track_caller]
     pub(crate) fn check(self, n: usize) {
         let len = self.bias.map_or(n, <[f32]>::len);
-        assert_eq!(len, n, "matmul: bias length is not the number of outputs");
+        check_eq!(len, n, "matmul: values of the bias");
     }
 }

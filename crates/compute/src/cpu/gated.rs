@@ -3,25 +3,10 @@
 use super::math::{gelu_tanh, sigmoid, silu};
 use super::matrix::{MatMut, MatRef};
 use super::row_tasks::for_row_ranges;
+use crate::check_eq;
+use crate::op::GatedActivation;
 use crate::simd::{F32, Kernel, Simd};
 use crate::{Cpu, Isa};
-
-/// `act(gate) * up`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum GatedActivation {
-    /// `silu(gate) * up` (`SwiGLU`; Shazeer 2020).
-    Silu,
-    /// `gelu(gate) * up` with the tanh approximation (`GeGLU`).
-    GeluTanh,
-    /// gpt-oss: `g = min(gate, limit)`, `u = clamp(up, ±limit)`,
-    /// `g * sigmoid(alpha * g) * (u + 1)`.
-    ClampedSwiglu {
-        /// Slope inside the sigmoid.
-        alpha: f32,
-        /// Bound of both inputs.
-        limit: f32,
-    },
-}
 
 impl GatedActivation {
     /// Computes `out = act(gate) * up` on this thread.
@@ -29,7 +14,7 @@ impl GatedActivation {
     /// # Panics
     /// If the lengths differ.
     pub fn combine(self, isa: Isa, out: &mut [f32], gate: &[f32], up: &[f32]) {
-        assert_eq!([gate.len(), up.len()], [out.len(); 2], "gated: lengths");
+        check_eq!([gate.len(), up.len()], [out.len(); 2], "gated: lengths of gate and up");
         isa.dispatch(Combine { activation: self, out, gate, up });
     }
 
@@ -64,8 +49,8 @@ pub fn gated(
     activation: GatedActivation,
 ) {
     let (out, gate, up) = (out.checked(), gate.checked(), up.checked());
-    assert_eq!((out.rows, out.cols), (gate.rows, gate.cols), "gated: shape of the gate");
-    assert_eq!((out.rows, out.cols), (up.rows, up.cols), "gated: shape of the other factor");
+    check_eq!((gate.rows, gate.cols), (out.rows, out.cols), "gated: shape of the gate");
+    check_eq!((up.rows, up.cols), (out.rows, out.cols), "gated: shape of up");
     let out = out.shared();
     for_row_ranges(cpu, out.rows, out.cols, |rows| {
         for r in rows {
@@ -102,10 +87,11 @@ impl Kernel for Combine<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GatedActivation, gated};
+    use super::gated;
     use crate::cpu::math::tests::{gelu_tanh_f64, sigmoid_f64};
     use crate::cpu::test_data::{assert_close, random};
     use crate::cpu::{MatMut, MatRef};
+    use crate::op::GatedActivation;
     use crate::{Cpu, Isa, ThreadTeam};
 
     fn expected(gate: f32, up: f32, activation: GatedActivation) -> f64 {

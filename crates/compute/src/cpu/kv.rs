@@ -1,19 +1,7 @@
 //! Paged KV cache of one layer (as vLLM's blocks): a pool of pages, and writes to their slots.
 //!
-//! A page holds [`PAGE_LEN`] positions. For every KV head it holds the keys transposed, so that
-//! scores of adjacent positions are a vector, then the values:
-//!
-//! ```text
-//! page  = head 0 | head 1 | … | head G-1
-//! head  = keys   [C][PAGE_LEN]          key c of position p at c * PAGE_LEN + p
-//!         values [PAGE_LEN][C']         value c of position p at p * C' + c
-//! C'    = C rounded up to a multiple of 16; the added columns are zero
-//! ```
-//!
-//! [`KvDType::Q8_0`] has one-byte elements in the same places, then scales, see [`q8_0`].
+//! The layout of a page is that of [`KvLayout`]; for pages with 8-bit elements see [`q8_0`].
 
-#[cfg(any(feature = "wgpu", feature = "cuda"))]
-pub(crate) mod head_places;
 mod q8_0;
 
 use std::marker::PhantomData;
@@ -25,81 +13,11 @@ use half::f16;
 pub(crate) use self::q8_0::Q8Head;
 use super::matrix::MatRef;
 use crate::aligned::AlignedVec;
+use crate::check_eq;
 use crate::error::{Error, Result};
+use crate::op::{KvDType, KvLayout, KvRow, PAGE_LEN};
 use crate::simd::{Kernel, Simd, prefetch, prefetch_span, transposed};
 use crate::{Cpu, Parts};
-
-/// Positions in a page.
-pub const PAGE_LEN: usize = 64;
-/// Alignment of `C'` in elements: lanes of the widest vector.
-const VALUE_ALIGN: usize = 16;
-
-/// Element type of cached keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KvDType {
-    /// 4 bytes.
-    F32,
-    /// 2 bytes; values are rounded to nearest even and widened in registers.
-    F16,
-    /// One byte, and an f16 scale for every 32 channels of a position; the last scale of a head
-    /// whose width is no multiple of 32 serves fewer channels.
-    Q8_0,
-}
-
-/// Shape of one layer's page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvLayout {
-    /// KV heads `G`.
-    pub n_kv_heads: usize,
-    /// Width of a head `C`.
-    pub head_dim: usize,
-    /// Element type.
-    pub dtype: KvDType,
-}
-
-impl KvLayout {
-    /// `C'`: elements from the values of one position to those of the next.
-    pub(crate) fn value_stride(self) -> usize {
-        self.head_dim.next_multiple_of(VALUE_ALIGN)
-    }
-
-    /// Elements of one head in a page.
-    pub(crate) fn head_len(self) -> usize {
-        PAGE_LEN * (self.head_dim + self.value_stride())
-    }
-
-    /// q8 blocks of a position in one head; 0 for types without scales.
-    pub(crate) fn n_blocks(self) -> usize {
-        match self.dtype {
-            KvDType::F32 | KvDType::F16 => 0,
-            KvDType::Q8_0 => self.head_dim.div_ceil(q8_0::BLOCK_LEN),
-        }
-    }
-
-    /// Bytes of one head in a page.
-    fn head_bytes(self) -> usize {
-        match self.dtype {
-            KvDType::F32 => 4 * self.head_len(),
-            KvDType::F16 => 2 * self.head_len(),
-            KvDType::Q8_0 => self.head_len() + 2 * q8_0::n_scales(self),
-        }
-    }
-
-    /// Bytes of a page.
-    #[must_use]
-    pub fn page_bytes(self) -> usize {
-        self.n_kv_heads * self.head_bytes()
-    }
-}
-
-/// Slot of one position (vLLM's slot mapping).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvRow {
-    /// Page of the pool.
-    pub page: u32,
-    /// Position in the page.
-    pub slot: u32,
-}
 
 /// Pool of `n_pages` pages of one layer.
 #[derive(Debug)]
@@ -139,7 +57,7 @@ impl KvPool {
         &bytemuck::cast_slice(&self.memory)[page as usize * len..][..len]
     }
 
-    /// Bytes of a page, to overwrite with those of a page of the same layout.
+    /// Bytes of a page, to overwrite with a page of the same layout.
     ///
     /// # Panics
     /// If there is no such page.
@@ -175,8 +93,8 @@ impl KvPool {
     pub fn write(&mut self, cpu: &Cpu, k: MatRef<'_>, v: MatRef<'_>, rows: &[KvRow]) {
         let (k, v) = (k.checked(), v.checked());
         let width = self.layout.n_kv_heads * self.layout.head_dim;
-        assert_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
-        assert_eq!((v.rows, v.cols), (rows.len(), width), "kv write: shape of the values");
+        check_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
+        check_eq!((v.rows, v.cols), (rows.len(), width), "kv write: shape of the values");
         for row in rows {
             let inside = (row.page as usize) < self.n_pages && (row.slot as usize) < PAGE_LEN;
             assert!(inside, "kv write: {row:?} is outside of {} pages", self.n_pages);
@@ -184,7 +102,7 @@ impl KvPool {
         let layout = self.layout;
         let memory = Parts::new(bytemuck::cast_slice_mut(&mut self.memory));
         let write_head = |g: usize| {
-            // SAFETY: `memory` was made for this call, which runs one task a head.
+            // SAFETY: `memory` was made for this call, which runs one task per head.
             let pages = unsafe { HeadPages::new(memory, layout, g) };
             let channels = g * layout.head_dim..(g + 1) * layout.head_dim;
             let head = HeadWriter { pages, k, v, rows, channels };
@@ -208,7 +126,7 @@ impl KvPool {
     #[track_caller]
     pub fn copy_page(&mut self, src: u32, dst: u32) {
         let (src, dst, n) = (src as usize, dst as usize, self.n_pages);
-        assert!(src < n && dst < n, "kv copy: page {src} to {dst} of {n}");
+        assert!(src < n && dst < n, "kv copy: expected pages below {n}, got {src} to {dst}");
         let bytes = self.layout.page_bytes();
         let memory: &mut [u8] = bytemuck::cast_slice_mut(&mut self.memory);
         memory.copy_within(src * bytes..(src + 1) * bytes, dst * bytes);
@@ -308,7 +226,7 @@ impl<'a> HeadPages<'a> {
         unsafe { self.memory.part(start..start + self.layout.head_bytes()) }
     }
 
-    /// Prefetches the keys of a slot: as many lines as there are channels, for each of which a store would wait.
+    /// Prefetches the keys of a slot: one cache line per channel, on each of which a store would otherwise miss.
     #[inline(always)]
     fn prefetch_keys<T>(&self, row: KvRow) {
         let keys = self.memory.address(self.start(row.page)).cast::<T>();
@@ -433,10 +351,11 @@ fn store_columns<T: KvElement, S: Simd>(s: S, keys: &mut [T], slot: usize, strip
 
 #[cfg(test)]
 mod tests {
-    use super::{KvDType, KvHead, KvLayout, KvPool, KvRow, PAGE_LEN};
+    use super::{KvHead, KvPool};
     use crate::Cpu;
     use crate::cpu::MatRef;
     use crate::cpu::test_data::random;
+    use crate::op::{KvDType, KvLayout, KvRow, PAGE_LEN};
 
     fn key_and_value(pool: &KvPool, row: KvRow, g: usize, c: usize) -> (f32, f32) {
         let layout = pool.layout();

@@ -1,62 +1,32 @@
-//! Logit filters: suppression of the tokens that may not follow.
-
-use std::ops::Range;
+//! Logit filters: suppression of the columns that may not be chosen.
 
 use super::log_sum_exp::{log_sum_exp, max};
+use crate::op::LogitFilter;
 use crate::simd::Isa;
 
-/// Logit filter of one row, the tokens of a vocabulary that may follow: text tokens, then timestamps, without listed tokens.
-///
-/// Source: openai/whisper `decoding.py`, `LogitFilter`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogitFilter {
-    /// Text tokens that may follow. Every token from its end on is a timestamp.
-    pub text: Range<u32>,
-    /// Timestamps that may follow.
-    pub timestamps: Range<u32>,
-    /// Suppressed tokens: two ranges of the step's list of tokens.
-    pub suppressed: [Range<u32>; 2],
-}
-
 impl LogitFilter {
-    /// Every token of a vocabulary may follow.
-    #[must_use]
-    pub const fn none(vocab_size: u32) -> Self {
-        Self { text: 0..vocab_size, timestamps: vocab_size..vocab_size, suppressed: [0..0, 0..0] }
-    }
-
-    /// Whether the ranges are those of a vocabulary and of a list of `n_suppressed` tokens.
-    #[must_use]
-    pub fn fits(&self, vocab_size: usize, n_suppressed: usize) -> bool {
-        let Self { text, timestamps, suppressed } = self;
-        let ends = [text.start, text.end, timestamps.start, timestamps.end];
-        ends.is_sorted()
-            && timestamps.end as usize <= vocab_size
-            && suppressed.iter().all(|r| r.start <= r.end && r.end as usize <= n_suppressed)
-    }
-
-    /// Sets the logits of a row that may not follow to −∞, then those of all text if `log_sum_exp(timestamps) > max(text)`.
+    /// Sets the logits of suppressed columns to −∞, then those of the first range if `log_sum_exp(second) > max(first)`.
     /// `suppressed` is the step's list.
     ///
     /// # Panics
-    /// If a range or a suppressed token is outside of what it indexes.
+    /// If a range or a suppressed column is outside of what it indexes.
     pub fn apply(&self, isa: Isa, logits: &mut [f32], suppressed: &[u32]) {
         const SUPPRESSED: f32 = f32::NEG_INFINITY;
-        let Self { text, timestamps, suppressed: lists } = self;
-        let [text, timestamps] = [text, timestamps].map(|r| r.start as usize..r.end as usize);
-        logits[..text.start].fill(SUPPRESSED);
-        logits[text.end..timestamps.start].fill(SUPPRESSED);
-        logits[timestamps.end..].fill(SUPPRESSED);
+        let Self { kept, suppressed: lists } = self;
+        let [first, second] = kept.each_ref().map(|r| r.start as usize..r.end as usize);
+        logits[..first.start].fill(SUPPRESSED);
+        logits[first.end..second.start].fill(SUPPRESSED);
+        logits[second.end..].fill(SUPPRESSED);
         for list in lists {
-            for &token in &suppressed[list.start as usize..list.end as usize] {
-                logits[token as usize] = SUPPRESSED;
+            for &column in &suppressed[list.start as usize..list.end as usize] {
+                logits[column as usize] = SUPPRESSED;
             }
         }
-        if !text.is_empty() && !timestamps.is_empty() {
-            // Of all timestamps, the suppressed ones included: the order of the sum does not depend on the range.
-            let (text, timestamps) = logits.split_at_mut(text.end);
-            if log_sum_exp(isa, timestamps) > max(isa, text) {
-                text.fill(SUPPRESSED);
+        if !first.is_empty() && !second.is_empty() {
+            // Sums every column after the first range, so that the order of the sum does not depend on the second.
+            let (first, second) = logits.split_at_mut(first.end);
+            if log_sum_exp(isa, second) > max(isa, first) {
+                first.fill(SUPPRESSED);
             }
         }
     }
@@ -64,55 +34,47 @@ impl LogitFilter {
 
 #[cfg(test)]
 mod tests {
-    use super::LogitFilter;
+    use crate::op::LogitFilter;
     use crate::simd::Isa;
 
-    /// Tokens of a vocabulary of 8 text tokens and 4 timestamps that may follow; tokens of `likely` have a logit of 5,
-    /// others of 0.
+    /// Checks which of 12 columns are kept; columns of `likely` have a logit of 5, others of 0.
     #[track_caller]
     fn check(filter: &LogitFilter, likely: &[usize], expected: &[usize]) {
         let list = [7, 2, 3];
         assert!(filter.fits(12, list.len()));
         for isa in Isa::available() {
             let mut logits = [0.0; 12];
-            likely.iter().for_each(|&token| logits[token] = 5.0);
+            likely.iter().for_each(|&column| logits[column] = 5.0);
             let before = logits;
             filter.apply(isa, &mut logits, &list);
-            let may_follow = |&token: &usize| logits[token] > f32::NEG_INFINITY;
-            let got: Vec<usize> = (0..12).filter(may_follow).collect();
+            let is_kept = |&column: &usize| logits[column] > f32::NEG_INFINITY;
+            let got: Vec<usize> = (0..12).filter(is_kept).collect();
             assert_eq!(got, expected, "{isa}");
-            assert!(got.iter().all(|&token| logits[token] == before[token]), "{isa}");
+            assert!(got.iter().all(|&column| logits[column] == before[column]), "{isa}");
         }
     }
 
     #[test]
-    fn tokens_in_the_ranges_and_in_no_list_follow() {
+    fn columns_in_the_ranges_and_in_no_list_are_kept() {
         let none = LogitFilter::none(12);
         check(&none, &[9], &(0..12).collect::<Vec<_>>());
-        let filter = LogitFilter { text: 1..8, timestamps: 9..11, suppressed: [0..1, 1..3] };
+        let filter = LogitFilter { kept: [1..8, 9..11], suppressed: [0..1, 1..3] };
         check(&filter, &[5], &[1, 4, 5, 6, 9, 10]);
-        check(&LogitFilter { timestamps: 12..12, ..filter.clone() }, &[5], &[1, 4, 5, 6]);
-        check(&LogitFilter { text: 8..8, ..filter }, &[5], &[9, 10]);
+        check(&LogitFilter { kept: [1..8, 12..12], ..filter.clone() }, &[5], &[1, 4, 5, 6]);
+        check(&LogitFilter { kept: [8..8, 9..11], ..filter }, &[5], &[9, 10]);
     }
 
     #[test]
-    fn timestamps_win_if_their_sum_exceeds_all_text() {
-        let filter = LogitFilter { text: 0..8, timestamps: 8..12, suppressed: [0..0, 0..0] };
+    fn the_second_range_wins_if_its_sum_exceeds_the_first() {
+        let filter = LogitFilter { kept: [0..8, 8..12], suppressed: [0..0, 0..0] };
         // 4 e^0 > e^0
         check(&filter, &[], &[8, 9, 10, 11]);
         check(&filter, &[6], &(0..12).collect::<Vec<_>>());
-        // A suppressed token does not count.
+        // A suppressed column does not count.
         let of_list = LogitFilter { suppressed: [1..2, 0..0], ..filter.clone() };
         check(&of_list, &[2], &[8, 9, 10, 11]);
-        // One timestamp as likely as the text.
-        let last = LogitFilter { timestamps: 11..12, ..filter };
+        // One column as likely as the first range.
+        let last = LogitFilter { kept: [0..8, 11..12], ..filter };
         check(&last, &[], &[0, 1, 2, 3, 4, 5, 6, 7, 11]);
-    }
-
-    #[test]
-    fn ranges_outside_of_the_vocabulary_do_not_fit() {
-        let filter = LogitFilter { text: 0..8, timestamps: 8..12, suppressed: [0..1, 1..3] };
-        assert!(filter.fits(12, 3) && !filter.fits(11, 3) && !filter.fits(12, 2));
-        assert!(!LogitFilter { text: 0..9, ..filter }.fits(12, 3));
     }
 }

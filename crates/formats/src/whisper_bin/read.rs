@@ -6,14 +6,14 @@ use super::{MAGIC, MAX_DIMS, MelFilters, QNT_VERSION, QNT_VERSION_FACTOR};
 use super::{WhisperBin, WhisperHparams};
 use crate::error::{Error, Result, printable};
 use crate::metadata::Metadata;
-use crate::model_file::Parsed;
+use crate::parsed::Parsed;
 use crate::reader::Reader;
 use crate::tensor::{Place, TensorInfo, TensorTable};
 
-/// More tokens than any vocabulary has; bounds the memory of a hostile list of empty ones.
+/// Maximum number of tokens; bounds the memory of a hostile list of empty ones.
 const MAX_TOKENS: u64 = 1 << 20;
 
-pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
+pub(crate) fn parse(r: &mut Reader<'_>) -> Result<(Parsed, WhisperBin)> {
     r.take(MAGIC.len(), "magic")?;
     let (hparams, version) = hparams(r)?;
     let mut metadata = Metadata::new();
@@ -27,8 +27,8 @@ pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
         let (info, place) = tensor(r)?;
         tensors.push(info, place)?;
     }
-    let whisper_bin = Some(WhisperBin { hparams, mel_filters, vocab });
-    Ok(Parsed { version, metadata, tensors, whisper_bin })
+    let parsed = Parsed { version, metadata, tensors };
+    Ok((parsed, WhisperBin { hparams, mel_filters, vocab }))
 }
 
 /// The sizes, and the quantization version that is stored in `ftype`.

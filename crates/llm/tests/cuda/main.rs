@@ -12,8 +12,8 @@ use stonechat_compute::cuda::Counters;
 use stonechat_llm::{
     Devices, Event, GenerateOptions, Model, OutputRequest, Session, SessionOptions,
 };
-use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, Cuda, Device, KvDType};
+use stonechat_sampling::SamplingOptions;
 use stonechat_testkit::{GoldenModel, cuda};
 
 use self::gpu::{TEXT, model, output, state};

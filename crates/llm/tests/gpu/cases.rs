@@ -7,8 +7,8 @@ use stonechat_llm::{
     Config, Devices, Event, GenerateOptions, Model, OutputRequest, OutputRow, Session,
     SessionOptions, Slot, State, StateOptions,
 };
-use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{Cpu, Device, KvDType};
+use stonechat_sampling::SamplingOptions;
 use stonechat_testkit::GoldenModel;
 
 /// Tolerance relative to the largest logit, with f32 factors or with f16 operands of products. The MXFP4 experts of gpt-oss are

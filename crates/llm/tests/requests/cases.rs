@@ -3,8 +3,8 @@
 use std::sync::{Arc, LazyLock};
 
 use stonechat_llm::{GenerateOptions, ModelInfo, OnFull, StateOptions};
-use stonechat_nn::sample::{CompiledGrammar, GrammarSource, SamplerKind, SamplingOptions};
 use stonechat_nn::{KvDType, PAGE_LEN};
+use stonechat_sampling::{CompiledGrammar, GrammarSource, SamplerKind, SamplingOptions};
 
 use crate::engine::Random;
 use crate::request::{Request, Start};

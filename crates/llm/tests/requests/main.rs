@@ -22,7 +22,7 @@ use proptest::test_runner::TestRunner;
 use stonechat_formats::{DType, ModelFile};
 use stonechat_llm::{Devices, Finish, GenerateOptions, Model, quantize};
 use stonechat_nn::Cpu;
-use stonechat_nn::sample::SamplingOptions;
+use stonechat_sampling::SamplingOptions;
 use stonechat_testkit::{Adapted, runs_all};
 
 use cases::Case;

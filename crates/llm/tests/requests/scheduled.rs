@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use pollster::block_on;
 use stonechat_llm::{
-    Completion, DraftLength, Drafter, Embedding, Finish, Generation, MemoryStore, Model,
+    Accepted, Completion, DraftLength, Drafter, Embedding, Finish, MemoryStore, Model,
     ModelDrafter, NGramSimple, PageStore, Pooling, Request as Scheduled, RequestEvent, RequestId,
-    Scheduler, SchedulerOptions, StateOptions,
+    Scheduler, SchedulerOptions, StateOptions, Task,
 };
 
 use crate::PANELS;
@@ -74,19 +74,19 @@ pub(crate) fn run(
     while !waiting.is_empty() || !scheduler.is_idle() {
         while !waiting.is_empty() && (scheduler.is_idle() || random.once_in(2)) {
             let index = waiting.pop().unwrap();
-            for work in scheduled(model, &requests[index], index, &scheduler, random) {
-                owners.insert(scheduler.add(work).unwrap(), index);
+            for task in scheduled(model, &requests[index], index, &scheduler, random) {
+                owners.insert(scheduler.add_task(task).unwrap(), index);
             }
         }
         let mut over_limit = Vec::new();
-        let mut on_event = |id: RequestId, event: RequestEvent<'_>| {
+        let mut on_event = |id: RequestId, event: RequestEvent| {
             let (index, mut happened) = (owners[&id], happened.lock().unwrap());
             let result = &mut results[index];
             match event {
                 RequestEvent::Started { cached_tokens } => happened.cached_tokens += cached_tokens,
-                RequestEvent::Text { choice, accepted } => {
+                RequestEvent::Text { choice, tokens, text: piece } => {
                     let text = result.texts.entry(choice).or_default();
-                    text.push(accepted);
+                    text.push(&Accepted { tokens, text: piece, ..Accepted::default() });
                     let limit = requests[index].cancel_after;
                     if limit.is_some_and(|limit| text.tokens.len() >= limit) {
                         over_limit.push(id);
@@ -111,9 +111,10 @@ pub(crate) fn run(
                 cancelled.push(id);
             }
         }
-        let mut on_event = |id: RequestId, event: RequestEvent<'_>| match event {
-            RequestEvent::Text { choice, accepted } => {
-                results[owners[&id]].texts.entry(choice).or_default().push(accepted);
+        let mut on_event = |id: RequestId, event: RequestEvent| match event {
+            RequestEvent::Text { choice, tokens, text } => {
+                let accepted = Accepted { tokens, text, ..Accepted::default() };
+                results[owners[&id]].texts.entry(choice).or_default().push(&accepted);
             }
             RequestEvent::Ended { choice, completion } => {
                 check(results[owners[&id]].texts.entry(choice).or_default(), &completion);
@@ -157,10 +158,10 @@ pub(crate) fn embed(model: &Model, options: StateOptions, tokens: Vec<u32>) -> O
     let options =
         SchedulerOptions { state, max_gap: Duration::ZERO, drafter: None, stores: Vec::new() };
     let mut scheduler = Scheduler::new(model, options).unwrap();
-    scheduler.add(Scheduled::new(Embedding::new(tokens, Pooling::Mean).unwrap())).unwrap();
+    scheduler.add_task(Embedding::new(tokens, Pooling::Mean).unwrap().into()).unwrap();
     let mut embedding = None;
     while !scheduler.is_idle() {
-        let mut on_event = |_: RequestId, event: RequestEvent<'_>| {
+        let mut on_event = |_: RequestId, event: RequestEvent| {
             if let RequestEvent::Embedded(values) = event {
                 embedding = Some(values);
             }
@@ -170,25 +171,25 @@ pub(crate) fn embed(model: &Model, options: StateOptions, tokens: Vec<u32>) -> O
     embedding
 }
 
-/// Requests for a scheduler: the texts, and an embedding.
+/// Tasks for a scheduler: the texts, and an embedding.
 fn scheduled(
     model: &Model,
     request: &Request,
     index: usize,
     scheduler: &Scheduler,
     random: &mut Random,
-) -> Vec<Scheduled> {
+) -> Vec<Task> {
     let Start::Prompt(prompt) = &request.start else { return Vec::new() };
-    let text = Generation::new(model.info(), prompt.clone(), request.options.clone()).unwrap();
     let text = Scheduled {
         n_choices: n_choices(request, index, scheduler.options().n_sequences),
         priority: random.pick(&[0, 0, 1]),
-        salt: request.salt.unwrap_or_default(),
+        cache_salt: request.salt.unwrap_or_default(),
         reads_cache: request.salt.is_some(),
-        ..Scheduled::new(text)
+        ..Scheduled::new(prompt.clone(), (*request.options).clone())
     };
+    let text = text.prepare(model.info()).unwrap();
     let embedding = embedded(request, index)
-        .map(|tokens| Scheduled::new(Embedding::new(tokens, Pooling::Mean).unwrap()));
+        .map(|tokens| Embedding::new(tokens, Pooling::Mean).unwrap().into());
     [Some(text), embedding].into_iter().flatten().collect()
 }
 

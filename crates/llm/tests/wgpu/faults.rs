@@ -8,8 +8,8 @@ use stonechat_formats::ModelFile;
 use stonechat_llm::{
     Completion, Error, Event, GenerateOptions, Model, Session, SessionOptions, StateOptions,
 };
-use stonechat_nn::sample::SamplingOptions;
 use stonechat_nn::{DeviceApi, Wgpu};
+use stonechat_sampling::SamplingOptions;
 use stonechat_testkit::wgpu;
 
 fn load(backend: &Wgpu) -> Result<Model, Error> {

@@ -3,8 +3,8 @@
 use stonechat_compute::op::{MatmulArgs, Op, TensorType, WeightInfo, WeightLayout};
 use stonechat_quant::QuantMatrix;
 
-use super::products::MAX_INT_DOT_ROWS;
-use crate::fuse::Capabilities;
+use super::weights::MAX_INT_DOT_ROWS;
+use crate::fuse::{Capabilities, MoeKernels};
 use crate::program::RowClass;
 
 /// Rows that read weights as they are in memory.
@@ -17,6 +17,8 @@ pub(super) const MAX_GROUP: usize = 3;
 pub(super) fn capabilities() -> Capabilities {
     Capabilities {
         row_classes: &[FEW_ROWS, MANY_ROWS],
+        // Rows of a convolution overlap in memory, so that no copy is needed.
+        moe: MoeKernels::Mlp,
         residuals: true,
         operand: Box::new(|op, class| match op {
             Op::Matmul(args) if reads_quantized(args.weight.info(), class) => TensorType::Operand,

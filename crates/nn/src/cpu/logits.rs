@@ -1,7 +1,8 @@
 //! Ops on rows of logits. Each row is a task: a vocabulary is long.
 
 use stonechat_compute::Cpu;
-use stonechat_compute::cpu::{self, LogitFilter, MatMut, MatRef, TopKEntry};
+use stonechat_compute::cpu::{self, MatMut, MatRef, TopKEntry};
+use stonechat_compute::op::LogitFilter;
 
 use crate::tasks::for_each;
 

@@ -5,8 +5,9 @@ use stonechat_compute::cuda::ops::OPERAND_COLUMNS;
 use stonechat_compute::op::{MatmulArgs, Op, TensorType};
 use stonechat_quant::cuda::{CudaMatrix, MAX_GEMV_ROWS, can_group, can_pair, fuses_norm};
 
-use super::matrix;
-use crate::fuse::Capabilities;
+use super::weights::matrix;
+use crate::KvDType;
+use crate::fuse::{Capabilities, Conv1dKernels, MoeKernels};
 use crate::program::RowClass;
 
 const ONE_ROW: RowClass = RowClass { min: 1, max: 1 };
@@ -22,7 +23,7 @@ pub(super) fn operand_type(op: &Op) -> TensorType {
         Op::Matmul(args) => vec![matrix(&args.weight)],
         Op::MatmulGroup(all) => matrices(all),
         Op::GatedProduct(args) => vec![matrix(&args.gate.weight)],
-        Op::Moe(args) => vec![matrix(&args.gate), matrix(&args.up)],
+        Op::ExpertMatmul(args) => vec![matrix(&args.weight)],
         _ => return TensorType::F32,
     };
     let reads_operand = all.iter().all(|matrix| matrix.reads_operand());
@@ -34,6 +35,8 @@ pub(super) fn capabilities(gpu: &Gpu) -> Capabilities {
     let gpu = gpu.clone();
     Capabilities {
         row_classes: CLASSES,
+        moe: MoeKernels::Products { sorted: true },
+        conv1d: Conv1dKernels::Im2col { col_multiple: 1 },
         residuals: true,
         operand: Box::new(|op, _| operand_type(op)),
         accepts: {
@@ -52,6 +55,8 @@ pub(super) fn capabilities(gpu: &Gpu) -> Capabilities {
         }),
         writes: Box::new(|op, _, dtype, cols| {
             let is_writer = match op {
+                // The kernel pads the columns.
+                Op::Im2col(_) => return dtype == TensorType::F16,
                 Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Gated(_) | Op::Attention(_) => true,
                 Op::Matmul(args) => matrix(&args.weight).reads_operand(),
                 _ => false,
@@ -68,6 +73,10 @@ fn matrices(all: &[MatmulArgs]) -> Vec<&CudaMatrix> {
 fn accepts(gpu: &Gpu, op: &Op, class: RowClass) -> bool {
     match op {
         Op::RopeKv(_) => true,
+        Op::RopeAttention(args) => {
+            let is_whole = args.rope.q.head_dim.is_multiple_of(4);
+            class == ONE_ROW && args.kv != KvDType::F32 && is_whole
+        }
         Op::MatmulGroup(all) => can_group(gpu, &matrices(all), class.min..=class.max),
         // A norm of few rows is that of their products.
         Op::AllReduceNorm(args) => class.min > MAX_GEMV_ROWS && args.bias.is_none(),

@@ -1,15 +1,16 @@
 //! Kernels of each op.
 
-use stonechat_compute::cuda::CommandList;
 use stonechat_compute::cuda::ops::all_reduce::{Sum, all_gather, all_reduce, all_reduce_norm};
 use stonechat_compute::cuda::ops::attention::{Attention, AttentionGrid, attention};
 use stonechat_compute::cuda::ops::moe::ExpertOrder;
 use stonechat_compute::cuda::ops::rope::{Heads, RopeKv, Rotation, Write, rope_kv};
 use stonechat_compute::cuda::ops::rows::Norm;
-use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output, Rows, kv, moe, rows, top_k};
+use stonechat_compute::cuda::ops::{Output, Rows, kv, moe, rows, top_k};
+use stonechat_compute::cuda::{CommandList, Gpu};
 use stonechat_compute::op::{
-    ConvArgs, Count, EmbedArgs, KvWriteArgs, MatmulArgs, MoeArgs, NormArgs, Op, Port, RopeArgs,
-    RopeKvArgs, Routing, SlotTable, Tensor, TensorType,
+    AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, KvWriteArgs, MatmulArgs,
+    MoeRouteArgs, MoeSortArgs, NormArgs, Op, Port, RopeArgs, RopeAttentionArgs, RopeKvArgs,
+    Routing, SlotTable, Tensor, TensorType,
 };
 use stonechat_quant::cuda::{
     CudaEmbed, CudaEpilogue, CudaMatrix, ExpertMatmul, Operand, RowNorm, Scratch as _, embed,
@@ -17,11 +18,12 @@ use stonechat_quant::cuda::{
 };
 
 use super::memory::{ProgramMemory, Scratch};
-use super::{matrix, optional, values};
-use crate::device::{Counts, export_offset};
+use super::weights::{matrix, optional, values};
+use crate::RopePairs;
+use crate::inputs::export_offset;
+use crate::program::Counts;
 use crate::program::{Node, Segment};
 use crate::step_words::{Grid, Places, StepShape, StepWords};
-use crate::{KvDType, RopePairs};
 
 /// A step while its list is recorded.
 pub(super) struct RecordedStep<'a> {
@@ -37,29 +39,21 @@ impl RecordedStep<'_> {
         self.words + 4 * word as u64
     }
 
-    /// Address of the pages and slots of `n_rows` rows.
-    fn slots(&self, table: SlotTable, n_rows: usize) -> u64 {
-        assert_eq!(self.shape.n_slots[table as usize], n_rows, "a slot a row of keys");
-        self.address(self.places.slots[table as usize])
+    /// Address of the pages and slots of rows.
+    fn slots(&self, table: SlotTable) -> u64 {
+        self.address(self.places.slots[table.index()])
     }
 
-    /// Address of the positions of `n_rows` rows.
-    fn positions(&self, n_rows: usize) -> u64 {
-        assert_eq!(self.shape.n_positions, n_rows, "a position a row");
+    /// Address of the positions.
+    fn positions(&self) -> u64 {
         self.address(self.places.positions)
     }
 
-    /// Address of the filters of `n_rows` rows.
-    fn logit_filters(&self, n_rows: usize) -> u64 {
-        assert_eq!(self.shape.n_logit_filters, n_rows, "a filter a row of logits");
-        self.address(self.places.logit_filters)
-    }
-
-    fn rotation(&self, args: &RopeArgs, n_rows: usize) -> Rotation {
+    fn rotation(&self, args: &RopeArgs) -> Rotation {
         match &args.rotation {
             Some(rotation) => Rotation {
                 table: values(&rotation.table),
-                positions: self.positions(n_rows),
+                positions: self.positions(),
                 n_rot: rotation.n_rot,
                 pairs: rotation.pairs,
             },
@@ -83,10 +77,6 @@ fn epilogue(args: &MatmulArgs, accumulate: bool) -> CudaEpilogue {
     CudaEpilogue { bias, activation: args.activation, accumulate }
 }
 
-fn operand_bytes(rows: usize, cols: usize) -> usize {
-    2 * rows * cols.next_multiple_of(OPERAND_COLUMNS)
-}
-
 impl ProgramMemory {
     /// Records a step.
     pub(super) fn record(
@@ -102,15 +92,8 @@ impl ProgramMemory {
             }
         }
         for segment in self.program.segments.iter().filter(|segment| step.shape.runs(segment)) {
-            let mut nodes = segment.nodes.iter();
-            while let Some(node) = nodes.next() {
-                match self.rope_for(node, nodes.as_slice().first(), step) {
-                    Some(rope) => {
-                        let attention = nodes.next().expect("an attention");
-                        self.attention(list, scratch, (segment, attention), Some(rope), step);
-                    }
-                    None => self.record_node(list, scratch, (segment, node), step),
-                }
+            for node in &segment.nodes {
+                self.record_node(list, scratch, (segment, node), step);
             }
         }
     }
@@ -148,13 +131,21 @@ impl ProgramMemory {
             }
             Op::KvWrite(args) => {
                 let none = RopeArgs { head_dim: self.head_dim(args), norm: None, rotation: None };
-                let rotation = step.rotation(&none, n_rows);
+                let rotation = step.rotation(&none);
                 let k = heads(&none, x(0), 0);
                 let write = self.write(args, x(1), step);
                 let (head_dim, k) = (none.head_dim, Some(k));
                 rope_kv(list, RopeKv { q: None, k, head_dim, rotation, write: Some(write) });
             }
-            Op::RopeKv(args) => rope_kv(list, self.rope(node, args, step)),
+            Op::RopeKv(args) => {
+                let results = [0, 1].map(|i| self.buffer(node.outputs[i]).address());
+                rope_kv(list, self.rope(node, args, results, step));
+            }
+            Op::RopeAttention(RopeAttentionArgs { rope, attention, .. }) => {
+                // The rotated queries and keys stay in the kernel.
+                let rope = self.rope(node, rope, [0; 2], step);
+                self.attention(list, scratch, (segment, node, attention), Some(rope), step);
+            }
             Op::MatmulGroup(all) => {
                 let products = all.iter().zip(&node.outputs).map(|(args, &id)| {
                     (matrix(&args.weight), self.output(id, counts), optional(args.bias.as_ref()))
@@ -162,46 +153,29 @@ impl ProgramMemory {
                 let products: Vec<_> = products.collect();
                 matmul_group(list, scratch, self.input(node, counts), &products);
             }
-            Op::Attention(_) => self.attention(list, scratch, (segment, node), None, step),
+            Op::Attention(args) => {
+                self.attention(list, scratch, (segment, node, args), None, step);
+            }
             op => self.record_op(list, scratch, (op, node), step),
         }
     }
 
-    fn rope<'a>(&'a self, node: &Node, args: &RopeKvArgs, step: &RecordedStep<'_>) -> RopeKv<'a> {
-        let counts = &step.shape.counts;
-        let x = |i: usize| self.rows(node.inputs[i], counts);
-        let result = |i: usize| self.buffer(node.outputs[i]).address();
-        let (q, k) = (heads(&args.q, x(0), result(0)), heads(&args.k, x(1), result(1)));
-        RopeKv {
-            q: Some(q),
-            k: Some(k),
-            head_dim: args.q.head_dim,
-            rotation: step.rotation(&args.q, x(0).rows),
-            write: Some(self.write(&args.write, x(2), step)),
-        }
-    }
-
-    /// Rotation and KV write that the attention behind them does itself: of one row, if nothing else reads the results.
-    fn rope_for<'a>(
+    /// Rotations and KV write, with the addresses of the rotated queries and keys.
+    fn rope<'a>(
         &'a self,
         node: &Node,
-        next: Option<&Node>,
+        args: &RopeKvArgs,
+        [q_out, k_out]: [u64; 2],
         step: &RecordedStep<'_>,
-    ) -> Option<RopeKv<'a>> {
-        let (Op::RopeKv(args), Some(next)) = (&node.op, next) else { return None };
-        let Op::Attention(attention) = &next.op else { return None };
-        let is_own = (attention.pool, attention.layer) == (args.write.pool, args.write.layer)
-            && next.inputs[0].id == node.outputs[0];
-        let n_rows = step.shape.counts.rows(node.inputs[0].rows);
-        let pool = &self.program.pools[attention.pool.0];
-        if n_rows != 1 || !is_own || pool.dtype == KvDType::F32 || !pool.head_dim.is_multiple_of(4)
-        {
-            return None;
+    ) -> RopeKv<'a> {
+        let x = |i: usize| self.rows(node.inputs[i], &step.shape.counts);
+        RopeKv {
+            q: Some(heads(&args.q, x(0), q_out)),
+            k: Some(heads(&args.k, x(1), k_out)),
+            head_dim: args.q.head_dim,
+            rotation: step.rotation(&args.q),
+            write: Some(self.write(&args.write, x(2), step)),
         }
-        let others = self.program.nodes().filter(|other| !std::ptr::eq(*other, next));
-        let reads = others.flat_map(Node::reads).chain(self.program.outputs.iter().map(|x| x.1));
-        let is_read = reads.into_iter().any(|x| node.outputs.contains(&x.id));
-        (!is_read).then(|| self.rope(node, args, step))
     }
 
     fn head_dim(&self, args: &KvWriteArgs) -> usize {
@@ -209,7 +183,7 @@ impl ProgramMemory {
     }
 
     fn write(&self, args: &KvWriteArgs, v: Rows, step: &RecordedStep<'_>) -> Write<'_> {
-        let slots = step.slots(args.slots, v.rows);
+        let slots = step.slots(args.slots);
         Write { v, pool: self.layer(args.pool, args.layer), slots }
     }
 
@@ -229,15 +203,12 @@ impl ProgramMemory {
         let x = |i: usize| self.rows(node.inputs[i], counts);
         match op {
             Op::Embed(EmbedArgs { table, positions, scale }) => {
-                assert_eq!(step.shape.n_tokens, result.rows, "embed: a token a row");
-                let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TopK);
+                let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TOP_K);
                 let args = CudaEmbed {
                     tokens: (step.address(step.places.tokens), result.rows),
                     top_k: top_k.map_or(0, |(_, x)| self.buffer(x.id).address()),
                     scale: *scale,
-                    positions: positions
-                        .as_ref()
-                        .map_or((0, 0), |p| (values(p), step.positions(result.rows))),
+                    positions: positions.as_ref().map_or((0, 0), |p| (values(p), step.positions())),
                 };
                 embed(list, out, matrix(table), args);
             }
@@ -264,7 +235,7 @@ impl ProgramMemory {
                 rows::norm(list, self.norm_output(node, counts), x(0), norm, accumulate);
             }
             Op::Rope(args) => {
-                let rotation = step.rotation(args, result.rows);
+                let rotation = step.rotation(args);
                 let q = heads(args, x(0), out);
                 let (head_dim, q) = (args.head_dim, Some(q));
                 rope_kv(list, RopeKv { q, k: None, head_dim, rotation, write: None });
@@ -283,17 +254,35 @@ impl ProgramMemory {
                 let x = self.input(node, counts);
                 matmul_gated(list, scratch, output, x, weights, args.activation);
             }
-            Op::Conv1d(args) => {
-                let n_windows = counts[node.inputs[0].rows.count];
-                conv1d(list, scratch, output, (x(0), n_windows), (args, accumulate));
+            Op::Im2col(Im2colArgs { stride, .. }) => {
+                let groups = (counts[node.inputs[0].rows.count], *stride);
+                let is_operand = self.dtype(id) == TensorType::F16;
+                rows::windows(list, out, x(0), groups, is_operand);
             }
-            Op::Moe(args) => {
-                let of_tokens = self.operand(node.inputs[0], counts);
-                let is_operand = self.dtype(node.inputs[0].id) == TensorType::F16;
-                experts(list, scratch, (out, accumulate), (of_tokens, is_operand, x(1)), args);
+            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => {
+                moe::route(list, out, x(0), *n_used, *routing == Routing::NormalizedTopK);
+            }
+            Op::MoeSort(args) => {
+                let n_choices = result.rows * node.inputs[0].cols / 2;
+                // Only products with quantized weights and f16 ones read the order.
+                if args.weights.iter().any(|weight| matrix(weight).reads_operand()) {
+                    let choices = self.buffer(node.inputs[0].id).address();
+                    let order = expert_order(list.gpu(), out, n_choices, args);
+                    moe::sort(list, choices, (n_choices, args.n_experts), order);
+                }
+            }
+            Op::ExpertMatmul(args) => self.expert_matmul(list, scratch, (args, node), step),
+            Op::MoeCombine => {
+                let [results, routes] = [0, 1].map(|i| self.buffer(node.inputs[i].id).address());
+                let shape = [result.rows, result.cols, node.inputs[1].cols / 2];
+                moe::combine(list, out, (routes, results), shape, accumulate);
             }
             Op::LogitFilter => {
-                rows::logit_filter(list, result, (step.words, step.logit_filters(result.rows)));
+                rows::logit_filter(
+                    list,
+                    result,
+                    (step.words, step.address(step.places.logit_filters)),
+                );
             }
             Op::TopK => {
                 let (x, k) = (x(0), step.shape.k);
@@ -351,11 +340,10 @@ impl ProgramMemory {
         &self,
         list: &mut CommandList,
         scratch: &mut Scratch,
-        (segment, node): (&Segment, &Node),
+        (segment, node, args): (&Segment, &Node, &AttentionArgs),
         rope: Option<RopeKv<'_>>,
         step: &RecordedStep<'_>,
     ) {
-        let Op::Attention(args) = &node.op else { unreachable!("an attention") };
         let pool = &self.program.pools[args.pool.0];
         let index = step.inputs.attention(args, pool, segment.name);
         let (before, rest) = step.shape.grids.split_at(index);
@@ -379,90 +367,39 @@ impl ProgramMemory {
         };
         attention(list, self.output(node.outputs[0], &step.shape.counts), args);
     }
-}
 
-/// Convolution as a matmul over copied windows.
-fn conv1d(
-    list: &mut CommandList,
-    scratch: &mut Scratch,
-    out: Output,
-    (x, n_groups): (Rows, usize),
-    (args, accumulate): (&ConvArgs, bool),
-) {
-    let w = matrix(&args.matmul.weight);
-    let n_rows = n_groups * (x.rows / n_groups).div_ceil(args.stride);
-    let is_operand = w.reads_operand();
-    let bytes = if is_operand { operand_bytes(n_rows, w.k()) } else { 4 * n_rows * w.k() };
-    let address = scratch.get("conv1d", bytes);
-    rows::windows(list, address, x, (n_groups, args.stride), is_operand);
-    let x = Operand { address, rows: n_rows, stride: w.k(), norm: None };
-    matmul(list, scratch, out, x, w, epilogue(&args.matmul, accumulate));
-}
-
-/// `out[t] (+)= Σ weight * expert(x[t])` over the top-k experts of the logits.
-fn experts(
-    list: &mut CommandList,
-    scratch: &mut Scratch,
-    (out, accumulate): (u64, bool),
-    (x, is_operand, logits): (Operand, bool, Rows),
-    args: &MoeArgs,
-) {
-    let MoeArgs { n_experts, n_used, .. } = *args;
-    let [w_gate, w_up, w_down] = [&args.gate, &args.up, &args.down].map(matrix);
-    let (d, f) = (w_gate.k(), w_gate.n() / n_experts);
-    let n_choices = logits.rows * n_used;
-    let choices = scratch.get("moe choices", 8 * n_choices);
-    moe::route(list, choices, logits, n_used, args.routing == Routing::NormalizedTopK);
-    let block_len = expert_block_len(list.gpu(), &[w_gate, w_up, w_down], (n_choices, n_experts));
-    let n_blocks = ExpertOrder::max_blocks(n_choices, n_experts, block_len);
-    let order = ExpertOrder {
-        order: scratch.get("moe order", 4 * n_choices),
-        blocks: scratch.get("moe blocks", 12 * n_blocks),
-        n_blocks,
-        block_len,
-    };
-    if [w_gate, w_up, w_down].iter().any(|w| w.reads_operand()) {
-        moe::sort(list, choices, (n_choices, n_experts), order);
+    fn expert_matmul(
+        &self,
+        list: &mut CommandList,
+        scratch: &mut Scratch,
+        (args, node): (&ExpertMatmulArgs, &Node),
+        step: &RecordedStep<'_>,
+    ) {
+        let counts = &step.shape.counts;
+        let (result, x) = (self.result(node.outputs[0], counts), self.input(node, counts));
+        let (order, n_choices) = (args.order.as_ref().zip(node.inputs.get(2)), result.rows);
+        let (order_args, order) = order.expect("products read the order, see `capabilities`");
+        let order = self.buffer(order.id).address();
+        let products = ExpertMatmul {
+            choices: self.buffer(node.inputs[1].id).address(),
+            n_choices,
+            choices_per_row: n_choices / x.rows,
+            order: expert_order(list.gpu(), order, n_choices, order_args),
+            n: result.cols,
+            bias: optional(args.bias.as_ref()),
+        };
+        matmul_experts(list, scratch, result.address, x, matrix(&args.weight), products);
     }
-    let expert_matmul = |n, bias, choices_per_row| ExpertMatmul {
-        choices,
-        n_choices,
-        choices_per_row,
+}
+
+/// Places of the choices by expert and of their blocks in the memory of an [`Op::MoeSort`].
+fn expert_order(gpu: &Gpu, order: u64, n_choices: usize, args: &MoeSortArgs) -> ExpertOrder {
+    let weights: Vec<&CudaMatrix> = args.weights.iter().map(matrix).collect();
+    let block_len = expert_block_len(gpu, &weights, (n_choices, args.n_experts));
+    ExpertOrder {
         order,
-        n,
-        bias,
-    };
-    // An operand of the type that a matrix reads.
-    let mut operand = |list: &mut CommandList, name, x: Operand, cols: usize, w: &CudaMatrix| {
-        // Fusion converts only if both read operands.
-        if w.reads_operand() == is_operand {
-            return x;
-        }
-        let address = scratch.get(name, operand_bytes(x.rows, cols));
-        let rows_of_x = Rows { address: x.address, rows: x.rows, cols, stride: x.stride };
-        rows::convert(list, address, rows_of_x);
-        Operand { address, ..x }
-    };
-    let x_gate = operand(list, "moe x", x, d, w_gate);
-    let x_up = operand(list, "moe x", x, d, w_up);
-    let [gate, up] = ["moe gate", "moe up"].map(|name| scratch.get(name, 4 * n_choices * f));
-    let of_gate = expert_matmul(f, optional(args.gate_bias.as_ref()), n_used);
-    matmul_experts(list, scratch, gate, x_gate, w_gate, of_gate);
-    let of_up = expert_matmul(f, optional(args.up_bias.as_ref()), n_used);
-    matmul_experts(list, scratch, up, x_up, w_up, of_up);
-    let packed = |address| Rows { address, rows: n_choices, cols: f, stride: f };
-    let writes_operand = w_down.reads_operand() && f.is_multiple_of(OPERAND_COLUMNS);
-    let hidden = scratch.get("moe hidden", 4 * n_choices * f);
-    let to =
-        if writes_operand { Output::default().with_operand(hidden) } else { Output::at(hidden) };
-    rows::gated(list, to, packed(gate), packed(up), args.activation);
-    let mut of_hidden = Operand { address: hidden, rows: n_choices, stride: f, norm: None };
-    if w_down.reads_operand() && !writes_operand {
-        of_hidden.address = scratch.get("moe hidden operand", operand_bytes(n_choices, f));
-        rows::convert(list, of_hidden.address, packed(hidden));
+        blocks: order + 4 * n_choices as u64,
+        n_blocks: ExpertOrder::max_blocks(n_choices, args.n_experts, block_len),
+        block_len,
     }
-    let results = scratch.get("moe results", 4 * n_choices * d);
-    let of_down = expert_matmul(d, optional(args.down_bias.as_ref()), 1);
-    matmul_experts(list, scratch, results, of_hidden, w_down, of_down);
-    moe::combine(list, out, (choices, results), [logits.rows, d, n_used], accumulate);
 }

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 use stonechat_compute::op::{Count, Op, Port, Rows, Tensor, TensorInfo, TensorType};
 
 use super::{SlotInfo, SlotPlan, plan_slots};
-use crate::device::Counts;
 use crate::fuse::fuse;
+use crate::program::Counts;
 use crate::program::{Node, Program, Segment, SegmentName};
 use crate::testing::{D, F, N_ROWS, Ops, all_rules, devices, programs, variants};
 
@@ -288,9 +288,9 @@ fn a_sum_takes_the_slot_of_a_residual_that_dies() {
 #[test]
 fn values_of_the_host_have_slots_of_their_own() {
     let mut ops = Ops::new();
-    let imported = ops.r.import(Port::Stream, Rows::of(Count::Tokens), D);
+    let imported = ops.r.import(Port::STREAM, Rows::of(Count::Tokens), D);
     let rotated = ops.rope(imported);
-    ops.r.output(Port::Hidden, rotated);
+    ops.r.output(Port::HIDDEN, rotated);
     let x = ops.rope(rotated);
     let y = ops.layer_norm(x);
     ops.export(y);

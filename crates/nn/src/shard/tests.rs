@@ -58,7 +58,7 @@ impl Model {
         let [k, v] = ["k", "v"].map(|name| self.matmul(name, x, n_kv_heads * C));
         let rope = RopeArgs { head_dim: C, norm: Some((values("norm", C), 1e-5)), rotation: None };
         let (q, k) = (self.r.rope(q, rope.clone()), self.r.rope(k, rope));
-        self.r.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::Tokens }, k, v);
+        self.r.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::TOKENS }, k, v);
         let args = AttentionArgs {
             pool,
             layer,
@@ -67,7 +67,7 @@ impl Model {
             soft_cap: None,
             slopes: None,
             sinks: Some(values("sinks", n_heads)),
-            rows: RowTable::Full,
+            rows: RowTable::FULL,
             precision: Precision::F32,
         };
         let attn = self.r.attention(q, args);
@@ -107,9 +107,9 @@ impl Model {
         self.r.segment(SegmentName::Logits, Rows::of(Count::Logits));
         let h = self.r.gather(x, Count::Logits);
         let logits = self.matmul("logits", h, V);
-        self.r.output(Port::Logits, logits);
+        self.r.output(Port::LOGITS, logits);
         let top_k = self.r.top_k(logits.first(Count::TopK));
-        self.r.output(Port::TopK, top_k);
+        self.r.output(Port::TOP_K, top_k);
         self.r.finish()
     }
 }
@@ -281,7 +281,7 @@ fn values_with_other_readers_are_whole() {
     let (mut model, x) = Model::new((4, 2), DType::F32);
     let hidden = model.activated("up", x, 128, Activation::Gelu);
     let down = model.matmul("down", hidden, D);
-    model.r.output(Port::Hidden, hidden);
+    model.r.output(Port::HIDDEN, hidden);
     let gated = model.r.gated(hidden, hidden, GatedActivation::Silu);
     let other = model.matmul("other", gated, D);
     let x = model.r.add(down, other);

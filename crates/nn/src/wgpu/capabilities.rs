@@ -10,8 +10,8 @@ use stonechat_quant::wgpu::{
     group_fuses_norm, operand_format, writes_operand,
 };
 
-use super::executable::matrix;
-use crate::fuse::Capabilities;
+use super::weights::matrix;
+use crate::fuse::{Capabilities, Conv1dKernels, MoeKernels};
 use crate::program::RowClass;
 
 const ONE_ROW: RowClass = RowClass { min: 1, max: 1 };
@@ -35,7 +35,7 @@ pub(super) fn operand_of(dtype: TensorType) -> Option<OperandFormat> {
     match dtype {
         TensorType::Q8 => Some(OperandFormat::Q8),
         TensorType::F16 => Some(OperandFormat::F16),
-        TensorType::F32 | TensorType::Operand => None,
+        TensorType::F32 | TensorType::U32 | TensorType::Operand => None,
     }
 }
 
@@ -49,12 +49,8 @@ pub(super) fn operand_type(gpu: &Gpu, op: &Op, class: RowClass) -> TensorType {
         Op::Matmul(args) => tensor_type(operand_format(gpu, stored(args), class.max)),
         Op::MatmulGroup(all) => tensor_type(operand_format(gpu, stored(&all[0]), class.max)),
         Op::GatedProduct(args) => tensor_type(operand_format(gpu, stored(&args.gate), class.max)),
-        // Experts have a row each.
-        Op::Moe(args) => {
-            let [gate, up] = [&args.gate, &args.up]
-                .map(|weight| tensor_type(operand_format(gpu, matrix(weight).dtype(), 1)));
-            if gate == up { gate } else { TensorType::F32 }
-        }
+        // Choices have a row each.
+        Op::ExpertMatmul(args) => tensor_type(operand_format(gpu, matrix(&args.weight).dtype(), 1)),
         _ => TensorType::F32,
     }
 }
@@ -65,6 +61,8 @@ pub(super) fn capabilities(gpu: &Gpu) -> Capabilities {
     let [operand, accepts, norms, writes] = gpus;
     Capabilities {
         row_classes: CLASSES,
+        moe: MoeKernels::Products { sorted: false },
+        conv1d: Conv1dKernels::Im2col { col_multiple: COLUMNS },
         residuals: true,
         operand: Box::new(move |op, class| operand_type(&operand, op, class)),
         accepts: Box::new(move |op, class| accepts_op(&accepts, op, class)),

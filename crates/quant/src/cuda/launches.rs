@@ -2,7 +2,6 @@
 
 use std::sync::LazyLock;
 
-use stonechat_compute::cpu::{GatedActivation, KvDType, KvLayout, QueryRow, RopePairs};
 use stonechat_compute::cuda::ops::attention::{Attention, AttentionGrid, attention};
 use stonechat_compute::cuda::ops::kv::{Pool, copy_pages};
 use stonechat_compute::cuda::ops::moe::{self, ExpertOrder};
@@ -10,6 +9,7 @@ use stonechat_compute::cuda::ops::rope::{Heads, RopeKv, Rotation, Write, rope_kv
 use stonechat_compute::cuda::ops::rows::{self, Norm};
 use stonechat_compute::cuda::ops::{Output, Rows, top_k};
 use stonechat_compute::cuda::{self, CommandList, Gpu, Limits};
+use stonechat_compute::op::{GatedActivation, KvDType, KvLayout, QueryRow, RopePairs};
 use stonechat_compute::{DType, Error};
 
 use super::matmul::*;

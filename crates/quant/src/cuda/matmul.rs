@@ -3,11 +3,11 @@
 use std::ops::RangeInclusive;
 
 use bytemuck::{Pod, Zeroable};
-use stonechat_compute::cpu::{Activation, GatedActivation};
 use stonechat_compute::cuda::ops::moe::ExpertOrder;
 use stonechat_compute::cuda::ops::rows::gated_code;
 use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output};
 use stonechat_compute::cuda::{CommandList, Gpu, Kernel, Launch, TensorMap};
+use stonechat_compute::op::{Activation, GatedActivation};
 use stonechat_compute::{DType, Result};
 
 use super::ARCHIVE;

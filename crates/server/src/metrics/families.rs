@@ -8,8 +8,8 @@ use prometheus_client::registry::Registry;
 
 use super::labels::{
     Buckets, FinishLabels, Float, FloatGauge, GAP, HttpLabels, LATENCY, ModelCounter,
-    ModelHistogram, ModelLabel, Names, PositionLabels, REQUEST_TOKENS, RouteLabel, SMALL_COUNTS,
-    SPEEDS, STEP_TOKENS, TTFT,
+    ModelHistogram, ModelLabel, Names, REQUEST_TOKENS, RouteLabel, SMALL_COUNTS, SPEEDS,
+    STEP_TOKENS, TTFT,
 };
 
 /// Metrics of llama-server, summed over the models.
@@ -25,7 +25,6 @@ pub(super) struct LlamaMetrics {
     pub(super) drafts: Counter,
     pub(super) draft_tokens: Counter,
     pub(super) accepted_tokens: Counter,
-    pub(super) accepted_per_position: Family<PositionLabels, Counter>,
     pub(super) prompt_tokens_seconds: FloatGauge,
     pub(super) predicted_tokens_seconds: FloatGauge,
     pub(super) requests_processing: Gauge<i64>,
@@ -105,8 +104,7 @@ impl LlamaMetrics {
         let mut names = Names { registry, prefix: "llamacpp" };
         let accepted = |what: &str| format!("Number of {what} of speculative decoding");
         let (drafts, tokens) = (accepted("drafts"), accepted("draft tokens"));
-        let (accepted, by_position) =
-            (accepted("accepted draft tokens"), accepted("accepted draft tokens by position"));
+        let accepted = accepted("accepted draft tokens");
         Self {
             prompt_tokens: names.add(
                 "prompt_tokens",
@@ -145,11 +143,6 @@ impl LlamaMetrics {
                 "spec_decode_num_accepted_tokens",
                 &accepted,
                 Counter::default(),
-            ),
-            accepted_per_position: names.add(
-                "spec_decode_num_accepted_tokens_per_pos",
-                &by_position,
-                Family::default(),
             ),
             prompt_tokens_seconds: names.add(
                 "prompt_tokens_seconds",

@@ -52,11 +52,6 @@ pub(super) struct FinishLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct PositionLabels {
-    pub(super) position: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct HttpLabels {
     pub(super) method: &'static str,
     pub(super) route: String,

@@ -1,10 +1,12 @@
-//! Reports of engines and routes.
+//! Reports of requests that have ended.
+
+use stonechat::llm::DraftCounts;
 
 use crate::ApiError;
 
 /// End of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FinishReason {
+pub enum RequestEnd {
     /// End token or stop string.
     #[default]
     Stop,
@@ -16,7 +18,7 @@ pub enum FinishReason {
     Error,
 }
 
-impl FinishReason {
+impl RequestEnd {
     /// Label of the metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -27,19 +29,6 @@ impl FinishReason {
             Self::Error => "error",
         }
     }
-}
-
-/// Speculative decoding of a request.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DraftReport {
-    /// Drafts.
-    pub n_drafts: u64,
-    /// Tokens of the drafts.
-    pub n_tokens: u64,
-    /// Accepted tokens.
-    pub n_accepted: u64,
-    /// Accepted tokens at each position of a draft.
-    pub accepted_by_position: Vec<u64>,
 }
 
 /// A request of a language model that has ended.
@@ -66,8 +55,8 @@ pub struct RequestReport {
     /// Seconds between tokens.
     pub token_gaps: Vec<f64>,
     /// End.
-    pub finish: FinishReason,
-    /// Cause of [`FinishReason::Error`].
+    pub finish: RequestEnd,
+    /// Cause of [`RequestEnd::Error`].
     pub error: Option<ApiError>,
     /// Parameter `n`.
     pub n_choices: usize,
@@ -79,55 +68,8 @@ pub struct RequestReport {
     pub top_p: f32,
     /// Preemptions.
     pub n_preemptions: usize,
-    /// Speculative decoding.
-    pub drafts: DraftReport,
-}
-
-/// A step of the engine of a language model.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct StepReport {
-    /// Name of the model.
-    pub model: String,
-    /// Prompt tokens of the step.
-    pub prompt_tokens: usize,
-    /// Rows of the step that continue a generation, drafts included.
-    pub decoded_tokens: usize,
-    /// Requests that decoded in the step.
-    pub n_decoding: usize,
-    /// Requests of the batch.
-    pub n_running: usize,
-    /// Requests in the queue.
-    pub n_waiting: usize,
-    /// KV pages in use by requests alone.
-    pub kv_pages_used: usize,
-    /// KV pages of the prefix cache.
-    pub kv_pages_cached: usize,
-    /// KV pages.
-    pub kv_pages_total: usize,
-    /// Requests that lost their pages to an older one.
-    pub n_preempted: usize,
-    /// Seconds of the step.
-    pub seconds: f64,
-}
-
-impl StepReport {
-    /// Report of the engine of a model.
-    pub(crate) fn of_engine(model: &str, report: &stonechat::llm::StepReport) -> Self {
-        Self {
-            model: model.to_owned(),
-            prompt_tokens: report.prompt_tokens,
-            decoded_tokens: report.text_tokens,
-            n_decoding: report.n_decoding,
-            n_running: report.n_running,
-            n_waiting: report.n_waiting,
-            // Pages that only the prefix cache has are free for requests.
-            kv_pages_used: report.used_pages.saturating_sub(report.cached_pages),
-            kv_pages_cached: report.cached_pages,
-            kv_pages_total: report.n_pages,
-            n_preempted: report.n_preempted,
-            seconds: report.seconds,
-        }
-    }
+    /// Tokens of the drafts of speculative decoding.
+    pub drafts: DraftCounts,
 }
 
 /// A recording that has ended.
@@ -142,7 +84,7 @@ pub struct AudioReport {
     /// Seconds of transcription.
     pub work_seconds: f64,
     /// End.
-    pub finish: FinishReason,
-    /// Cause of [`FinishReason::Error`].
+    pub finish: RequestEnd,
+    /// Cause of [`RequestEnd::Error`].
     pub error: Option<ApiError>,
 }

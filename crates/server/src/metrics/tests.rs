@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::models::Memory;
 
-use super::{AudioReport, DraftReport, FinishReason, Metrics, RequestReport, StepReport};
+use stonechat::llm::{DraftCounts, StepReport};
+
+use super::{AudioReport, Metrics, RequestEnd, RequestReport};
 
 /// Value of the sample that `line` starts.
 #[track_caller]
@@ -25,19 +27,14 @@ fn report() -> RequestReport {
         e2e_seconds: 2.7,
         time_to_first_token: Some(0.7),
         token_gaps: vec![0.2; 10],
-        finish: FinishReason::Length,
+        finish: RequestEnd::Length,
         error: None,
         n_choices: 1,
         temperature: 0.8,
         top_p: 0.95,
         max_tokens: Some(11),
         n_preemptions: 1,
-        drafts: DraftReport {
-            n_drafts: 3,
-            n_tokens: 6,
-            n_accepted: 4,
-            accepted_by_position: vec![3, 1],
-        },
+        drafts: DraftCounts { drafts: 3, proposed: 6, accepted: 4 },
     }
 }
 
@@ -59,7 +56,6 @@ fn totals_are_the_sums_of_the_requests() {
         ("llamacpp:spec_decode_num_drafts_total", 6.0),
         ("llamacpp:spec_decode_num_draft_tokens_total", 12.0),
         ("llamacpp:spec_decode_num_accepted_tokens_total", 8.0),
-        ("llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"}", 6.0),
         ("stonechat:prompt_tokens_total{model_name=\"m\"}", 110.0),
         ("stonechat:prefix_cache_hits_total{model_name=\"m\"}", 64.0),
         ("stonechat:generation_tokens_total{model_name=\"m\"}", 22.0),
@@ -81,22 +77,17 @@ fn totals_are_the_sums_of_the_requests() {
 #[test]
 fn gauges_are_those_of_the_last_step_of_each_model() {
     let metrics = Metrics::new();
-    let step = |model: &str, n_running, n_waiting| StepReport {
-        model: model.to_owned(),
-        prompt_tokens: 20,
-        decoded_tokens: n_running,
-        n_decoding: n_running,
-        n_running,
-        n_waiting,
-        kv_pages_used: 25,
-        kv_pages_cached: 7,
-        kv_pages_total: 100,
-        n_preempted: 1,
-        seconds: 0.01,
+    let step = |n_running, n_waiting| {
+        let mut report = StepReport::default();
+        (report.prompt_tokens, report.text_tokens) = (20, n_running);
+        (report.n_decoding, report.n_running, report.n_waiting) = (n_running, n_running, n_waiting);
+        (report.used_pages, report.cached_pages, report.n_pages) = (32, 7, 100);
+        (report.n_preempted, report.seconds) = (1, 0.01);
+        report
     };
-    metrics.step(&step("a", 4, 2));
-    metrics.step(&step("b", 2, 0));
-    metrics.step(&step("a", 6, 1));
+    metrics.step("a", &step(4, 2));
+    metrics.step("b", &step(2, 0));
+    metrics.step("a", &step(6, 1));
     let text = metrics.text();
     assert!((value(&text, "llamacpp:requests_processing") - 8.0).abs() < 1e-9);
     assert!((value(&text, "llamacpp:requests_deferred") - 1.0).abs() < 1e-9);
@@ -116,8 +107,7 @@ fn gauges_are_those_of_the_last_step_of_each_model() {
     ] {
         assert!((value(&text, line) - expected).abs() < 1e-9, "{line}\n{text}");
     }
-    let idle = StepReport { model: "a".to_owned(), kv_pages_total: 100, ..StepReport::default() };
-    metrics.step(&idle);
+    metrics.step("a", &StepReport::default());
     let text = metrics.text();
     assert!((value(&text, "llamacpp:requests_processing") - 2.0).abs() < 1e-9);
     assert!((value(&text, "llamacpp:n_decode_total") - 3.0).abs() < 1e-9);
@@ -131,7 +121,7 @@ fn audio_and_http_are_counted() {
         audio_seconds: 60.0,
         queue_seconds: 1.0,
         work_seconds: 3.0,
-        finish: FinishReason::Stop,
+        finish: RequestEnd::Stop,
         error: None,
     });
     metrics.audio_queued("base", 2, 90.0);

@@ -15,7 +15,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracer;
 
 use super::{SpeechTimes, TextTimes};
-use crate::{ApiError, AppState, AudioReport, FinishReason, RequestReport};
+use crate::{ApiError, AppState, AudioReport, RequestEnd, RequestReport};
 
 /// Value of the attribute `error.type` of a request whose client went away.
 const ABORT: &str = "abort";
@@ -41,7 +41,7 @@ impl RequestTrace {
     /// Starts the span of a request to a route. Its parent is that of the header `traceparent`.
     pub(crate) fn start(state: &AppState, request: &Request, route: &str, id: &str) -> Self {
         let method = request.method();
-        // Probes and lists are no work.
+        // Probes and lists run no model.
         let traces = state.options().traces.as_ref().filter(|_| method == Method::POST);
         let Some(traces) = traces else { return Self::default() };
         let (arrival, arrival_time) = (Instant::now(), SystemTime::now());
@@ -163,12 +163,12 @@ impl Root {
         &self,
         context: &Context,
         ended: Instant,
-        finish: FinishReason,
+        finish: RequestEnd,
         error: Option<&ApiError>,
     ) {
         let span = context.span();
         let error = match finish {
-            FinishReason::Abort => Some((ABORT, "the client went away, or the server stopped")),
+            RequestEnd::Abort => Some((ABORT, "the client went away, or the server stopped")),
             _ => error.map(|error| (error.kind(), error.message())),
         };
         if let Some((kind, message)) = error {
@@ -183,7 +183,7 @@ impl Root {
         &self,
         model: &str,
         operation: &'static str,
-        finish: FinishReason,
+        finish: RequestEnd,
     ) -> Vec<KeyValue> {
         vec![
             KeyValue::new("gen_ai.operation.name", operation),

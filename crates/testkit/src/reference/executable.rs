@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::future::ready;
 
 use stonechat_nn::op::{
-    AttentionArgs, ConvArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeArgs, NormArgs, Op,
-    PoolId, Port, RopeArgs, RopeKvArgs, Rotation, Tensor, TensorInfo, WeightInfo,
+    AttentionArgs, ConvArgs, EmbedArgs, ExpertMatmulArgs, GatedProductArgs, Im2colArgs, MatmulArgs,
+    MoeArgs, MoeRouteArgs, NormArgs, Op, PoolId, Port, RopeArgs, RopeAttentionArgs, RopeKvArgs,
+    Rotation, Routing, Tensor, TensorInfo, Weight, WeightInfo,
 };
 use stonechat_nn::{
-    AttentionRows, BoxFuture, Counts, Error, Executable, HostFetches, KvRow, KvShape, LogitFilter,
-    Node, PAGE_LEN, PageCopy, PortRange, Program, RopePairs, Step, resolve_token,
+    AttentionRows, BoxFuture, CheckedStep, Counts, Error, Executable, HostFetches, InputLimits,
+    KvRow, KvShape, LogitFilter, Node, PAGE_LEN, PageCopy, PortRange, Program, RopePairs, Step,
+    resolve_token,
 };
 
 use super::{ReferenceKv, activated, gated, inverse_rms, round_kv, route, values};
@@ -23,6 +25,7 @@ pub(super) struct ReferenceExecutable {
     pools: Vec<ReferenceKv>,
     exports: BTreeMap<Port, Vec<f64>>,
     fetches: HostFetches,
+    limits: InputLimits,
 }
 
 /// A matrix.
@@ -72,6 +75,7 @@ impl ReferenceExecutable {
             pools: program.pools.iter().map(|&shape| ReferenceKv::new(shape)).collect(),
             exports: exports.collect(),
             fetches: HostFetches::default(),
+            limits: InputLimits::new(program),
             program: program.clone(),
         }
     }
@@ -149,12 +153,37 @@ impl ReferenceExecutable {
                 let each = node.inputs[0].rows.each;
                 x(0).chunks(each).flat_map(|x| conv1d(x, args)).collect()
             }
+            Op::Im2col(args) => {
+                let each = node.inputs[0].rows.each;
+                x(0).chunks(each).flat_map(|x| im2col(x, args)).collect()
+            }
             Op::Moe(args) => {
-                // The terms are added to the residual one by one.
-                let residual = node.residual.map(|residual| self.rows(residual, counts));
-                let zeros = || vec![vec![0.0; x(0)[0].len()]; x(0).len()];
-                let sum = moe(residual.unwrap_or_else(zeros), (x(0), x(1)), args);
-                return self.set(node.outputs[0], sum);
+                let routes = moe_route(x(1), (args.n_used, args.routing));
+                return self.combine(node, &expert_mlps(x(0), &routes, args), &routes, counts);
+            }
+            Op::ExpertMlp(args) => {
+                return self.combine(node, &expert_mlps(x(0), x(1), args), x(1), counts);
+            }
+            Op::MoeCombine => return self.combine(node, x(0), x(1), counts),
+            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => moe_route(x(0), (*n_used, *routing)),
+            Op::MoeSort(_) => {
+                let mut order: Vec<(f64, usize)> = choices(x(0)).map(|c| c.0).zip(0..).collect();
+                order.sort_by(|a, b| a.partial_cmp(b).expect("experts"));
+                let order: Vec<f64> = order.into_iter().map(|(_, choice)| choice as f64).collect();
+                order.chunks(2 * x(0)[0].len()).map(<[f64]>::to_vec).collect()
+            }
+            Op::ExpertMatmul(args) => {
+                let ExpertMatmulArgs { weight, bias, n_experts, .. } = args;
+                expert_matmul(x(0), x(1), (weight, bias.as_ref(), *n_experts))
+            }
+            Op::RopeAttention(RopeAttentionArgs {
+                rope: args, attention: attention_args, ..
+            }) => {
+                let (q, k) = (rope(x(0), &args.q, step), rope(x(1), &args.k, step));
+                let (write, slots) = (args.write, step.slots(args.write.slots));
+                self.pools[write.pool.0].write(write.layer, (k, x(2).clone()), slots);
+                let rows = step.rows(attention_args.rows);
+                attention(&q, &self.pools[write.pool.0], attention_args, rows)
             }
             Op::Attention(args) => {
                 attention(x(0), &self.pools[args.pool.0], args, step.rows(args.rows))
@@ -172,6 +201,19 @@ impl ReferenceExecutable {
         self.finish_node(node, result, counts);
     }
 
+    /// Adds the weighted results of the choices of experts to the residual, one by one.
+    fn combine(&mut self, node: &Node, results: &Matrix, routes: &Matrix, counts: &Counts) {
+        let n_used = results.len() / routes.len();
+        let residual = node.residual.map(|residual| self.rows(residual, counts));
+        let zeros = || vec![vec![0.0; results[0].len()]; routes.len()];
+        let mut sum = residual.unwrap_or_else(zeros);
+        for (choice, (result, (_, weight))) in results.iter().zip(choices(routes)).enumerate() {
+            let row = sum[choice / n_used].iter_mut().zip(result);
+            row.for_each(|(sum, v)| *sum += weight * v);
+        }
+        self.set(node.outputs[0], sum);
+    }
+
     /// Adds the residual of an op with one result.
     fn finish_node(&mut self, node: &Node, result: Matrix, counts: &Counts) {
         let result = match node.residual {
@@ -184,7 +226,7 @@ impl ReferenceExecutable {
     fn embed(&self, EmbedArgs { table, positions, scale }: &EmbedArgs, step: &Step<'_>) -> Matrix {
         let d = table.info().cols;
         let row = |t: usize| {
-            let token = resolve_token(step.tokens[t], |index| self.port(Port::TopK)[index] as f32);
+            let token = resolve_token(step.tokens[t], |index| self.port(Port::TOP_K)[index] as f32);
             let token = &values(table)[token as usize * d..][..d];
             let at = |positions| &values(positions)[step.positions[t] as usize * d..][..d];
             let position = positions.as_ref().map(at);
@@ -301,28 +343,36 @@ fn log_sum_exp(row: &[f64]) -> f64 {
     }
 }
 
-/// The logits of tokens that may follow; −∞ of others.
+/// The logits of columns that are kept; −∞ elsewhere.
 fn filtered(row: &[f64], filter: &LogitFilter, suppressed: &[u32]) -> Vec<f64> {
-    let LogitFilter { text, timestamps, suppressed: lists } = filter;
+    let LogitFilter { kept: [first, second], suppressed: lists } = filter;
     let in_lists = |token: &u32| {
         lists.iter().any(|list| suppressed[list.start as usize..list.end as usize].contains(token))
     };
-    let in_ranges = |token: &u32| text.contains(token) || timestamps.contains(token);
+    let in_ranges = |token: &u32| first.contains(token) || second.contains(token);
     let with = |row: &[f64], is_kept: &dyn Fn(&u32) -> bool| {
         let kept = (0..).zip(row).map(|(t, &v)| if is_kept(&t) { v } else { f64::NEG_INFINITY });
         kept.collect::<Vec<_>>()
     };
     let row = with(row, &|token| in_ranges(token) && !in_lists(token));
-    let timestamps_win = log_sum_exp(&row[timestamps.start as usize..timestamps.end as usize])
-        > largest(&row[text.start as usize..text.end as usize]);
-    with(&row, &|token| !(timestamps_win && text.contains(token)))
+    let second_wins = log_sum_exp(&row[second.start as usize..second.end as usize])
+        > largest(&row[first.start as usize..first.end as usize]);
+    with(&row, &|token| !(second_wins && first.contains(token)))
 }
 
-fn conv1d(x: &[Vec<f64>], ConvArgs { matmul: args, stride }: &ConvArgs) -> Matrix {
+fn conv1d(x: &[Vec<f64>], &ConvArgs { matmul: ref args, stride }: &ConvArgs) -> Matrix {
+    matmul(&im2col(x, &Im2colArgs { stride, cols: 3 * x[0].len() }), args)
+}
+
+fn im2col(x: &[Vec<f64>], &Im2colArgs { stride, cols }: &Im2colArgs) -> Matrix {
     let zeros = vec![0.0; x[0].len()];
     let frame = |t: usize| t.checked_sub(1).and_then(|t| x.get(t)).unwrap_or(&zeros);
-    let window = |t: usize| (0..3).flat_map(|tap| frame(t * stride + tap).clone()).collect();
-    matmul(&(0..x.len().div_ceil(*stride)).map(window).collect(), args)
+    let taps = |t: usize| {
+        let mut taps: Vec<f64> = (0..3).flat_map(|tap| frame(t * stride + tap).clone()).collect();
+        taps.resize(cols, 0.0);
+        taps
+    };
+    (0..x.len().div_ceil(stride)).map(taps).collect()
 }
 
 fn layer_norm(x: &Matrix, NormArgs { weight, bias, eps }: &NormArgs) -> Matrix {
@@ -371,27 +421,47 @@ fn rope(x: &Matrix, RopeArgs { head_dim, norm, rotation }: &RopeArgs, step: &Ste
     x
 }
 
-/// Adds the experts' outputs to `out`.
-fn moe(mut out: Matrix, (x, logits): (&Matrix, &Matrix), args: &MoeArgs) -> Matrix {
-    let bias = |bias: &Option<_>, i: usize| bias.as_ref().map_or(0.0, |bias| values(bias)[i]);
-    let (d, f) = (args.gate.info().cols, args.down.info().cols);
-    for (t, x) in x.iter().enumerate() {
-        for (expert, weight) in route(&logits[t], args.n_used, args.routing) {
-            let hidden = (expert * f..(expert + 1) * f).map(|n| {
-                let row = |w| &values(w)[n * d..][..d];
-                let gate = dot(row(&args.gate), x) + bias(&args.gate_bias, n);
-                let up = dot(row(&args.up), x) + bias(&args.up_bias, n);
-                gated(gate, up, args.activation)
-            });
-            let hidden: Vec<f64> = hidden.collect();
-            for (i, out) in out[t].iter_mut().enumerate() {
-                let n = expert * d + i;
-                let down = &values(&args.down)[n * f..][..f];
-                *out += weight * (dot(down, &hidden) + bias(&args.down_bias, n));
-            }
-        }
-    }
-    out
+/// Expert and weight of each choice, `n_used` pairs a row.
+fn moe_route(logits: &Matrix, (n_used, routing): (usize, Routing)) -> Matrix {
+    let pairs = |(expert, weight): (usize, f64)| [expert as f64, weight];
+    let row = |row: &Vec<f64>| route(row, n_used, routing).into_iter().flat_map(pairs).collect();
+    logits.iter().map(row).collect()
+}
+
+/// Expert and weight of all choices.
+fn choices(routes: &Matrix) -> impl Iterator<Item = (f64, f64)> {
+    routes.iter().flat_map(|row| row.chunks(2).map(|pair| (pair[0], pair[1])))
+}
+
+/// Product with the weights of the expert of each choice: stacked weights, bias, number of experts.
+fn expert_matmul(
+    x: &Matrix,
+    routes: &Matrix,
+    (weight, bias, n_experts): (&Weight, Option<&Weight>, usize),
+) -> Matrix {
+    let WeightInfo { rows, cols: k, .. } = weight.info();
+    let (n, choices): (_, Vec<_>) = (rows / n_experts, choices(routes).collect());
+    let choices_per_row = choices.len() / x.len();
+    let out = |(choice, (expert, _)): (usize, (f64, f64))| {
+        let rows = expert as usize * n..(expert as usize + 1) * n;
+        let value = |n: usize| {
+            let bias = bias.map_or(0.0, |bias| values(bias)[n]);
+            dot(&values(weight)[n * k..][..k], &x[choice / choices_per_row]) + bias
+        };
+        rows.map(value).collect()
+    };
+    choices.into_iter().enumerate().map(out).collect()
+}
+
+/// Outputs of the gated MLPs of all choices.
+fn expert_mlps(x: &Matrix, routes: &Matrix, args: &MoeArgs) -> Matrix {
+    let product = |x, weight, bias: &Option<Weight>| {
+        expert_matmul(x, routes, (weight, bias.as_ref(), args.n_experts))
+    };
+    let gate = product(x, &args.gate, &args.gate_bias);
+    let up = product(x, &args.up, &args.up_bias);
+    let hidden = zip(&gate, &up, |gate, up| gated(gate, up, args.activation));
+    product(&hidden, &args.down, &args.down_bias)
 }
 
 fn attention(
@@ -448,11 +518,15 @@ impl Executable for ReferenceExecutable {
         false
     }
 
-    fn run(&mut self, step: &Step<'_>) {
-        self.copy_pages(step);
+    fn limits(&self) -> &InputLimits {
+        &self.limits
+    }
+
+    fn run_checked(&mut self, step: CheckedStep<'_>) {
+        self.copy_pages(&step);
         let segments = std::mem::take(&mut self.program.segments);
         for segment in segments.iter().filter(|segment| step.runs(segment)) {
-            segment.nodes.iter().for_each(|node| self.run_node(node, step));
+            segment.nodes.iter().for_each(|node| self.run_node(node, &step));
         }
         self.program.segments = segments;
     }
@@ -485,13 +559,14 @@ impl Executable for ReferenceExecutable {
         Box::pin(ready(Ok(())))
     }
 
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+    /// Keys and values are in f64.
+    fn page_bytes(&self, pool: PoolId) -> usize {
+        self.pools[pool.0].page_ranges(0).map(|range| range.len() * 2 * size_of::<f64>()).sum()
+    }
+
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
         let kv = &mut self.pools[pool.0];
         let ranges: Vec<_> = kv.page_ranges(page).collect();
-        let expected = ranges.iter().map(|range| range.len() * 16).sum();
-        if bytes.len() != expected {
-            return Err(Error::KvPage { expected, got: bytes.len() });
-        }
         let values: Vec<f64> = bytemuck::pod_collect_to_vec(bytes);
         let mut rest = &values[..];
         for range in ranges {

@@ -6,7 +6,7 @@ use stonechat_nn::op::{
 };
 use stonechat_nn::{KvDType, KvRow, PAGE_LEN, PageCopy, Precision, QueryRow, SegmentName};
 
-use super::recording::{Recording, Suite};
+use super::recording::{OTHER_SLOTS, Recording, Suite};
 use super::{BF16_FACTORS, F32, Q8_KV};
 
 /// A ragged batch of two sequences with non-contiguous pages.
@@ -116,9 +116,9 @@ impl AttentionCase {
         let (long, short) = self.pages();
         let width = n_kv_heads * head_dim;
         r.ops.segment(SegmentName::CrossKv, Rows::of(Count::Windows));
-        let sequences = [(SlotTable::Encoder, &long[..]), (SlotTable::Cross, &[short])];
+        let sequences = [(SlotTable::TOKENS, &long[..]), (OTHER_SLOTS, &[short])];
         for ((slots, pages), len) in sequences.into_iter().zip(self.lengths()) {
-            r.tables().slots[slots as usize] = (0..len)
+            r.tables().slots[slots.index()] = (0..len)
                 .map(|pos| KvRow { page: pages[pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 })
                 .collect();
             let both = r.random_rows(Rows { count: Count::Windows, each: len }, 2 * width);
@@ -146,7 +146,7 @@ impl AttentionCase {
             soft_cap: scoring.soft_cap,
             slopes: scoring.slopes.then(|| r.values(n_heads, 0.1)),
             sinks: scoring.sinks.then(|| r.values(n_heads, 2.0)),
-            rows: RowTable::Full,
+            rows: RowTable::FULL,
             precision: scoring.precision,
         };
         let attended = r.ops.attention(q, args);

@@ -9,7 +9,7 @@ use stonechat_nn::{
     Activation, GatedActivation, KvDType, KvRow, PAGE_LEN, Precision, QueryRow, RopePairs,
 };
 
-use super::recording::{Recording, Suite};
+use super::recording::{OTHER_SLOTS, Recording, Suite};
 use super::{F32, rope_table};
 
 const HEAD_DIM: usize = 32;
@@ -172,8 +172,8 @@ impl Layer {
         let rows = Rows { count: Count::Windows, each: N_BEFORE };
         let both = r.random_rows(rows, 2 * KV_WIDTH);
         let [k, v] = [0, KV_WIDTH].map(|first| both.columns(first, KV_WIDTH));
-        let slots = SlotTable::Cross;
-        r.tables().slots[slots as usize] = (0..N_BEFORE).map(Self::slot).collect();
+        let slots = OTHER_SLOTS;
+        r.tables().slots[slots.index()] = (0..N_BEFORE).map(Self::slot).collect();
         r.ops.kv_write(KvWriteArgs { pool, layer: 0, slots }, k, v);
         pool
     }
@@ -197,9 +197,9 @@ impl Layer {
             let norm = self.has_norms.then_some((norm, 1e-6));
             r.ops.rope(x, RopeArgs { head_dim: HEAD_DIM, norm, rotation })
         });
-        let slots = SlotTable::Tokens;
+        let slots = SlotTable::TOKENS;
         let positions = N_BEFORE..N_BEFORE + t;
-        r.tables().slots[slots as usize] = positions.clone().map(Self::slot).collect();
+        r.tables().slots[slots.index()] = positions.clone().map(Self::slot).collect();
         r.tables().page_table = vec![2, 0, 1];
         r.tables().rows = positions
             .map(|pos| QueryRow { first_page: 0, n_pages: 3, kv_start: 0, kv_len: pos as u32 + 1 })
@@ -215,7 +215,7 @@ impl Layer {
                 soft_cap: None,
                 slopes: None,
                 sinks: None,
-                rows: RowTable::Full,
+                rows: RowTable::FULL,
                 precision: Precision::F32,
             };
             let attended = r.ops.attention(q, args);

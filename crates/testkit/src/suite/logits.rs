@@ -56,10 +56,10 @@ fn record_log_sum_exp(r: &mut Recording<'_>, rows: usize, cols: usize) {
     r.output_values(log_sum_exp, rows);
 }
 
-/// Rows whose text or timestamps are more probable, each with ranges and lists of its own: the filtered rows
+/// Rows whose first or second range is more probable, each with ranges and lists of its own: the filtered rows
 /// and their largest values.
 fn record_logit_filter(r: &mut Recording<'_>, rows: usize, cols: usize) {
-    let n_text = (2 * cols / 3).max(1);
+    let n_first = (2 * cols / 3).max(1);
     let mut below = {
         let random = &mut r.random;
         move |n: usize| random.next_u32() as usize % n
@@ -71,25 +71,25 @@ fn record_logit_filter(r: &mut Recording<'_>, rows: usize, cols: usize) {
         a.min(b) as u32..a.max(b) as u32
     };
     let filter = |t: usize| {
-        let (text, timestamps) = (range(0, n_text), range(n_text, cols));
-        // Parts of the text or of the timestamps, of both, or all.
-        let text = if t.is_multiple_of(3) { text } else { 0..n_text as u32 };
-        let timestamps = if t.is_multiple_of(4) { timestamps } else { n_text as u32..cols as u32 };
+        let (first, second) = (range(0, n_first), range(n_first, cols));
+        // Parts of the first or second range, of both, or all.
+        let first = if t.is_multiple_of(3) { first } else { 0..n_first as u32 };
+        let second = if t.is_multiple_of(4) { second } else { n_first as u32..cols as u32 };
         let lists = [range(0, n_suppressed), range(0, n_suppressed)];
         match t {
             1 => LogitFilter::none(cols as u32),
-            2 => LogitFilter { text: 0..0, timestamps, suppressed: lists },
-            3 => LogitFilter { text, timestamps: cols as u32..cols as u32, suppressed: lists },
-            _ => LogitFilter { text, timestamps, suppressed: lists },
+            2 => LogitFilter { kept: [0..0, second], suppressed: lists },
+            3 => LogitFilter { kept: [first, cols as u32..cols as u32], suppressed: lists },
+            _ => LogitFilter { kept: [first, second], suppressed: lists },
         }
     };
     let filters = (0..rows).map(filter).collect();
     let mut logits = r.random.normals(rows * cols, 1.0);
     for (t, row) in logits.chunks_exact_mut(cols).enumerate() {
-        // The sum of all timestamps decides, and is far from the largest text.
+        // The sum of the second range decides, and is far from the largest of the first.
         let distance = (cols as f32).ln() + 20.0;
         let sign = if t % 2 == 0 { 1.0 } else { -1.0 };
-        row[n_text..].iter_mut().for_each(|logit| *logit += sign * distance);
+        row[n_first..].iter_mut().for_each(|logit| *logit += sign * distance);
     }
     let tables = r.tables();
     (tables.logit_filters, tables.suppressed, tables.k) = (filters, suppressed, 2.min(cols));

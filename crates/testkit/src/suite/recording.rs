@@ -2,7 +2,7 @@
 
 use pollster::block_on;
 use stonechat_compute::{DType, SharedBytes};
-use stonechat_nn::op::{Count, MatmulArgs, Op, Port, RowTable, Rows, Tensor, Weight};
+use stonechat_nn::op::{Count, MatmulArgs, Op, Port, RowTable, Rows, SlotTable, Tensor, Weight};
 use stonechat_nn::{
     Activation, AttentionRows, Capabilities, Counts, Device, Error, Executable, KvRow, LogitFilter,
     MatrixSource, PageCopy, PortRange, Program, QueryRow, Recorder, Segment, SegmentName, Step,
@@ -11,6 +11,9 @@ use stonechat_nn::{
 
 use super::{Tolerance, Tolerances};
 use crate::{Lcg, random_weights};
+
+/// Slots of rows that are no tokens of the step.
+pub(super) const OTHER_SLOTS: SlotTable = SlotTable::new(2, "Other");
 
 /// Devices of a run of the suite.
 #[derive(Debug, Clone, Copy)]
@@ -32,9 +35,9 @@ pub(super) struct Tables {
     pub(super) k: usize,
     /// Copied after the keys and values of [`SegmentName::CrossKv`] are written.
     pub(super) copies: Vec<PageCopy>,
-    /// By [`SlotTable`](stonechat_nn::op::SlotTable).
-    pub(super) slots: [Vec<KvRow>; 3],
-    /// Of [`RowTable::Full`].
+    /// By [`SlotTable`].
+    pub(super) slots: [Vec<KvRow>; SlotTable::N],
+    /// Of [`RowTable::FULL`].
     pub(super) rows: Vec<QueryRow>,
     pub(super) page_table: Vec<u32>,
 }
@@ -199,7 +202,7 @@ impl HostData {
             slots: slots.each_ref().map(|slots| &slots[..]),
             ..Step::default()
         };
-        step.rows[RowTable::Full as usize] = AttentionRows { rows, page_table };
+        step.rows[RowTable::FULL.index()] = AttentionRows { rows, page_table };
         executable.run(&step);
         executable.run(&Step { segments: &[SegmentName::Body], copies, ..step });
     }
@@ -230,7 +233,7 @@ impl<'a> Recording<'a> {
     }
 
     fn next_port(&self) -> Port {
-        Port::Value(self.data.imports.len() + self.data.outputs.len())
+        Port::value(self.data.imports.len() + self.data.outputs.len())
     }
 
     /// Loads values.

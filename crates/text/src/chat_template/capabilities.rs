@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ChatTemplate, Conversation};
+use crate::conversation::Conversation;
 
 /// Message forms that a template supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,8 +40,11 @@ const ARGUMENT: &str = "ArgumentProbe";
 const REASONING: &str = "ReasoningProbe";
 
 impl ChatTemplateCapabilities {
-    /// Renders the probes with `template`, whose own capabilities are not looked at.
-    pub(super) fn probe(template: &ChatTemplate) -> Self {
+    /// Renders the probes with `render`, which fits no messages. `knows_word`: a word is in the template's source.
+    pub(super) fn probe(
+        render: impl Fn(&Conversation) -> String,
+        knows_word: impl Fn(&str) -> bool,
+    ) -> Self {
         let render = |messages: Value, tools: Option<Value>| {
             let conversation = Conversation {
                 messages: messages.as_array().cloned().unwrap_or_default(),
@@ -50,7 +53,7 @@ impl ChatTemplateCapabilities {
                 now: Some(0),
                 ..Conversation::default()
             };
-            template.render_unchanged(&conversation).unwrap_or_default()
+            render(&conversation)
         };
         let string = render(json!([{"role": "user", "content": USER}]), None);
         let parts = render(json!([{"role": "user", "content": parts(USER)}]), None);
@@ -63,7 +66,7 @@ impl ChatTemplateCapabilities {
             render(json!([first, {"role": "user", "content": content(USER)}]), None)
         };
         let supports_developer_role =
-            template.knows_word("developer") && shows(&started_by("developer"), SYSTEM);
+            knows_word("developer") && shows(&started_by("developer"), SYSTEM);
 
         let user = json!({"role": "user", "content": content(USER)});
         let with_tools = render(json!([user]), Some(tools()));
@@ -88,10 +91,10 @@ impl ChatTemplateCapabilities {
         let object = json!({KEY: ARGUMENT});
         let as_string = calls(json!(object.to_string()), content(""));
         let as_object = calls(object, content(""));
-        // Printing the dictionary itself gives Python's notation, which no model was trained on.
+        // A printed dictionary has Python's notation, which no model was trained on.
         let object_works =
             as_object.contains(ARGUMENT) && !as_object.contains(&format!("{{'{KEY}'"));
-        // A string that is turned into JSON once more has its quotes escaped.
+        // A string that is encoded as JSON again has its quotes escaped.
         let string_works =
             as_string.contains(ARGUMENT) && !as_string.contains(&format!("\\\"{KEY}"));
         let called = if object_works { &as_object } else { &as_string };
@@ -107,7 +110,7 @@ impl ChatTemplateCapabilities {
         }
     }
 
-    /// `conversation` with messages that the template can take; see [`ChatTemplate::render`].
+    /// `conversation` with messages that the template can take; see [`ChatTemplate::render`](crate::ChatTemplate::render).
     pub(super) fn fit(&self, conversation: &Conversation) -> Conversation {
         let mut fitted = conversation.clone();
         for message in &mut fitted.messages {

@@ -3,7 +3,7 @@
 use minijinja::value::{Kwargs, Rest, Value, from_args};
 use minijinja::{Environment, Error, State};
 
-use super::operators::{self, check_items, invalid};
+use super::limits::{check_items, fits, invalid, printed};
 
 pub(super) fn register(env: &mut Environment<'_>) {
     env.add_filter("batch", batch);
@@ -85,8 +85,8 @@ fn truncate(
     let end = end.or(named.get("end")?).unwrap_or_else(|| "...".to_owned());
     let leeway = leeway.or(named.get("leeway")?).unwrap_or(5);
     named.assert_all_used()?;
-    let text = operators::printed(state, value)?;
-    operators::fits(state, text.len().saturating_add(end.len()))?;
+    let text = printed(state, value)?;
+    fits(state, text.len().saturating_add(end.len()))?;
     if text.chars().count() <= length.saturating_add(leeway) {
         return Ok(text);
     }
@@ -100,7 +100,7 @@ fn truncate(
 
 /// Number of runs of letters, digits and `_`.
 fn wordcount(state: &mut State<'_, '_>, value: &Value) -> Result<usize, Error> {
-    let text = operators::printed(state, value)?;
+    let text = printed(state, value)?;
     let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
     Ok(words.filter(|word| !word.is_empty()).count())
 }
@@ -127,7 +127,7 @@ pub(super) fn with_notation(
         let Some(kind) = kind else { break };
         match (kind, args.get_mut(next)) {
             ('r', Some(arg)) => {
-                let listed = operators::printed(state, &Value::from(vec![arg.clone()]))?;
+                let listed = printed(state, &Value::from(vec![arg.clone()]))?;
                 *arg = Value::from(&listed[1..listed.len() - 1]);
                 out.push('s');
             }

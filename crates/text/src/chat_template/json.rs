@@ -5,7 +5,7 @@
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
-use super::operators;
+use super::limits;
 
 /// The arguments of `json.dumps` that templates use.
 struct Layout {
@@ -48,7 +48,7 @@ pub(super) fn tojson(
         sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
     kwargs.assert_all_used()?;
-    operators::check(state, value)?;
+    limits::check(state, value)?;
     let mut out = String::new();
     write_value(&mut out, value, &layout, 0)?;
     Ok(out)

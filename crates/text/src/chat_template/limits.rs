@@ -1,9 +1,7 @@
 //! Resource limits of a template, which may come from an untrusted file.
 
-use minijinja::value::Value;
+use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State};
-
-use super::operators;
 
 /// Bytes of template source; the longest in use are below 20 KB.
 pub(super) const MAX_SOURCE_BYTES: usize = 1 << 18;
@@ -23,13 +21,13 @@ pub(super) const FUEL: u64 = 10_000_000;
 pub(super) const MAX_RECURSION: usize = 300;
 
 /// Nesting of a value.
-pub(super) const MAX_DEPTH: usize = 200;
+const MAX_DEPTH: usize = 200;
 
 /// Bytes of a string that an operator makes.
 pub(super) const MAX_VALUE_BYTES: usize = 1 << 24;
 
 /// Items of a list that an operator makes.
-pub(super) const MAX_ITEMS: usize = 1 << 18;
+const MAX_ITEMS: usize = 1 << 18;
 
 /// Work of one item of a list or mapping in bytes: going through it takes about as long.
 pub(super) const ITEM_BYTES: usize = 32;
@@ -70,7 +68,7 @@ pub(super) fn print_counted(
     let text = match value.as_str() {
         Some(text) => text,
         None => {
-            made = operators::printed(state, value)?;
+            made = printed(state, value)?;
             &made
         }
     };
@@ -81,4 +79,62 @@ pub(super) fn print_counted(
         return Err(Error::new(ErrorKind::WriteFailure, detail));
     }
     out.write_str(text).map_err(Error::from)
+}
+
+pub(super) fn invalid(detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, detail.into())
+}
+
+/// Refuses a string of more than [`MAX_VALUE_BYTES`], and counts it as work.
+pub(super) fn fits(state: &mut State<'_, '_>, bytes: usize) -> Result<(), Error> {
+    charge(state, bytes)?;
+    if bytes > MAX_VALUE_BYTES {
+        return Err(invalid(format!("expected a string of at most {MAX_VALUE_BYTES} bytes")));
+    }
+    Ok(())
+}
+
+/// Printed form of a value; an error if it is nested too deeply.
+pub(super) fn printed(state: &mut State<'_, '_>, value: &Value) -> Result<String, Error> {
+    check(state, value)?;
+    Ok(value.to_string())
+}
+
+/// Refuses a list of more than [`MAX_ITEMS`], and counts it as work.
+pub(super) fn check_items(state: &mut State<'_, '_>, items: usize) -> Result<(), Error> {
+    charge(state, items.saturating_mul(ITEM_BYTES))?;
+    if items > MAX_ITEMS {
+        return Err(invalid(format!("expected a list of at most {MAX_ITEMS} items")));
+    }
+    Ok(())
+}
+
+/// Goes through all of `value`: it must not be nested too deeply, nor be larger as a tree than
+/// [`MAX_VALUE_BYTES`], for everything that prints it walks the tree.
+pub(super) fn check(state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+    let mut size = 0;
+    let result = measure(value, MAX_DEPTH, &mut size);
+    charge(state, size)?;
+    result
+}
+
+fn measure(value: &Value, depth_left: usize, size: &mut usize) -> Result<(), Error> {
+    *size += ITEM_BYTES + value.as_str().map_or(0, str::len);
+    if *size > MAX_VALUE_BYTES + ITEM_BYTES {
+        return Err(invalid(format!("expected a value of at most {MAX_VALUE_BYTES} bytes")));
+    }
+    if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
+        return Ok(());
+    }
+    if depth_left == 0 {
+        return Err(invalid(format!("expected at most {MAX_DEPTH} levels of nesting")));
+    }
+    for item in value.try_iter()?.checked() {
+        let item = item?;
+        measure(&item, depth_left - 1, size)?;
+        if value.kind() == ValueKind::Map {
+            measure(&value.get_item(&item)?, depth_left - 1, size)?;
+        }
+    }
+    Ok(())
 }

@@ -1,11 +1,10 @@
-//! The operators of templates, as filters that `hooks` puts in their places: Python's results,
-//! within bounds.
+//! Operators of templates as filters, which `hooks` inserts: Python's results, with limits.
 
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Rest, Tuple, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-use super::limits::{ITEM_BYTES, MAX_DEPTH, MAX_ITEMS, MAX_VALUE_BYTES, charge};
+use super::limits::{ITEM_BYTES, charge, check, check_items, fits, invalid, printed};
 use super::{hooks, jinja};
 
 pub(super) fn register(env: &mut Environment<'_>) {
@@ -22,10 +21,6 @@ pub(super) fn register(env: &mut Environment<'_>) {
     });
 }
 
-pub(super) fn invalid(detail: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, detail.into())
-}
-
 fn unsupported(operator: &str, left: &Value, right: &Value) -> Error {
     invalid(format!("{operator} takes no {} and {}", left.kind(), right.kind()))
 }
@@ -34,15 +29,6 @@ fn unsupported(operator: &str, left: &Value, right: &Value) -> Error {
 fn joined(state: &mut State<'_, '_>, pieces: [&str; 2]) -> Result<String, Error> {
     fits(state, pieces[0].len().saturating_add(pieces[1].len()))?;
     Ok(pieces.concat())
-}
-
-/// Refuses a string of more than [`MAX_VALUE_BYTES`], and counts it as work.
-pub(super) fn fits(state: &mut State<'_, '_>, bytes: usize) -> Result<(), Error> {
-    charge(state, bytes)?;
-    if bytes > MAX_VALUE_BYTES {
-        return Err(invalid(format!("expected a string of at most {MAX_VALUE_BYTES} bytes")));
-    }
-    Ok(())
 }
 
 fn add(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, Error> {
@@ -73,21 +59,6 @@ fn add(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, 
 fn concat(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, Error> {
     let (left, right) = (printed(state, left)?, printed(state, right)?);
     joined(state, [&left, &right]).map(Value::from)
-}
-
-/// Printed form of a value; an error if it is nested too deeply.
-pub(super) fn printed(state: &mut State<'_, '_>, value: &Value) -> Result<String, Error> {
-    check(state, value)?;
-    Ok(value.to_string())
-}
-
-/// Refuses a list of more than [`MAX_ITEMS`], and counts it as work.
-pub(super) fn check_items(state: &mut State<'_, '_>, items: usize) -> Result<(), Error> {
-    charge(state, items.saturating_mul(ITEM_BYTES))?;
-    if items > MAX_ITEMS {
-        return Err(invalid(format!("expected a list of at most {MAX_ITEMS} items")));
-    }
-    Ok(())
 }
 
 fn multiply(state: &mut State<'_, '_>, left: &Value, right: &Value) -> Result<Value, Error> {
@@ -259,36 +230,6 @@ fn indices(
 fn bounded(state: &mut State<'_, '_>, value: Value) -> Result<Value, Error> {
     check(state, &value)?;
     Ok(value)
-}
-
-/// Goes through all of `value`: it must not be nested too deeply, nor be larger as a tree than
-/// [`MAX_VALUE_BYTES`], for everything that prints it walks the tree.
-pub(super) fn check(state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
-    let mut size = 0;
-    let result = measure(value, MAX_DEPTH, &mut size);
-    charge(state, size)?;
-    result
-}
-
-fn measure(value: &Value, depth_left: usize, size: &mut usize) -> Result<(), Error> {
-    *size += ITEM_BYTES + value.as_str().map_or(0, str::len);
-    if *size > MAX_VALUE_BYTES + ITEM_BYTES {
-        return Err(invalid(format!("expected a value of at most {MAX_VALUE_BYTES} bytes")));
-    }
-    if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
-        return Ok(());
-    }
-    if depth_left == 0 {
-        return Err(invalid(format!("expected at most {MAX_DEPTH} levels of nesting")));
-    }
-    for item in value.try_iter()?.checked() {
-        let item = item?;
-        measure(&item, depth_left - 1, size)?;
-        if value.kind() == ValueKind::Map {
-            measure(&value.get_item(&item)?, depth_left - 1, size)?;
-        }
-    }
-    Ok(())
 }
 
 /// `html.escape` in markupsafe's spelling.

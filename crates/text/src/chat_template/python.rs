@@ -4,8 +4,8 @@ use minijinja::formatting::FormatStyle;
 use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Environment, Error, State};
 
-use super::limits::{MAX_VALUE_BYTES, charge};
-use super::operators::{self, fits, invalid};
+use super::limits::{MAX_VALUE_BYTES, charge, fits, invalid, printed};
+use super::operators::formatted;
 
 /// Registers the filters and tests of jinja2 whose results differ from those of the engine.
 pub(super) fn register(env: &mut Environment<'_>) {
@@ -53,7 +53,7 @@ fn string(state: &mut State<'_, '_>, value: &Value) -> Result<Value, Error> {
     if value.is_safe() {
         return Ok(value.clone());
     }
-    operators::printed(state, value).map(Value::from)
+    printed(state, value).map(Value::from)
 }
 
 fn format_filter(
@@ -61,11 +61,11 @@ fn format_filter(
     text: String,
     args: Rest<Value>,
 ) -> Result<Value, Error> {
-    operators::formatted(state, FormatStyle::Printf, &text, &args)
+    formatted(state, FormatStyle::Printf, &text, &args)
 }
 
 fn trim(state: &mut State<'_, '_>, value: &Value, chars: Option<String>) -> Result<String, Error> {
-    let text = operators::printed(state, value)?;
+    let text = printed(state, value)?;
     Ok(strip(&text, chars.as_deref(), true, true).to_owned())
 }
 
@@ -94,7 +94,7 @@ fn join(
         if i > 0 {
             out.push_str(&separator);
         }
-        out.push_str(&operators::printed(state, &item)?);
+        out.push_str(&printed(state, &item)?);
         if out.len() > MAX_VALUE_BYTES {
             break;
         }
@@ -122,7 +122,7 @@ fn replace_filter(
     args: Rest<Value>,
 ) -> Result<String, Error> {
     let (old, new, count): (String, String, Option<i64>) = from_args(&args)?;
-    let text = operators::printed(state, value)?;
+    let text = printed(state, value)?;
     replace(state, &text, [&old, &new], count)
 }
 
@@ -146,7 +146,7 @@ fn indent(
             _ => return Err(invalid(format!("indent: expected at most 256 spaces, got {width}"))),
         },
     };
-    let text = format!("{}\n", operators::printed(state, value)?.replace("\r\n", "\n"));
+    let text = format!("{}\n", printed(state, value)?.replace("\r\n", "\n"));
     let lines: Vec<&str> = text.strip_suffix('\n').unwrap_or(&text).split('\n').collect();
     fits(state, text.len().saturating_add(lines.len().saturating_mul(indentation.len())))?;
     let mut out = String::new();
@@ -290,7 +290,7 @@ fn string_method(
             let kwargs = Kwargs::from_iter([] as [(&str, Value); 0]);
             Value::from(join(state, &values, Some(text.to_owned()), kwargs)?)
         }
-        "format" => operators::formatted(state, FormatStyle::StrFormat, text, args)?,
+        "format" => formatted(state, FormatStyle::StrFormat, text, args)?,
         "removeprefix" => {
             let (prefix,): (String,) = from_args(args)?;
             Value::from(text.strip_prefix(&prefix).unwrap_or(text))

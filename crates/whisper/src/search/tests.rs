@@ -1,4 +1,4 @@
-use stonechat_nn::sample::log_sum_exp;
+use stonechat_sampling::log_sum_exp;
 
 use super::*;
 

@@ -71,7 +71,7 @@ pub(super) fn measure(
     let own = engine::transcribe(&run)?;
     let failures = clips.iter().filter_map(|clip| failure(clip, &own, transcripts));
     let failed: Vec<String> = failures.collect();
-    failed.iter().for_each(|line| println!("left out: {line}"));
+    failed.iter().for_each(|line| println!("skipped: {line}"));
     let is_compared = |clip: &&Clip| failure(clip, &own, transcripts).is_none();
     let clips: Vec<Clip> = clips.iter().filter(is_compared).cloned().collect();
     ensure!(!clips.is_empty(), "no clip is left that both engines transcribed");

@@ -1,7 +1,7 @@
 //! Times of words in two transcripts.
 //!
 //! Words are paired by a longest common subsequence of their letters and digits; words of one transcript only have no
-//! counterpart and are left out.
+//! counterpart and are skipped.
 
 use xtask::exactness::WordTimes;
 

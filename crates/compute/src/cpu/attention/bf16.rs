@@ -1,7 +1,7 @@
-//! Prefill attention with bf16 factors: `vdpbf16ps` on AVX-512 BF16, matrix tiles on AMX.
+//! Prefill attention with bf16 operands: `vdpbf16ps` on AVX-512 BF16, matrix tiles on AMX.
 //!
 //! ```text
-//! Q  [rows][C/2]          pairs of adjacent channels, packed once a block
+//! Q  [rows][C/2]          pairs of adjacent channels, packed once per block
 //! for each page:
 //!   K [C/2][PAGE_LEN]     pairs of adjacent channels of each slot       pack_page
 //!   V [PAGE_LEN/2][C']    pairs of adjacent slots of each channel
@@ -19,9 +19,10 @@ use pulp::NullaryFnOnce;
 
 use super::super::element::Element;
 use super::super::gemm::MulAdd;
-use super::super::kv::{KvHead, PAGE_LEN};
+use super::super::kv::KvHead;
 use super::head::{VisibleSlots, add_weighted, score};
-use super::{AttentionBlock, Precision, SoftmaxState, StoreWeights};
+use super::{AttentionBlock, SoftmaxState, StoreWeights};
+use crate::op::{PAGE_LEN, Precision};
 use crate::scratch::with_scratch;
 use crate::simd::{Avx512Bf16, F32, Isa, Simd, Tiles, Token, U32};
 

@@ -6,8 +6,9 @@ use half::f16;
 
 use super::super::element::Element;
 use super::super::gemm::{MulAdd, Operands, run_tiles};
-use super::super::kv::{PAGE_LEN, Q8Head};
+use super::super::kv::Q8Head;
 use super::SoftmaxState;
+use crate::op::PAGE_LEN;
 use crate::simd::Simd;
 
 /// Slots `from..to` of a page, which any row of a block sees.

@@ -14,15 +14,7 @@ use std::ops::Range;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use super::{KvLayout, PAGE_LEN};
-
-/// Channels of a q8 block, which share a scale.
-pub(super) const BLOCK_LEN: usize = 32;
-
-/// Number of scales of one head of a page, for keys and values together.
-pub(super) fn n_scales(layout: KvLayout) -> usize {
-    2 * PAGE_LEN * layout.n_blocks()
-}
+use crate::op::{KvLayout, PAGE_LEN, Q8_BLOCK_LEN};
 
 /// One head of a page.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +31,7 @@ impl<'a> Q8Head<'a> {
         let (integers, scales) = bytes.split_at(layout.head_len());
         let (keys, values) = bytemuck::cast_slice(integers).split_at(layout.head_dim * PAGE_LEN);
         let (key_scales, value_scales) =
-            bytemuck::cast_slice(scales).split_at(n_scales(layout) / 2);
+            bytemuck::cast_slice(scales).split_at(layout.n_scales() / 2);
         Self { layout, keys, values, key_scales, value_scales }
     }
 
@@ -50,7 +42,7 @@ impl<'a> Q8Head<'a> {
     ) -> impl Iterator<Item = (Range<usize>, &'a [i8], &'a [f16; PAGE_LEN])> {
         let Self { layout, keys, .. } = *self;
         self.key_scales.as_chunks().0.iter().enumerate().map(move |(b, scales)| {
-            let channels = b * BLOCK_LEN..layout.head_dim.min((b + 1) * BLOCK_LEN);
+            let channels = b * Q8_BLOCK_LEN..layout.head_dim.min((b + 1) * Q8_BLOCK_LEN);
             let keys = &keys[channels.start * PAGE_LEN..channels.end * PAGE_LEN];
             (channels, keys, scales)
         })
@@ -65,7 +57,7 @@ impl<'a> Q8Head<'a> {
             .0
             .iter()
             .enumerate()
-            .map(move |(b, scales)| (b * BLOCK_LEN..stride.min((b + 1) * BLOCK_LEN), scales))
+            .map(move |(b, scales)| (b * Q8_BLOCK_LEN..stride.min((b + 1) * Q8_BLOCK_LEN), scales))
     }
 
     /// Values, `[PAGE_LEN][C']`.
@@ -109,16 +101,16 @@ pub(super) fn write(layout: KvLayout, bytes: &mut [u8], slot: usize, k: &[f32], 
     let (keys, values) =
         bytemuck::cast_slice_mut::<u8, i8>(integers).split_at_mut(layout.head_dim * PAGE_LEN);
     let (key_scales, value_scales) =
-        bytemuck::cast_slice_mut::<u8, f16>(scales).split_at_mut(n_scales(layout) / 2);
-    let mut block = [0; BLOCK_LEN];
-    for (b, k) in k.chunks(BLOCK_LEN).enumerate() {
+        bytemuck::cast_slice_mut::<u8, f16>(scales).split_at_mut(layout.n_scales() / 2);
+    let mut block = [0; Q8_BLOCK_LEN];
+    for (b, k) in k.chunks(Q8_BLOCK_LEN).enumerate() {
         key_scales[b * PAGE_LEN + slot] = quantize(&mut block, k);
         for (i, &q) in block[..k.len()].iter().enumerate() {
-            keys[(b * BLOCK_LEN + i) * PAGE_LEN + slot] = q;
+            keys[(b * Q8_BLOCK_LEN + i) * PAGE_LEN + slot] = q;
         }
     }
     let row = &mut values[slot * layout.value_stride()..][..layout.head_dim];
-    for (b, (v, to)) in v.chunks(BLOCK_LEN).zip(row.chunks_mut(BLOCK_LEN)).enumerate() {
+    for (b, (v, to)) in v.chunks(Q8_BLOCK_LEN).zip(row.chunks_mut(Q8_BLOCK_LEN)).enumerate() {
         value_scales[b * PAGE_LEN + slot] = quantize(to, v);
     }
 }

@@ -9,8 +9,8 @@ use bytemuck::{Pod, Zeroable};
 use super::kv::{KvParams, Pool, padded_dim};
 use super::rope::{RopeKv, RopeKvParams};
 use super::{Output, Rows, launch};
-use crate::cpu::{KvDType, KvLayout, PAGE_LEN, QueryRow};
 use crate::cuda::{ARCHIVE, CommandList, Gpu, Launch, TensorMap};
+use crate::op::{KvDType, KvLayout, PAGE_LEN, QueryRow};
 
 /// Widest head.
 pub const MAX_HEAD_DIM: usize = 256;

@@ -5,8 +5,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::launch;
 use crate::Result;
-use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
 use crate::cuda::{Buffer, CommandList, CopyRange, Gpu, HostCopies, TensorMap};
+use crate::op::{KvDType, KvLayout, PAGE_LEN};
 
 /// Channels of a q8 block. Heads are padded to whole blocks.
 const BLOCK_LEN: usize = 32;
@@ -111,7 +111,7 @@ pub fn copy_pages(list: &mut CommandList, pool: &Pool, (pairs, n): (u64, usize))
     launch(list, ("rope", "copy_pages"), [blocks, n, 1], 256, &params);
 }
 
-/// Memory for a page of every layer, in the layout of [`KvPool::page`](crate::cpu::KvPool::page), on the device and on its way to the
+/// Memory for a page of every layer, in the layout of [`KvLayout`], on the device and on its way to the
 /// host.
 #[derive(Debug)]
 pub struct PageCopies {
@@ -295,8 +295,8 @@ impl Part {
 #[cfg(test)]
 mod tests {
     use super::{BLOCK_LEN, Part, Place, head_bytes, padded_dim, parts};
-    use crate::cpu::kv::head_places::PageElement;
-    use crate::cpu::{KvDType, KvLayout, PAGE_LEN};
+    use crate::op::PageElement;
+    use crate::op::{KvDType, KvLayout, PAGE_LEN};
 
     /// First byte of an element on the device, as `kv.cuh` has it.
     fn at_device(layout: KvLayout, head: usize, p: usize, element: PageElement) -> usize {

@@ -4,8 +4,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::kv::{KvParams, Pool, padded_dim};
 use super::{Rows, launch};
-use crate::cpu::{KvDType, RopePairs};
 use crate::cuda::CommandList;
+use crate::op::{KvDType, RopePairs};
 
 /// Widest head.
 pub const MAX_HEAD_DIM: usize = 1024;

@@ -3,8 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::{MAX_BLOCKS, OPERAND_COLUMNS, Output, Rows, THREADS, launch, launch_elements};
-use crate::cpu::GatedActivation;
 use crate::cuda::CommandList;
+use crate::op::GatedActivation;
 
 const MODULE: &str = "rows";
 

@@ -11,7 +11,7 @@ use super::attention_args::{
 use super::f16;
 use super::kernel::{ACTIVATIONS, kernel_source};
 use super::operand::GpuOutput;
-use crate::cpu::{KvDType, PAGE_LEN, QueryRow};
+use crate::op::{KvDType, PAGE_LEN, QueryRow};
 use crate::wgpu::{CoopMatrices, Gpu, KernelParams, Recorder, Source, Variant};
 
 /// Subgroups in a workgroup, each with the query rows of one matrix. 8 share keys and values among more rows; 4 where
@@ -86,5 +86,5 @@ pub(super) fn attention(
     let [values, operand] = out.binds();
     let mut all = [operand; ACCESS_WITH_OPERAND.len()];
     all[..ACCESS.len()].copy_from_slice(&binds(args, values));
-    list.dispatch(&kernel, &params, all, [args.grid.n_blocks as u32, args.n_heads as u32, 1]);
+    list.dispatch(&kernel, &params, all, [args.grid.n_blocks as u32, args.op.n_heads as u32, 1]);
 }

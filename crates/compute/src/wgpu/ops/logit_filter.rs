@@ -1,4 +1,4 @@
-//! Logit filters: suppression of the tokens that may not follow, one workgroup a row.
+//! Logit filters: suppression of columns, one workgroup per row.
 
 use super::kernel::{KernelSpec, OperandWriter, check_len};
 use crate::kernel_params;
@@ -21,7 +21,7 @@ kernel_params! {
     }
 }
 
-/// Sets the logits of tokens that may not follow to −∞. Shape of `x`: `[rows, cols]`, packed. The filters of the rows are inputs
+/// Sets the logits of suppressed columns to −∞. Shape of `x`: `[rows, cols]`, packed. The filters of the rows are inputs
 /// of the step, from word `filters` on, see `logit_filter.wgsl`.
 ///
 /// # Panics

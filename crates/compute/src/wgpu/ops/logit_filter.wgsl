@@ -1,13 +1,13 @@
-// Sets the logits of tokens that may not follow to -inf; one workgroup a row.
+// Sets the logits of columns that may not be chosen to -inf; one workgroup per row.
 //
 //     x[c] = -inf                  for c in neither range, then of both lists
-//     x[c] = -inf of all text      if max(timestamps) + log(sum(exp(timestamps - max))) > max(text)
+//     x[c] = -inf of all of first  if max(second) + log(sum(exp(second - max))) > max(first)
 
 struct Params {
     rows: u32,
     cols: u32,
-    // First word of the filters of the rows, of 8 words: start and end of the range of text, of the range of timestamps, and of
-    // the words of two lists of suppressed tokens.
+    // First word of the filters of the rows, of 8 words: start and end of the first range, of the second range, and of
+    // the words of two lists of suppressed columns.
     filters: u32,
 }
 
@@ -31,46 +31,46 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     }
     let row = t * p.cols;
     let filter_word = p.filters + 8u * t;
-    let text = vec2<u32>(data[filter_word], data[filter_word + 1u]);
-    let timestamps = vec2<u32>(data[filter_word + 2u], data[filter_word + 3u]);
+    let first = vec2<u32>(data[filter_word], data[filter_word + 1u]);
+    let second = vec2<u32>(data[filter_word + 2u], data[filter_word + 3u]);
     for (var list = 4u; list < 8u; list += 2u) {
         let end = data[filter_word + list + 1u];
         for (var i = data[filter_word + list] + lid; i < end; i += WG) {
             x[row + data[i]] = SUPPRESSED;
         }
     }
-    for (var c = lid; c < text.x; c += WG) {
+    for (var c = lid; c < first.x; c += WG) {
         x[row + c] = SUPPRESSED;
     }
-    for (var c = text.y + lid; c < timestamps.x; c += WG) {
+    for (var c = first.y + lid; c < second.x; c += WG) {
         x[row + c] = SUPPRESSED;
     }
-    for (var c = timestamps.y + lid; c < p.cols; c += WG) {
+    for (var c = second.y + lid; c < p.cols; c += WG) {
         x[row + c] = SUPPRESSED;
     }
-    if text.x == text.y || timestamps.x == timestamps.y {
+    if first.x == first.y || second.x == second.y {
         return;
     }
-    // Writes of suppressed tokens are done.
+    // Writes of suppressed columns are done.
     storageBarrier();
-    var largest_text = LOWEST;
-    for (var c = text.x + lid; c < text.y; c += WG) {
-        largest_text = max(largest_text, logit(row + c));
+    var largest_first = LOWEST;
+    for (var c = first.x + lid; c < first.y; c += WG) {
+        largest_first = max(largest_first, logit(row + c));
     }
-    var largest = LOWEST;
-    for (var c = timestamps.x + lid; c < timestamps.y; c += WG) {
-        largest = max(largest, logit(row + c));
+    var largest_second = LOWEST;
+    for (var c = second.x + lid; c < second.y; c += WG) {
+        largest_second = max(largest_second, logit(row + c));
     }
-    largest_text = reduce_max(largest_text, lid);
-    largest = reduce_max(largest, lid);
+    largest_first = reduce_max(largest_first, lid);
+    largest_second = reduce_max(largest_second, lid);
     var sum = 0.0;
-    for (var c = timestamps.x + lid; c < timestamps.y; c += WG) {
-        sum += exp(logit(row + c) - largest);
+    for (var c = second.x + lid; c < second.y; c += WG) {
+        sum += exp(logit(row + c) - largest_second);
     }
     sum = reduce_add(sum, lid);
-    // Timestamps may all be suppressed.
-    if largest > LOWEST && largest + log(sum) > largest_text {
-        for (var c = text.x + lid; c < text.y; c += WG) {
+    // The second range may be suppressed as a whole.
+    if largest_second > LOWEST && largest_second + log(sum) > largest_first {
+        for (var c = first.x + lid; c < first.y; c += WG) {
             x[row + c] = SUPPRESSED;
         }
     }

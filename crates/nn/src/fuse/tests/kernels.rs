@@ -2,10 +2,13 @@
 
 use stonechat_compute::op::{MatmulArgs, Op, Tensor, TensorType};
 
-use super::{check, check_for, names};
-use crate::fuse::{Capabilities, fuse};
+use super::{assert_same_meaning, check, check_for, names};
+use crate::fuse::{Capabilities, Conv1dKernels, MoeKernels, fuse};
 use crate::program::SegmentName;
-use crate::testing::{D, F, MANY_ROWS, Ops, all_rules, cpu_rules, gpu_rules, plain_rules};
+use crate::testing::{
+    D, F, FEW_ROWS, MANY_ROWS, Ops, all_rules, assert_well_formed, cpu_rules, gpu_rules,
+    plain_rules,
+};
 
 #[test]
 fn gate_and_up_are_one_op() {
@@ -328,5 +331,123 @@ fn a_sum_over_ranks_applies_the_norm_if_nothing_else_reads_other_rows() {
             &["embed", "all_reduce_norm onto", "matmul", "all_reduce onto"]
         };
         check_for(&rules(), ops, &[&few, many].concat());
+    }
+}
+
+#[test]
+fn experts_are_lowered_to_the_kernels_of_the_device() {
+    for (moe, expected) in [
+        (MoeKernels::Whole, &["moe onto"][..]),
+        (MoeKernels::Mlp, &["moe_route", "moe_sort", "expert_mlp onto"]),
+        (
+            MoeKernels::Products { sorted: true },
+            &[
+                "moe_route",
+                "moe_sort",
+                "expert_matmul",
+                "expert_matmul",
+                "gated",
+                "expert_matmul",
+                "moe_combine onto",
+            ],
+        ),
+        (
+            MoeKernels::Products { sorted: false },
+            &[
+                "moe_route",
+                "expert_matmul",
+                "expert_matmul",
+                "gated",
+                "expert_matmul",
+                "moe_combine onto",
+            ],
+        ),
+    ] {
+        let mut ops = Ops::new();
+        let x = ops.embed();
+        let logits = ops.matmul(x, 3);
+        let term = ops.moe(x, logits);
+        let y = ops.r.add(x, term);
+        ops.output(y);
+        let expected = [&["embed", "matmul"], expected].concat();
+        check_for(&Capabilities { moe, ..plain_rules() }, ops, &expected);
+    }
+}
+
+#[test]
+fn operands_of_experts_are_written_by_the_ops_before() {
+    let mut ops = Ops::new();
+    let x = ops.embed();
+    let h = ops.layer_norm(x);
+    let logits = ops.matmul(x, 3);
+    let y = ops.moe(h, logits);
+    ops.output(y);
+    let kernels = [
+        "embed",
+        "layer_norm",
+        "convert",
+        "matmul",
+        "moe_route",
+        "moe_sort",
+        "expert_matmul",
+        "expert_matmul",
+        "gated",
+        "expert_matmul",
+        "moe_combine",
+    ];
+    let rules = Capabilities { row_classes: &[FEW_ROWS], ..gpu_rules() };
+    let fused = check_for(&rules, ops, &kernels);
+    let types = |op: &str| {
+        let nodes = fused.nodes().filter(|node| node.op.name() == op);
+        nodes.map(|node| fused.tensors[node.outputs[0]].dtype).collect::<Vec<_>>()
+    };
+    assert_eq!(types("gated"), [TensorType::Q8]);
+    assert_eq!(types("layer_norm"), [TensorType::Q8]);
+    assert_eq!(types("expert_matmul"), [TensorType::F32; 3]);
+}
+
+#[test]
+fn a_convolution_is_lowered_to_im2col_and_a_matmul() {
+    let record = || {
+        let mut ops = Ops::new();
+        let x = ops.embed();
+        let y = ops.conv1d(x);
+        let sum = ops.r.add(x, y);
+        ops.output(sum);
+        ops
+    };
+    check_for(&plain_rules(), record(), &["embed", "conv1d onto"]);
+    let conv1d = Conv1dKernels::Im2col { col_multiple: 16 };
+    let rules = Capabilities { conv1d, ..plain_rules() };
+    let fused = check_for(&rules, record(), &["embed", "im2col", "matmul onto"]);
+    // Three taps of `D` columns, padded.
+    assert_eq!(fused.nodes().nth(2).map(|node| node.inputs[0].cols), Some(16));
+}
+
+#[test]
+fn an_attention_rotates_its_queries_itself_if_nothing_else_reads_them() {
+    // Another reader of the queries, of the keys; an op between the KV write and the attention.
+    for [q_is_read, k_is_read, is_between] in
+        [[false; 3], [false, false, true], [true, false, false], [false, true, false]]
+    {
+        let mut ops = Ops::new();
+        let x = ops.embed();
+        let [q, k, v] = [(); 3].map(|()| ops.activated(x, D));
+        let (q, k) = (ops.rope(q), ops.rope(k));
+        ops.kv_write((0, 0), k, v);
+        if is_between {
+            let other = ops.gated(x, x);
+            ops.output(other);
+        }
+        let attn = ops.attention((0, 0), q);
+        ops.output(attn);
+        [(q, q_is_read), (k, k_is_read)].into_iter().filter(|x| x.1).for_each(|x| ops.export(x.0));
+        let rules = Capabilities { row_classes: &[FEW_ROWS], ..gpu_rules() };
+        let program = ops.r.finish();
+        let fused = fuse(&program, &rules);
+        assert_well_formed(&fused);
+        assert_same_meaning(&fused, &program);
+        let is_fused = names(&fused).iter().any(|name| name == "rope_attention");
+        assert_eq!(is_fused, !q_is_read && !k_is_read, "{fused}");
     }
 }

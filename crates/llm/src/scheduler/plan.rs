@@ -1,0 +1,179 @@
+//! Plan of a step: drafts, tokens of texts, chunks of prompts, and the pages for them.
+
+use std::ops::Bound::{Excluded, Unbounded};
+
+use stonechat_nn::{PAGE_LEN, Slot};
+
+use crate::drafts::draft::DraftText;
+use crate::scheduler::task::{Kind, Planned, Task, TaskKey};
+use crate::{Error, OutputRequest, Scheduler, StateOptions, StepReport};
+
+/// Minimum tokens of a prompt chunk: with fewer rows the matrix products are less efficient.
+const MIN_CHUNK: usize = 2 * PAGE_LEN;
+/// Positions of a prompt from which attention takes most of the time of a chunk, however many rows it has.
+const LONG_PROMPT: usize = 2048;
+/// Minimum tokens of a chunk that starts at [`LONG_PROMPT`] or later.
+const MIN_LATE_CHUNK: usize = PAGE_LEN;
+
+/// Tokens, rows and KV pages that are still available while a step is planned.
+#[derive(Debug)]
+struct StepBudget {
+    tokens: usize,
+    /// Rows of logits and top-k.
+    rows: usize,
+    /// Free pages that the plan takes.
+    taken_pages: usize,
+}
+
+impl Scheduler {
+    /// Drafts tokens for the texts that are decoding, in one batch.
+    pub(crate) async fn propose(&mut self) -> Result<(), Error> {
+        let max_new = self.chunk();
+        let Self { drafter: Some(drafter), running, state, cost, .. } = self else {
+            return Ok(());
+        };
+        let StateOptions { n_outputs, n_batch, n_ctx, .. } = state.options();
+        let n_decoding = running.values().filter(|task| task.is_decoding()).count();
+        let max_total = n_outputs.min(n_batch).saturating_sub(n_decoding);
+        let needs_plain_step = cost.needs_plain_step();
+        let (mut keys, mut texts) = (Vec::new(), Vec::with_capacity(n_decoding));
+        for (key, task) in running.iter_mut().filter(|(_, task)| task.is_decoding()) {
+            let Task { kind: Kind::Text(text), gate, slot: Some(slot), .. } = task else {
+                continue;
+            };
+            text.propose(&[]);
+            let left = text.tokens_left().map_or(usize::MAX, |left| left.saturating_sub(1));
+            let context = text.context();
+            let in_context = n_ctx.saturating_sub(context.len());
+            let max = gate.limit(max_total.min(left).min(in_context));
+            if max > 0 && !needs_plain_step {
+                let known = std::mem::replace(&mut gate.known, context.len());
+                keys.push(*key);
+                texts.push(DraftText { slot: *slot, context, known, max, draft: Vec::new() });
+            }
+        }
+        if texts.is_empty() {
+            return Ok(());
+        }
+        let seconds = drafter.draft(&mut texts, max_total, max_new).await?;
+        let drafts: Vec<Vec<u32>> = texts.into_iter().map(|text| text.draft).collect();
+        cost.record_drafts(drafts.iter().map(Vec::len).sum(), seconds);
+        for (key, draft) in keys.iter().zip(drafts) {
+            if let Some(Task { kind: Kind::Text(text), .. }) = running.get_mut(key) {
+                text.propose(&draft);
+            }
+        }
+        Ok(())
+    }
+
+    /// Chooses the tokens of the next step: texts first, then prompts in chunks.
+    pub(crate) async fn plan(&mut self) -> Result<(), Error> {
+        self.planned.clear();
+        self.running.values_mut().for_each(|task| task.is_planned = false);
+        let StateOptions { n_batch, n_outputs, .. } = self.state.options();
+        let mut budget = StepBudget { tokens: n_batch, rows: n_outputs, taken_pages: 0 };
+        for key in self.running_keys(Task::is_decoding) {
+            self.plan_task(key, &mut budget).await?;
+        }
+        if !self.planned.is_empty() {
+            budget.tokens = budget.tokens.min(self.chunk());
+        }
+        for key in self.running_keys(|task| !task.is_decoding()) {
+            self.plan_task(key, &mut budget).await?;
+        }
+        Ok(())
+    }
+
+    /// Running tasks of a kind, in order.
+    fn running_keys(&self, is_chosen: impl Fn(&Task) -> bool) -> Vec<TaskKey> {
+        let chosen = self.running.iter().filter(|(_, task)| is_chosen(task));
+        chosen.map(|(key, _)| *key).collect()
+    }
+
+    /// Maximum tokens of prompts in a step with texts.
+    fn chunk(&self) -> usize {
+        let n_batch = self.state.options().n_batch;
+        let next = self.running.values().find(|task| !task.is_decoding());
+        let n_before = next.and_then(|task| task.slot).map_or(0, |slot| self.state.len(slot));
+        let shortest = if n_before < LONG_PROMPT { MIN_CHUNK } else { MIN_LATE_CHUNK };
+        if self.token_seconds == 0.0 {
+            return shortest.min(n_batch);
+        }
+        let n = (self.max_gap.as_secs_f64() / self.token_seconds) as usize;
+        (n / 16 * 16).clamp(shortest, n_batch.max(shortest))
+    }
+
+    /// Adds the pending tokens of a task to the plan, as many as the budget has, if it gets their pages. A task that was
+    /// preempted for an earlier one gets none.
+    async fn plan_task(&mut self, key: TaskKey, budget: &mut StepBudget) -> Result<(), Error> {
+        let Some(task) = self.running.get(&key) else { return Ok(()) };
+        let Some(slot) = task.slot else { return Ok(()) };
+        let mut n = task.pending().len().min(budget.tokens);
+        if task.is_decoding() && n < task.pending().len() {
+            return Ok(());
+        }
+        let (mut output, mut n_rows) = task.kind.output(n);
+        if output != OutputRequest::Hidden && n_rows > budget.rows {
+            if task.is_decoding() {
+                return Ok(());
+            }
+            // The last token of the prompt waits for a step with a row.
+            n -= 1;
+            (output, n_rows) = task.kind.output(n);
+        }
+        if n == 0 || !self.take_pages(key, slot, n, budget).await? {
+            return Ok(());
+        }
+        budget.tokens -= n;
+        if output != OutputRequest::Hidden {
+            budget.rows -= n_rows;
+        }
+        if let Some(task) = self.running.get_mut(&key) {
+            task.is_planned = true;
+        }
+        self.planned.push(Planned { key, slot, n, output, n_rows });
+        Ok(())
+    }
+
+    /// Takes pages for `n` tokens of a task: free ones, then those of the prefix cache, then those of the newest running tasks
+    /// that come after it and are not planned. Returns whether it got them.
+    async fn take_pages(
+        &mut self,
+        key: TaskKey,
+        slot: Slot,
+        n: usize,
+        budget: &mut StepBudget,
+    ) -> Result<bool, Error> {
+        loop {
+            let needed = budget.taken_pages + self.state.pages_needed(slot, n);
+            if needed <= self.state.free_pages()
+                || self.cache.evict(&mut self.state, needed).await?
+            {
+                budget.taken_pages += self.state.pages_needed(slot, n);
+                return Ok(true);
+            }
+            let mut newest = self.running.range((Excluded(key), Unbounded)).rev();
+            match newest.find(|(_, task)| !task.is_planned).map(|(key, _)| *key) {
+                Some(victim) => self.preempt(victim),
+                None if self.planned.is_empty() && self.cache.n_pages() > 0 => {
+                    // A page that it shares with the cache alone need not be copied.
+                    self.cache.clear(&mut self.state);
+                }
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// Records the `seconds` of a step of the model: per token of prompts, or by rows if it has no prompts.
+    pub(crate) fn measure(&mut self, report: &StepReport, seconds: f64) {
+        if report.prompt_tokens == 0 && report.text_tokens > 0 {
+            let n_drafted = report.text_tokens - report.n_decoding;
+            self.cost.record(report.text_tokens, n_drafted, seconds);
+        }
+        if report.prompt_tokens >= MIN_LATE_CHUNK {
+            let seconds = seconds / (report.prompt_tokens + report.text_tokens) as f64;
+            // Each chunk of a long prompt takes longer than the one before: an average would lag behind.
+            self.token_seconds = seconds.max(0.75 * self.token_seconds + 0.25 * seconds);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Chat format of a model: from the messages of a conversation to the tokens of a prompt.
+
+use serde_json::{Map, Value};
+use stonechat_text::{
+    ChatTemplate, ChatTemplateCapabilities, Conversation, MarkedText, SpecialTexts,
+};
+use web_time::{SystemTime, UNIX_EPOCH};
+
+use crate::model::vocabulary;
+use crate::{Error, ModelInfo};
+
+/// Name of the built-in template of models without one.
+const PLAIN: &str = "plain";
+/// Stop string of the template [`PLAIN`]: the start of the next question.
+const PLAIN_STOP: &str = "\nQuestion:";
+
+/// Chat template of a model, and the stop string of its answers.
+#[derive(Debug)]
+pub struct ChatFormat {
+    template: ChatTemplate,
+    specials: SpecialTexts,
+    stop: Option<&'static str>,
+    is_fallback: bool,
+}
+
+impl ChatFormat {
+    /// Compiles `replacement` (the name of a built-in template, or Jinja), else the template of the model's file, else
+    /// `plain`: a file without a template is a base model, which continues text and knows no turns.
+    ///
+    /// # Errors
+    /// If the template does not compile.
+    pub fn new(model: &ModelInfo, replacement: Option<&str>) -> Result<Self, Error> {
+        let source = replacement.or(model.chat_template());
+        let name = source.unwrap_or(PLAIN);
+        Ok(Self {
+            template: vocabulary::template(name, model.tokenizer())?,
+            specials: SpecialTexts::new(model.tokenizer()),
+            stop: (name == PLAIN).then_some(PLAIN_STOP),
+            is_fallback: source.is_none(),
+        })
+    }
+
+    /// Whether the model has no template and none was given.
+    #[must_use]
+    pub fn is_fallback(&self) -> bool {
+        self.is_fallback
+    }
+
+    /// Stop string of an answer, beside those of the caller.
+    #[must_use]
+    pub fn stop(&self) -> Option<&'static str> {
+        self.stop
+    }
+
+    /// Capabilities of the template.
+    #[must_use]
+    pub fn capabilities(&self) -> &ChatTemplateCapabilities {
+        self.template.capabilities()
+    }
+
+    /// Text of the prompt of a conversation, for [`ModelInfo::tokenize_marked_chat`]: the names of special tokens in
+    /// messages, tools and variables are text. With `continues` the answer continues the last message. Without
+    /// [`Conversation::now`] the template sees the system's clock.
+    ///
+    /// # Errors
+    /// If the template fails or refuses the messages.
+    pub fn prompt(
+        &self,
+        mut conversation: Conversation,
+        continues: bool,
+    ) -> Result<MarkedText, Error> {
+        if conversation.now.is_none() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+            conversation.now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
+        }
+        Ok(self.template.render_marked(&conversation, &self.specials, continues)?)
+    }
+
+    /// Tokens of the prompt for the assistant's next answer. `messages` are objects of OpenAI's chat API, `variables`
+    /// further variables of the template, such as `enable_thinking`. The names of special tokens in them are text.
+    ///
+    /// # Errors
+    /// If the template fails or refuses the messages.
+    pub fn tokenize(
+        &self,
+        model: &ModelInfo,
+        messages: &[Value],
+        variables: Map<String, Value>,
+    ) -> Result<Vec<u32>, Error> {
+        let conversation = Conversation {
+            messages: messages.to_vec(),
+            add_generation_prompt: true,
+            variables,
+            ..Conversation::default()
+        };
+        Ok(model.tokenize_marked_chat(&self.prompt(conversation, false)?))
+    }
+}

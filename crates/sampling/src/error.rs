@@ -1,0 +1,33 @@
+//! Errors of sampling options and grammars.
+
+/// Why tokens cannot be sampled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A sampling option is out of its range.
+    #[error("sampling option `{option}`: expected {expected}, got {got}")]
+    SamplingOption {
+        /// The field of `SamplingOptions`.
+        option: &'static str,
+        /// The range in words.
+        expected: &'static str,
+        /// The value given.
+        got: f32,
+    },
+    /// No sampler has this name or letter.
+    #[error("unknown sampler `{name}`: expected one of {known}")]
+    UnknownSampler {
+        /// The name given.
+        name: String,
+        /// All names, with their letters.
+        known: String,
+    },
+    /// A grammar cannot be compiled, or a token violates it.
+    #[error("{kind}: {message}")]
+    Grammar {
+        /// The grammar's language, or the operation that failed.
+        kind: &'static str,
+        /// Cause, in words.
+        message: String,
+    },
+}

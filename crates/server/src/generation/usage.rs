@@ -1,0 +1,128 @@
+//! Tokens and durations of an answer.
+
+use serde_json::{Value, json};
+use stonechat::Completion;
+
+/// Counts and durations of a request, at its end or so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Usage {
+    /// Tokens of the prompt.
+    pub(crate) prompt_tokens: usize,
+    /// Tokens of the prompt found in the prefix cache.
+    pub(crate) cached_tokens: usize,
+    /// Duration of the prompt.
+    pub(crate) prompt_ms: f64,
+    /// Tokens of all texts.
+    pub(crate) generated: usize,
+    /// Number of texts with a token.
+    pub(crate) n_texts: usize,
+    /// Duration of the texts, from their first token on.
+    pub(crate) decode_ms: f64,
+    /// Tokens of drafts.
+    pub(crate) drafted: usize,
+    /// Tokens of drafts that were accepted.
+    pub(crate) accepted: usize,
+}
+
+impl Usage {
+    /// Counts of the texts after one prompt.
+    pub(crate) fn of(completions: &[Completion]) -> Self {
+        let (prompt_tokens, cached_tokens, prompt_ms) =
+            completions.first().map_or_else(Default::default, |first| {
+                (first.prompt_tokens, first.cached_tokens, first.timings.prompt_ms)
+            });
+        let decode_ms = completions.iter().map(|completion| completion.timings.decode_ms);
+        Self {
+            prompt_tokens,
+            cached_tokens,
+            prompt_ms,
+            generated: completions.iter().map(|completion| completion.tokens.len()).sum(),
+            n_texts: completions.iter().filter(|completion| !completion.tokens.is_empty()).count(),
+            decode_ms: decode_ms.fold(0.0, f64::max),
+            drafted: completions.iter().map(|completion| completion.drafts.proposed).sum(),
+            accepted: completions.iter().map(|completion| completion.drafts.accepted).sum(),
+        }
+    }
+
+    /// `timings` of llama-server; all numbers are finite. The rate of the texts leaves their first tokens out, which come
+    /// from the prompt.
+    pub(crate) fn timings(self) -> Value {
+        let prompt_n = self.prompt_tokens - self.cached_tokens;
+        let after_first = (self.generated - self.n_texts) as f64;
+        let mut timings = json!({
+            "cache_n": self.cached_tokens,
+            "prompt_n": prompt_n,
+            "prompt_ms": self.prompt_ms,
+            "prompt_per_token_ms": ratio(self.prompt_ms, prompt_n as f64),
+            "prompt_per_second": ratio(1e3 * prompt_n as f64, self.prompt_ms),
+            "predicted_n": self.generated,
+            "predicted_ms": self.decode_ms,
+            "predicted_per_token_ms": ratio(self.decode_ms, after_first),
+            "predicted_per_second": ratio(1e3 * after_first, self.decode_ms),
+        });
+        if self.drafted > 0 {
+            timings["draft_n"] = self.drafted.into();
+            timings["draft_n_accepted"] = self.accepted.into();
+        }
+        timings
+    }
+
+    /// Writes `usage` of OpenAI, in which the prompt counts once for all texts, and [`timings`](Self::timings).
+    pub(crate) fn write(self, object: &mut Value) {
+        object["usage"] = json!({
+            "completion_tokens": self.generated,
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + self.generated,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        });
+        object["timings"] = self.timings();
+    }
+
+    /// Counts of the texts after several prompts.
+    pub(crate) fn sum(self, other: Self) -> Self {
+        Self {
+            prompt_tokens: self.prompt_tokens + other.prompt_tokens,
+            cached_tokens: self.cached_tokens + other.cached_tokens,
+            prompt_ms: self.prompt_ms + other.prompt_ms,
+            generated: self.generated + other.generated,
+            n_texts: self.n_texts + other.n_texts,
+            decode_ms: self.decode_ms.max(other.decode_ms),
+            drafted: self.drafted + other.drafted,
+            accepted: self.accepted + other.accepted,
+        }
+    }
+}
+
+fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::Usage;
+
+    #[test]
+    fn rates_are_finite_and_leave_first_tokens_out() {
+        let none = Usage::default().timings();
+        let numbers = none.as_object().unwrap().values();
+        assert!(numbers.clone().all(|value| value.as_f64() == Some(0.0)), "{none}");
+        let usage = Usage {
+            prompt_tokens: 30,
+            cached_tokens: 10,
+            prompt_ms: 100.0,
+            generated: 22,
+            n_texts: 2,
+            decode_ms: 1000.0,
+            ..Usage::default()
+        };
+        let mut object = json!({});
+        usage.write(&mut object);
+        let timings = &object["timings"];
+        let prompt = (&timings["prompt_n"], &timings["prompt_per_second"]);
+        assert_eq!(prompt, (&20.into(), &200.0.into()));
+        assert_eq!(timings["predicted_per_second"], 20.0);
+        assert_eq!(object["usage"]["total_tokens"], 52);
+    }
+}
