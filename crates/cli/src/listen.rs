@@ -132,7 +132,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let source = Source::choose(args.source.as_deref(), args.format, args.rate, args.channels)
         .map_err(WrongValue::from_error)?;
     let recognizer = args.recognizer.find(&args.compute)?;
-    let file = ModelFile::open(recognizer.path())?;
+    let file = ModelFile::open(&recognizer.path)?;
     recognizer.check_language(&file, &options.decoding)?;
     let devices = args.compute.open(file.weight_bytes(), args.latency)?;
     let console = Console::new(args.quiet);
@@ -142,7 +142,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let model = recognizer.load(&file, &devices, &console)?;
     // The mapped pages count as memory of this process.
     drop(file);
-    let mut engine = Transcriber::new(&model, &options, recognizer.kv_dtype())?;
+    let mut engine = Transcriber::new(&model, &options, recognizer.kv_dtype)?;
     console.note(&format!("listening to {}; Ctrl-C ends", input.name()));
     let mut screen = Screen::new(args.output_format);
     let mut clock = Clock::default();

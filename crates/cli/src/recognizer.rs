@@ -1,6 +1,6 @@
 //! Flags that the speech verbs share: model, language, prompt, beam size, device.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use clap::ValueEnum;
@@ -128,33 +128,19 @@ impl ComputeArgs {
 /// A model to load.
 #[derive(Debug)]
 pub(super) struct Recognizer {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Whether no model was named.
-    is_default: bool,
-    kv_dtype: KvDType,
-    n_threads: usize,
+    pub(super) is_default: bool,
+    pub(super) kv_dtype: KvDType,
+    /// CPU threads; 0 is one per physical core.
+    pub(super) n_threads: usize,
 }
 
 impl Recognizer {
-    /// Path of the model.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// File name of the model.
     pub(super) fn name(&self) -> String {
         let name = self.path.file_name().unwrap_or(self.path.as_os_str());
         name.display().to_string()
-    }
-
-    /// Whether no model was named.
-    pub(super) fn is_default(&self) -> bool {
-        self.is_default
-    }
-
-    /// Data type of the KV cache.
-    pub(super) fn kv_dtype(&self) -> KvDType {
-        self.kv_dtype
     }
 
     /// Tells if the model of `file` knows no language but English.
@@ -178,11 +164,6 @@ impl Recognizer {
             }
             _ => Ok(()),
         }
-    }
-
-    /// CPU threads; 0 is one per physical core.
-    pub(super) fn n_threads(&self) -> usize {
-        self.n_threads
     }
 
     /// Loads the weights of `file`, with a progress bar.

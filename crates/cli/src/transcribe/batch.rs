@@ -257,7 +257,7 @@ impl Batch<'_> {
         let n_windows = n_jobs * options.batch_size.unwrap_or(1);
         let timings = Arc::clone(timings);
         Whisper::builder()
-            .kv_dtype(recognizer.kv_dtype())
+            .kv_dtype(recognizer.kv_dtype)
             .reserve_for(options.clone())
             .parallel(n_windows.min(Options::MAX_BATCH_SIZE))
             .on_step(move |step| lock(&timings)[index] = step.timings)
@@ -276,7 +276,7 @@ impl Batch<'_> {
         for (i, &index) in to_do.iter().enumerate() {
             let started = Instant::now();
             // No worker runs while the first input is read.
-            let n_threads = if i == 0 { self.plan.recognizer.n_threads() } else { 1 };
+            let n_threads = if i == 0 { self.plan.recognizer.n_threads } else { 1 };
             let signals = self.read(&self.plan.tasks[index].input, n_threads, &mut has_audio);
             let time = started.elapsed();
             if self.is_cancelled() {
