@@ -334,7 +334,7 @@ impl Batch<'_> {
         let signal = |audio: Audio| -> anyhow::Result<Signal> {
             let Audio { samples, source, .. } = audio;
             let speech = self.plan.options.find_speech(&samples, n_threads)?;
-            let samples = Samples::from(samples).with_speech(speech).cut_silence()?;
+            let samples = Samples::from(samples).with_speech(speech)?;
             Ok(Signal { samples, source })
         };
         channels.into_iter().map(signal).collect()
