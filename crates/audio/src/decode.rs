@@ -6,7 +6,7 @@
 //! - Downmix: the mean of all channels (for stereo as ffmpeg's `-ac 1`), unless [`Channels`] says
 //!   otherwise.
 //! - Track: the container's default audio track, else its first one.
-//! - A packet that does not decode is counted and silence in its place; it is an error only if none decodes.
+//! - A packet that does not decode is counted and replaced by silence; it is an error only if none decodes.
 //! - A file cut short is decoded up to its end; a valid container without audio gives 0 samples.
 //! - Times are those of the file: audio that starts late begins with silence, pauses are silence.
 //! - Metadata is skipped by its length, whatever is in it.
@@ -19,12 +19,13 @@
 //! - A stream is decoded while it arrives. Only containers whose reader must seek (MP4, AIFF, CAF,
 //!   compressed WAV) are read into memory first.
 //!
-//! File map: `sniff` detection by the first bytes; `stream` streams as sources; `wav` WAV files;
+//! File map: `sniff` detection by the first bytes, `container_name` its names in messages; `stream` streams as sources; `wav` WAV files;
 //! `mpa_run` and `mpa` MP3 files; `container` every other container through symphonia, with `opus` and
 //! `mp4_edit` for the parts that it lacks, and `mkv_tracks`, `splice`, `mend` and `ogg` for what it refuses; `sink` downmix, resampling, limits and progress.
 
 mod codec_names;
 mod container;
+mod container_name;
 #[cfg(not(target_arch = "wasm32"))]
 mod ffmpeg;
 mod mend;
@@ -49,6 +50,7 @@ use std::sync::Arc;
 use symphonia::core::io::MediaSource;
 
 use crate::{Error, SAMPLE_RATE};
+pub use container_name::container_name;
 use sink::Sink;
 use splice::{Part, Spliced};
 use stream::{SourceState, StreamSource};

@@ -25,7 +25,7 @@ pub use ranges::VadOptions;
 /// Samples per step of the network, 32 ms.
 pub const STEP: usize = 512;
 
-/// Maximum useful threads: one runs the recurrence of the LSTM, a third of the work, and few keep up with it.
+/// Maximum useful threads: the recurrence of the LSTM, a third of the work, runs on one; the others soon wait for it.
 const MAX_THREADS: usize = 8;
 
 /// Minimum length of a range without speech that is searched again, 2 s in samples.

@@ -37,8 +37,8 @@ enum Alias {
 }
 use Alias::{FileText, Ignored, IgnoredSwitch, Is, Noted, Refused, Switch};
 
-/// Aliases by flag, with dashes for underscores.
-type Table = &'static [(&'static str, Alias)];
+/// Flags with dashes for underscores, and the alias of all of them.
+type Table = &'static [(&'static [&'static str], Alias)];
 
 const FUSED: &str = "attention is always fused";
 
@@ -120,7 +120,7 @@ impl Program {
 
     fn find(self, flag: &str) -> Option<Alias> {
         let mut aliases = self.tables.iter().copied().flatten();
-        aliases.find(|(name, _)| *name == flag).map(|(_, alias)| *alias)
+        aliases.find(|(names, _)| names.contains(&flag)).map(|(_, alias)| *alias)
     }
 }
 

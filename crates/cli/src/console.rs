@@ -42,7 +42,7 @@ fn one_line(text: &str) -> String {
 const STEPS: &str = "{msg} {wide_bar} {percent:>3}% elapsed {elapsed_precise} (eta {eta})";
 
 /// Messages and progress bar of a verb.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Console {
     quiet: bool,
     bar: Option<ProgressBar>,
@@ -67,15 +67,10 @@ impl Console {
     }
 
     /// Runs `work` with a bar of the fraction done, 0 to 1, that it reports.
-    pub(super) fn stage<R>(
-        &self,
-        stage: &str,
-        work: impl FnOnce(Box<dyn FnMut(f32) + Send>) -> R,
-    ) -> R {
+    pub(super) fn stage<R>(&self, stage: &str, work: impl FnOnce(&mut dyn FnMut(f32)) -> R) -> R {
         const STEPS: f32 = 1000.0;
         self.begin(stage, STEPS as u64);
-        let bar = self.clone();
-        let result = work(Box::new(move |done| bar.advance((done * STEPS) as u64)));
+        let result = work(&mut |done| self.advance((done * STEPS) as u64));
         self.end();
         result
     }

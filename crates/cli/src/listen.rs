@@ -18,7 +18,7 @@ use std::time::Instant;
 use anyhow::ensure;
 use stonechat::audio::SAMPLE_RATE;
 use stonechat::formats::ModelFile;
-use stonechat::whisper::{LiveEvent, LiveOptions, LiveStream, Options};
+use stonechat::whisper::{LiveEvent, LiveOptions, LiveStream, Options, Transcriber};
 
 use super::WrongValue;
 use super::console::Console;
@@ -132,14 +132,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let source = Source::choose(args.source.as_deref(), args.format, args.rate, args.channels)
         .map_err(WrongValue::from_error)?;
     let recognizer = args.recognizer.find(&args.compute)?;
-    let file = ModelFile::open(recognizer.path())?;
+    let file = ModelFile::open(&recognizer.path)?;
     recognizer.check_language(&file, &options.decoding)?;
     let devices = args.compute.open(file.weight_bytes(), args.latency)?;
     let console = Console::new(args.quiet);
     let options = Options { word_timestamps: true, ..options.decoding };
     // Opened first: audio is buffered while the model is loaded.
     let mut input = Input::open(source, &interrupt_flag()?)?;
-    let mut engine = recognizer.transcriber(&options, file, &devices, &console)?;
+    let model = recognizer.load(&file, &devices, &console)?;
+    // The mapped pages count as memory of this process.
+    drop(file);
+    let mut engine = Transcriber::new(&model, &options, recognizer.kv_dtype)?;
     console.note(&format!("listening to {}; Ctrl-C ends", input.name()));
     let mut screen = Screen::new(args.output_format);
     let mut clock = Clock::default();

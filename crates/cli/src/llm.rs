@@ -220,7 +220,7 @@ fn is_whisper(file: &ModelFile) -> bool {
         || stonechat::whisper::Config::from_file(file).is_ok()
 }
 
-/// The error of a text that is too long says how far `--ctx-size` can be raised.
+/// Adds to the error of a text that is too long how far `--ctx-size` can be raised.
 fn with_context_advice(error: stonechat::llm::Error, config: &Config) -> anyhow::Error {
     use stonechat::llm::Error::ContextFull;
     let n_train = config.n_ctx_train;

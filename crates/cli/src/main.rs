@@ -30,7 +30,6 @@ mod recognizer;
 mod serve;
 mod settings;
 mod short_help;
-mod sniff;
 mod terminal;
 mod transcribe;
 mod usage;

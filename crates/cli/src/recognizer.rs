@@ -1,14 +1,13 @@
 //! Flags that the speech verbs share: model, language, prompt, beam size, device.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use clap::ValueEnum;
 use stonechat::device::DeviceNeeds;
 use stonechat::formats::ModelFile;
 use stonechat::nn::KvDType;
-use stonechat::whisper::{self, Config, Language, Options, SpecialTokens, Task, Transcriber};
-use stonechat::{Error, Whisper, WhisperBuilder};
+use stonechat::whisper::{Config, Language, Model, Options, SpecialTokens, Task};
 
 use super::WrongValue;
 use super::completions::{languages, speech_names};
@@ -129,33 +128,19 @@ impl ComputeArgs {
 /// A model to load.
 #[derive(Debug)]
 pub(super) struct Recognizer {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// Whether no model was named.
-    is_default: bool,
-    kv_dtype: KvDType,
-    n_threads: usize,
+    pub(super) is_default: bool,
+    pub(super) kv_dtype: KvDType,
+    /// CPU threads; 0 is one per physical core.
+    pub(super) n_threads: usize,
 }
 
 impl Recognizer {
-    /// Path of the model.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// File name of the model.
     pub(super) fn name(&self) -> String {
         let name = self.path.file_name().unwrap_or(self.path.as_os_str());
         name.display().to_string()
-    }
-
-    /// Whether no model was named.
-    pub(super) fn is_default(&self) -> bool {
-        self.is_default
-    }
-
-    /// Data type of the KV cache.
-    pub(super) fn kv_dtype(&self) -> KvDType {
-        self.kv_dtype
     }
 
     /// Tells if the model of `file` knows no language but English.
@@ -181,59 +166,18 @@ impl Recognizer {
         }
     }
 
-    /// CPU threads; 0 is one per physical core.
-    pub(super) fn n_threads(&self) -> usize {
-        self.n_threads
-    }
-
-    /// Opens the model for recordings, with a progress bar.
-    pub(super) fn open(
+    /// Loads the weights of `file`, with a progress bar.
+    pub(super) fn load(
         &self,
-        builder: WhisperBuilder,
-        file: ModelFile,
+        file: &ModelFile,
         devices: &OpenDevices,
         console: &Console,
-    ) -> anyhow::Result<Whisper> {
-        let device = devices.device.clone();
-        let open = |file, on_progress| {
-            builder.kv_dtype(self.kv_dtype).on_progress(on_progress).open_on(file, device)
-        };
-        self.load(file, console, open)
-    }
-
-    /// Opens the model for a live stream with `options`, with a progress bar.
-    pub(super) fn transcriber(
-        &self,
-        options: &Options,
-        file: ModelFile,
-        devices: &OpenDevices,
-        console: &Console,
-    ) -> anyhow::Result<Transcriber> {
-        let load = |file: ModelFile, on_progress| {
-            let model = devices.device.load_speech_model(&file, on_progress)?;
-            Ok(Transcriber::new(&model, options, self.kv_dtype)?)
-        };
-        self.load(file, console, load)
-    }
-
-    /// Loads `file` by `load`, with a progress bar.
-    fn load<T>(
-        &self,
-        file: ModelFile,
-        console: &Console,
-        load: impl FnOnce(ModelFile, Box<dyn FnMut(f32) + Send>) -> Result<T, Error>,
-    ) -> anyhow::Result<T> {
-        let is_llm = stonechat::llm::Config::from_file(&file).is_ok();
-        let error = match console.stage("loading", |on_progress| load(file, on_progress)) {
-            Ok(loaded) => return Ok(loaded),
-            Err(Error::Open { source, .. }) => *source,
-            Err(error) => error,
-        };
-        if let Error::Whisper(whisper::Error::Option { .. }) = error {
-            return Err(error.into());
-        }
+    ) -> anyhow::Result<Model> {
+        let model = console
+            .stage("loading", |on_progress| devices.device.load_speech_model(file, on_progress));
+        let is_llm = model.is_err() && stonechat::llm::Config::from_file(file).is_ok();
         let advice = if is_llm { " (language models: `stonechat generate`)" } else { "" };
-        Err(error).with_context(|| format!("cannot load `{}`{advice}", self.path.display()))
+        model.with_context(|| format!("cannot load `{}`{advice}", self.path.display()))
     }
 }
 

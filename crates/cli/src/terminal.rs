@@ -17,7 +17,7 @@ fn before() -> MutexGuard<'static, Option<Termios>> {
     BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Echo of the terminal turned off until this is dropped. What is typed is kept for the next prompt, letter by letter.
+/// Echo of the terminal turned off until this is dropped. Input typed meanwhile goes to the next prompt, character by character.
 /// Ctrl-C remains a signal.
 #[derive(Debug)]
 pub(super) struct NoEcho(());

@@ -71,7 +71,7 @@ pub(super) struct Args {
     batch_size: Option<usize>,
     /// Number of inputs to transcribe in parallel
     ///
-    /// They share the weights and are decoded in one batch.
+    /// They share the weights and divide the CPU threads; a GPU decodes them in one batch.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = DEVICE)]
     jobs: usize,
     /// Print the time of each stage
@@ -86,7 +86,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = Plan::check(args)?;
     // Opened before the first recording is decoded, so that a bad file fails at once.
-    let file = ModelFile::open(plan.recognizer.path())?;
+    let file = ModelFile::open(&plan.recognizer.path)?;
     plan.recognizer.check_language(&file, &plan.options)?;
     let started = Instant::now();
     let console = Console::with_bar(plan.quiet, plan.shows_progress);
@@ -124,11 +124,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn model_note(plan: &Plan, file: &ModelFile) -> Option<String> {
     let Plan { recognizer, options, verbose, .. } = plan;
     let is_limited =
-        recognizer.is_default() && options.language.is_none() && Recognizer::is_english_only(file);
+        recognizer.is_default && options.language.is_none() && Recognizer::is_english_only(file);
     if is_limited {
         Some(format!("model: `{}`, English-only; {MULTILINGUAL}", recognizer.name()))
     } else {
-        verbose.then(|| format!("model: `{}`", recognizer.path().display()))
+        verbose.then(|| format!("model: `{}`", recognizer.path.display()))
     }
 }
 

@@ -237,23 +237,19 @@ pub(crate) enum ModelSource {
     Path(PathBuf),
     /// Open file.
     File(Box<ModelFile>),
-    /// Open file and device.
-    Opened(Box<ModelFile>, OpenDevice),
 }
 
 impl ModelSource {
-    /// The file, and the device if it is open.
-    fn open(self) -> Result<(ModelFile, Option<OpenDevice>), Error> {
-        Ok(match self {
-            Self::Path(model) => (ModelFile::open(Models::from_env().find_path(&model)?)?, None),
-            Self::File(file) => (*file, None),
-            Self::Opened(file, device) => (*file, Some(device)),
-        })
+    fn open(self) -> Result<ModelFile, Error> {
+        match self {
+            Self::Path(model) => Ok(ModelFile::open(Models::from_env().find_path(&model)?)?),
+            Self::File(file) => Ok(*file),
+        }
     }
 }
 
 /// Sender of the result of opening a model; `None` once it was sent.
-type Opened<L> = Option<oneshot::Sender<Result<<L as Load>::Info, Error>>>;
+pub(crate) type Opened<L> = Option<oneshot::Sender<Result<<L as Load>::Info, Error>>>;
 
 /// Handle of an engine thread. Dropping it waits for the end of the thread.
 pub(crate) struct Engine<L: Load> {
@@ -274,14 +270,29 @@ impl<L: Load> Engine<L> {
     /// # Errors
     /// If the model cannot be opened.
     pub(crate) async fn start(loader: L, model: ModelSource) -> Result<(Self, L::Info), Error> {
+        let is_background = loader.common().is_background;
+        let serve = move |sender: &mut _, queue| run(loader, model, sender, queue);
+        Self::spawn(is_background, serve).await
+    }
+
+    /// Starts a thread that opens a model and serves its requests; returns once the model is open.
+    ///
+    /// # Errors
+    /// If the model cannot be opened.
+    pub(crate) async fn spawn(
+        is_background: bool,
+        serve: impl FnOnce(&mut Opened<L>, mpsc::Receiver<L::Message>) -> Result<(), Error>
+        + Send
+        + 'static,
+    ) -> Result<(Self, L::Info), Error> {
         let (messages, queue) = mpsc::channel();
         let (sender, opened) = oneshot::channel();
         let body = move || {
-            if loader.common().is_background {
+            if is_background {
                 lower_priority();
             }
             let mut sender = Some(sender);
-            match (catch(|| run(loader, model, &mut sender, queue)), sender) {
+            match (catch(|| serve(&mut sender, queue)), sender) {
                 (Ok(()), _) => {}
                 // The caller may have given up.
                 (Err(error), Some(sender)) => _ = sender.send(Err(error)),
@@ -355,14 +366,11 @@ fn run<L: Load>(
     queue: mpsc::Receiver<L::Message>,
 ) -> Result<(), Error> {
     let device = loader.device()?;
-    let (file, opened_device) = model.open()?;
+    let file = model.open()?;
     let path = file.path().map(ToOwned::to_owned);
     let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: L::CAN_SPLIT };
     let warn = |reason: &str| tracing::warn!("{reason}");
-    let device = match opened_device {
-        Some(device) => device,
-        None => device.choose(needs)?.open(device, || loader.common().open_cpu(), warn)?,
-    };
+    let device = device.choose(needs)?.open(device, || loader.common().open_cpu(), warn)?;
     loader.run(EngineThread { file, device, opened, queue }).map_err(|error| match &path {
         Some(path) => error.of_model(path),
         None => error,

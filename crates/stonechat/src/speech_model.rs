@@ -1,13 +1,14 @@
 //! A speech model on a thread of its own.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
-use stonechat_formats::ModelFile;
-use stonechat_nn::{KvDType, LoadStats};
-use stonechat_whisper::{Config, Event, Options, Segment, StateOptions, Transcript, WindowDecoder};
+use stonechat_nn::KvDType;
+use stonechat_whisper::{
+    Config, Event, Model, Options, Segment, StateOptions, Transcript, WindowDecoder,
+};
 
-use crate::device::OpenDevice;
-use crate::engine::{CommonOptions, Engine, EngineThread, Load, ModelSource, open_models};
+use crate::engine::{CommonOptions, Engine, EngineThread, Load, ModelSource, Opened, open_models};
 use crate::speech_engine::{OnStep, SpeechEngine};
 use crate::speech_queue::{self, Client, QueuedRecording, RecordingCount};
 use crate::{Error, Job, Recording, SpeechStep};
@@ -42,8 +43,6 @@ pub struct WhisperInfo {
     pub is_multilingual: bool,
     /// Device and kernels.
     pub device: String,
-    /// Statistics of loading the weights.
-    pub load_stats: LoadStats,
 }
 
 /// Builder of a [`Whisper`].
@@ -86,7 +85,7 @@ impl Whisper {
         let (recording, guard) = (recording.into(), self.n_recordings.guard());
         self.engine.submit(|sender| {
             let cancel = recording.cancel_token().clone();
-            let client = Client { sender, cancel, on_event: Box::new(on_event), guard };
+            let client = Client { sender, cancel, guard, on_event: Box::new(on_event) };
             QueuedRecording { recording, client }
         })
     }
@@ -140,19 +139,67 @@ impl WhisperBuilder {
         self
     }
 
-    /// Opens the model in `file` on a device that is open; [`device`](Self::device), [`threads`](Self::threads) and
-    /// [`cpu`](Self::cpu) have no effect.
+    /// Serves recordings with a loaded model, on its device.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_on(self, file: ModelFile, device: OpenDevice) -> Result<Whisper, Error> {
-        pollster::block_on(self.start(ModelSource::Opened(Box::new(file), device)))
+    /// If an option is out of range, or the device is out of memory.
+    pub fn open_model(self, model: Model) -> Result<Whisper, Error> {
+        self.check()?;
+        let n_recordings = self.n_recordings.clone();
+        let is_background = self.common.is_background;
+        let serve = move |sender: &mut Opened<Self>, queue| {
+            self.serve(&model, |info| {
+                if let Some(sender) = sender.take() {
+                    // The caller may have given up.
+                    let _ = sender.send(Ok(info));
+                }
+                queue
+            })
+        };
+        let (engine, info) = pollster::block_on(Engine::spawn(is_background, serve))?;
+        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), n_recordings })
     }
 
     async fn start(self, model: ModelSource) -> Result<Whisper, Error> {
         let n_recordings = self.n_recordings.clone();
         let (engine, info) = Engine::start(self, model).await?;
         Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), n_recordings })
+    }
+
+    /// Checks the options, before the weights are loaded.
+    fn check(&self) -> Result<(), Error> {
+        self.reserved.validate()?;
+        if let Some(n) = self.n_windows {
+            // The range and the message are those of batch sizes.
+            Options { batch_size: Some(n), ..Options::default() }.validate()?;
+        }
+        Ok(())
+    }
+
+    /// Serves the queue that `open` returns for a model that is open.
+    fn serve(
+        self,
+        model: &Model,
+        open: impl FnOnce(WhisperInfo) -> Receiver<QueuedRecording>,
+    ) -> Result<(), Error> {
+        let Self { common, kv_dtype, reserved, n_windows, n_recordings, on_step } = self;
+        let n_decoded = n_windows.or(reserved.batch_size).unwrap_or(1);
+        let sizes = StateOptions {
+            n_windows: n_decoded,
+            encoder_batch_size: model.encoder_batch_size(n_decoded),
+            n_sequences: reserved.n_sequences(),
+            kv_dtype,
+            has_alignment: reserved.needs_alignment(),
+        };
+        let mut decoder = WindowDecoder::new(model, sizes)?;
+        decoder.reserve(&reserved, sizes.n_windows)?;
+        let info = WhisperInfo {
+            config: *model.config(),
+            is_multilingual: model.special().multilingual,
+            device: model.describe(),
+        };
+        let prepared = speech_queue::start(open(info), model)?;
+        SpeechEngine::new(decoder, n_windows, prepared, n_recordings, on_step).run(common.on_panic)
     }
 }
 
@@ -169,33 +216,11 @@ impl Load for WhisperBuilder {
         &self.common
     }
 
-    fn run(self, thread: EngineThread<'_, Self>) -> Result<(), Error> {
-        let Self { mut common, kv_dtype, reserved, n_windows, n_recordings, on_step } = self;
-        reserved.validate()?;
-        if let Some(n) = n_windows {
-            // The range and the message are those of batch sizes.
-            Options { batch_size: Some(n), ..Options::default() }.validate()?;
-        }
-        let model = common.with_progress(|_, on_progress| {
+    fn run(mut self, thread: EngineThread<'_, Self>) -> Result<(), Error> {
+        self.check()?;
+        let model = self.common.with_progress(|_, on_progress| {
             thread.device.load_speech_model(&thread.file, on_progress)
         })?;
-        let n_decoded = n_windows.or(reserved.batch_size).unwrap_or(1);
-        let sizes = StateOptions {
-            n_windows: n_decoded,
-            encoder_batch_size: model.encoder_batch_size(n_decoded),
-            n_sequences: reserved.n_sequences(),
-            kv_dtype,
-            has_alignment: reserved.needs_alignment(),
-        };
-        let mut decoder = WindowDecoder::new(&model, sizes)?;
-        decoder.reserve(&reserved, sizes.n_windows)?;
-        let info = WhisperInfo {
-            config: *model.config(),
-            is_multilingual: model.special().multilingual,
-            device: model.describe(),
-            load_stats: model.load_stats(),
-        };
-        let prepared = speech_queue::start(thread.open(info), &model)?;
-        SpeechEngine::new(decoder, n_windows, prepared, n_recordings, on_step).run(common.on_panic)
+        self.serve(&model, |info| thread.open(info))
     }
 }

@@ -53,8 +53,9 @@ pub(crate) struct Client {
     pub(crate) sender: JobSender<Segment, Transcript>,
     /// Cancels the recording beside the token of its job.
     pub(crate) cancel: CancelToken,
-    pub(crate) on_event: Box<dyn FnMut(Event) + Send>,
+    /// Dropped before `on_event`, whose end may start the next recording.
     pub(crate) guard: CountGuard,
+    pub(crate) on_event: Box<dyn FnMut(Event) + Send>,
 }
 
 impl fmt::Debug for Client {

@@ -10,8 +10,10 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use stonechat::compute::DType;
 use stonechat::formats::ModelFile;
+use stonechat::nn::Cpu;
 use stonechat::whisper::{
-    ExportFormat, Language, Options, Segment, Task, Timings, VadMode, export,
+    self, CancelToken, Event, ExportFormat, Language, Options, Segment, Task, Timings, VadMode,
+    export,
 };
 use stonechat::{Device, KvDType, Recording, SpeechStep, Whisper, WhisperBuilder};
 use stonechat_testkit::{Lcg, TinyWhisper};
@@ -289,4 +291,39 @@ fn an_engine_is_dropped_with_recordings_in_it() {
     drop(whisper);
     drop(stalled);
     drop(sender);
+}
+
+#[test]
+fn events_are_those_of_the_transcript_and_a_token_cancels_several_recordings() {
+    let model = whisper::Model::load(Cpu::new(2).unwrap(), &model(), |_| {}).unwrap();
+    let samples = noise(&mut Lcg::new(3), 40);
+    let recording =
+        || Recording::samples(&samples[..]).options(Options { language: None, ..short() });
+    let mut texts = Vec::new();
+    for part in model.divide(2).unwrap() {
+        let whisper = Whisper::builder().kv_dtype(KvDType::F32).open_model(part).unwrap();
+        let (sender, events) = channel();
+        let job = whisper.transcribe_with(recording(), move |event| sender.send(event).unwrap());
+        let (mut language, mut segments, mut position) = (None, Vec::new(), None);
+        for event in events {
+            match event {
+                Event::Language(found, _) => language = Some(found.code.to_owned()),
+                Event::Segment(segment) => segments.push(segment),
+                Event::Position(done, all) => position = Some((done, all)),
+                _ => {}
+            }
+        }
+        let transcript = job.wait().unwrap();
+        assert!(!segments.is_empty());
+        assert_eq!((Some(transcript.language), transcript.segments), (language, segments));
+        assert_eq!(position, Some((samples.len(), samples.len())));
+        texts.push(transcript.text);
+        let token = CancelToken::new();
+        token.cancel();
+        let jobs = [(); 2].map(|()| whisper.transcribe(recording().cancelled_by(&token)));
+        for job in jobs {
+            assert!(job.wait().unwrap().cancelled);
+        }
+    }
+    assert_eq!(texts[0], texts[1]);
 }

@@ -31,11 +31,11 @@ pub struct Samples<'a> {
 /// Part of a recording with speech.
 #[derive(Debug, Clone)]
 pub(crate) enum Speech {
-    /// By the options.
+    /// Ranges that the options detect.
     Detect,
-    /// Sample ranges; all samples if there are none.
-    Found(Option<Vec<Range<usize>>>),
-    /// The samples are those of this map.
+    /// All samples.
+    All,
+    /// The samples, which are those of this map.
     Cut(SpeechMap),
 }
 
@@ -45,25 +45,17 @@ impl Samples<'_> {
     pub fn duration(&self) -> f64 {
         seconds(match &self.speech {
             Speech::Cut(map) => map.n_samples(),
-            Speech::Detect | Speech::Found(_) => self.samples.len(),
+            Speech::Detect | Speech::All => self.samples.len(),
         })
     }
 
-    /// Sets the sample ranges of speech that [`Options::find_speech`](crate::Options::find_speech) found beforehand, for
-    /// example while another recording was transcribed.
-    #[must_use]
-    pub fn with_speech(mut self, speech: Option<Vec<Range<usize>>>) -> Self {
-        self.speech = Speech::Found(speech);
-        self
-    }
-
-    /// Removes everything but the speech that [`with_speech`](Self::with_speech) set from the samples now, instead of
-    /// when the transcription starts. A recording without it has no clips.
+    /// Removes everything but the ranges of speech that [`Options::find_speech`](crate::Options::find_speech) found beforehand, for
+    /// example while another recording was transcribed; nothing for `None`. A recording that was cut has no clips.
     ///
     /// # Errors
     /// If the ranges overlap, are out of order, empty or past the end.
-    pub fn cut_silence(self) -> Result<Self, Error> {
-        let Speech::Found(Some(speech)) = self.speech else { return Ok(self) };
+    pub fn with_speech(self, speech: Option<Vec<Range<usize>>>) -> Result<Self, Error> {
+        let Some(speech) = speech else { return Ok(Self { speech: Speech::All, ..self }) };
         let (samples, map) = cut(self.samples, speech)?;
         Ok(Self { samples, speech: Speech::Cut(map) })
     }
@@ -98,24 +90,7 @@ pub(crate) struct AudioSource<'a> {
     pub(crate) is_batched: bool,
 }
 
-impl<'a> AudioSource<'a> {
-    /// A whole recording.
-    pub(crate) fn whole(samples: Cow<'a, [f32]>) -> Self {
-        Self { samples, map: None, is_batched: false }
-    }
-
-    /// Only the sample ranges `speech` of a recording, one after the other.
-    ///
-    /// # Errors
-    /// If the ranges overlap, are out of order, empty or past the end.
-    pub(crate) fn speech(
-        samples: Cow<'a, [f32]>,
-        speech: Vec<Range<usize>>,
-    ) -> Result<Self, Error> {
-        let (samples, map) = cut(samples, speech)?;
-        Ok(Self { samples, map: Some(map), is_batched: false })
-    }
-
+impl AudioSource<'_> {
     /// Samples of the recording.
     pub(crate) fn n_recording_samples(&self) -> usize {
         self.map.as_ref().map_or(self.samples.len(), SpeechMap::n_samples)
@@ -134,44 +109,36 @@ impl<'a> AudioSource<'a> {
     }
 }
 
-/// Samples and chunks of a recording: the speech, of the clips if there are any, else the clips, else all of it; cut if there is a batch size.
+/// Samples and chunks of a recording: its speech, else its clips, else all of it. A batch size cuts them into chunks.
 pub(crate) fn select<'a>(
     model: &Model,
     recording: Samples<'a>,
     options: &Options,
 ) -> Result<(AudioSource<'a>, Vec<Range<usize>>), Error> {
-    let Samples { samples, speech } = recording;
-    let (mut audio, mut chunks);
-    let speech = match speech {
+    let recording = match recording.speech {
         Speech::Detect if options.needs_vad() => {
-            Speech::Found(options.find_speech_with(model.vad()?, &samples)?)
+            let speech = options.find_speech_with(model.vad()?, &recording.samples)?;
+            recording.with_speech(speech)?
         }
-        speech => speech,
+        _ => recording,
     };
-    if options.clip_timestamps.is_empty() || options.vad == VadMode::On {
-        audio = match speech {
-            Speech::Found(Some(mut speech)) => {
-                if !options.clip_timestamps.is_empty() {
-                    check_ranges(&speech, samples.len())?;
-                    speech = chunking::within(&speech, &options.clips(samples.len()));
-                }
-                AudioSource::speech(samples, speech)?
-            }
-            Speech::Cut(map) => AudioSource { samples, map: Some(map), is_batched: false },
-            Speech::Found(None) | Speech::Detect => AudioSource::whole(samples),
-        };
-        if audio.map.is_some() {
-            raise_quiet_parts(audio.samples.to_mut(), options.max_pause());
-        }
-        let n_samples = audio.samples.len();
-        chunks = Vec::from_iter((n_samples > 0).then_some(0..n_samples));
-    } else if let Speech::Cut(_) = speech {
+    let map = match recording.speech {
+        Speech::Cut(map) => Some(map),
+        Speech::Detect | Speech::All => None,
+    };
+    let mut audio = AudioSource { samples: recording.samples, map, is_batched: false };
+    let n_samples = audio.samples.len();
+    let mut chunks = if options.clip_timestamps.is_empty() || options.vad == VadMode::On {
+        Vec::from_iter((n_samples > 0).then_some(0..n_samples))
+    } else if audio.map.is_some() {
         let (option, expected) = ("clip-timestamps", "none where silence was cut");
         let got = format!("{:?}", options.clip_timestamps);
         return Err(Error::Option { option, expected, got });
     } else {
-        chunks = options.clips(samples.len());
-        audio = AudioSource::whole(samples);
+        options.clips(n_samples)
+    };
+    if audio.map.is_some() {
+        raise_quiet_parts(audio.samples.to_mut(), options.max_pause());
     }
     if options.n_windows() > 1 {
         let n_uncut = chunks.len();

@@ -101,7 +101,7 @@ impl Options {
 }
 
 /// Parts of the ranges `speech` in `clips`; both are ascending and disjoint.
-pub(crate) fn within(speech: &[Range<usize>], clips: &[Range<usize>]) -> Vec<Range<usize>> {
+fn within(speech: &[Range<usize>], clips: &[Range<usize>]) -> Vec<Range<usize>> {
     let part = |clip: &Range<usize>, range: &Range<usize>| {
         range.start.max(clip.start)..range.end.min(clip.end)
     };

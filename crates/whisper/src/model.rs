@@ -73,6 +73,16 @@ impl Model {
         Ok(Self { info, device, weights, log_mel_kernel })
     }
 
+    /// Divides the device ([`DeviceApi::divide`](stonechat_nn::DeviceApi::divide)) into 1 to `n` models for concurrent use, which share
+    /// the weights.
+    ///
+    /// # Errors
+    /// If threads cannot be started.
+    pub fn divide(&self, n: usize) -> Result<Vec<Self>, Error> {
+        let on = |device| Self { device, ..self.clone() };
+        Ok(self.device.divide(n)?.into_iter().map(on).collect())
+    }
+
     /// Names of the kernels and device in use.
     #[must_use]
     pub fn describe(&self) -> String {

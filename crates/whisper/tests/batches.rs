@@ -163,14 +163,10 @@ fn clips_are_transcribed_alone() {
 fn speech_ranges_are_checked() {
     let (samples, options) = (noise(1), accept_all());
     let wrong = Some(vec![4..9, 5..10]);
-    let with = |speech| {
-        let recording = Samples::from(&samples).with_speech(speech);
-        random().transcribe(recording, &options, |_| {})
-    };
-    assert!(with(wrong.clone()).is_err());
-    let none = with(Some(vec![])).unwrap();
+    assert!(Samples::from(&samples).with_speech(wrong).is_err());
+    let silence = Samples::from(&samples).with_speech(Some(vec![])).unwrap();
+    let none = random().transcribe(silence, &options, |_| {}).unwrap();
     assert!(none.segments.is_empty());
-    assert!(Samples::from(&samples).with_speech(wrong).cut_silence().is_err());
 }
 
 #[test]
@@ -182,12 +178,11 @@ fn silence_may_be_cut_beforehand() {
             transcript.segments.into_iter().map(|s| (s.tokens, s.start, s.end)).collect::<Vec<_>>()
         })
     };
-    let expected = run(Samples::from(&samples).with_speech(speech.clone())).unwrap();
+    let borrowed = Samples::from(&samples).with_speech(speech.clone()).unwrap();
+    let expected = run(borrowed).unwrap();
     assert!(!expected.is_empty());
-    let owned = || Samples::from(samples.clone()).with_speech(speech.clone());
-    assert_eq!(run(owned()).unwrap(), expected);
-    let cut = owned().cut_silence().unwrap();
-    assert_eq!(run(cut.clone()).unwrap(), expected);
+    let cut = Samples::from(samples.clone()).with_speech(speech).unwrap();
+    assert_eq!((cut.duration(), run(cut.clone()).unwrap()), (40.0, expected));
     let clips = Options { clip_timestamps: vec![1.0, 2.0], ..options.clone() };
     assert!(random().transcribe(cut, &clips, |_| {}).is_err());
 }

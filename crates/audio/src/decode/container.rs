@@ -28,7 +28,7 @@ const LEAST_GAP_S: f64 = 0.1;
 /// The latest start of a track that is taken for a pause, where nothing else is in the file before it.
 const MAX_LEAD_S: f64 = 600.0;
 
-/// What is known of the container before it is opened.
+/// Properties of the container that are known before it is opened.
 pub(super) struct Open {
     /// Audio tracks of an MP4 file.
     pub(super) tracks: Vec<AudioTrack>,
@@ -36,7 +36,7 @@ pub(super) struct Open {
     pub(super) not_default: Vec<u64>,
     /// Number of the track to decode, from 1.
     pub(super) number: Option<usize>,
-    /// Bytes of sound that are missing for each that is there.
+    /// Bytes of sound missing per byte that the file has.
     pub(super) lack: Option<f64>,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Mended {
     pub(super) parts: Vec<Part>,
     /// Whether the file ends before what its headers say.
     pub(super) is_cut: bool,
-    /// Bytes of sound that are missing for each that is there, if known.
+    /// Bytes of sound missing per byte that the file has, if known.
     pub(super) lack: Option<f64>,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Header {
     pub(super) rate: u32,
     pub(super) n_channels: u8,
     pub(super) n_frames: u16,
-    n_bytes: usize,
+    pub(super) n_bytes: usize,
     is_mpeg1: bool,
 }
 
@@ -73,7 +73,7 @@ impl Header {
     }
 }
 
-/// What a first frame without sound says about its part.
+/// Statements of a first frame without sound about its part of the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Info {
     /// Frames (of [`Header::n_frames`] samples) in the part, if stated.

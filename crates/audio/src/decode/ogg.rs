@@ -55,7 +55,7 @@ impl<S: Read> ShortComments<S> {
         Self { source, open: Vec::new(), page: Vec::new(), at: 0, is_raw: false }
     }
 
-    /// Reads the next page that is kept into `page`; what is none is there as it is.
+    /// Reads the next page that is not dropped into `page`; bytes that are no page are copied unchanged.
     fn next_page(&mut self) -> io::Result<()> {
         loop {
             self.page.clear();

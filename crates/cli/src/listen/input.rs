@@ -7,10 +7,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use anyhow::Context;
+use stonechat::audio::decode::container_name;
 
 use super::microphone::Microphone;
 use super::pcm::{Message, Pcm, PcmFormat};
-use crate::sniff;
 
 /// Capacity of the channel, at least half a minute. When it is full, a pipe blocks and a microphone drops audio.
 const MAX_BUFFERS: usize = 1024;
@@ -143,8 +143,8 @@ fn read_standard_input(mut pcm: Pcm, sender: &SyncSender<Message>) {
                 let _ = sender.send(Message::Samples(samples));
                 break Message::End(n_left);
             }
-            Ok(n) if std::mem::take(&mut is_first) && sniff::container(&bytes[..n]).is_some() => {
-                let got = sniff::container(&bytes[..n]).unwrap_or_default();
+            Ok(n) if std::mem::take(&mut is_first) && container_name(&bytes[..n]).is_some() => {
+                let got = container_name(&bytes[..n]).unwrap_or_default();
                 let hint = "`stonechat transcribe -` takes files, `ffmpeg -i FILE -f s16le -ac 1 -ar 16000 -` decodes them";
                 let text = format!("standard input: expected raw PCM, got {got}: {hint}");
                 break Message::Failed(anyhow::Error::msg(text));

@@ -1,4 +1,4 @@
-//! What systemd gives a service: a socket for its state (`NOTIFY_SOCKET`), and open sockets (`LISTEN_FDS`).
+//! Sockets that systemd passes to a service: one for its state (`NOTIFY_SOCKET`), and open ones (`LISTEN_FDS`).
 
 use stonechat_server::OpenSocket;
 

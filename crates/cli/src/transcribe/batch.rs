@@ -1,4 +1,4 @@
-//! Transcription of all inputs by one [`Whisper`]: a thread reads ahead, `--jobs` workers wait for transcripts and write them.
+//! Transcription of all inputs by [`Whisper`]: a thread reads ahead, `--jobs` workers wait for transcripts and write them.
 //!
 //! ```text
 //! reader:      decode, resample, cut silence --> sync_channel(1) --> worker 0..jobs: Whisper::transcribe, write
@@ -8,7 +8,7 @@
 //! The first recording is read while the device is opened and the weights are loaded. Loading starts when an input has
 //! turned out to be audio. Reads of standard input and pipes may block, and delay no error: the device is opened before,
 //! the weights are loaded after them. At most two recordings are read ahead, so memory does not depend on the number of
-//! inputs. The recordings of the workers are decoded in one batch.
+//! inputs. Workers share the weights and divide the CPU threads; a GPU decodes their recordings in one batch.
 
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +21,8 @@ use std::{fs, io};
 use anyhow::Context;
 use stonechat::audio::{Audio, Decoder, SourceInfo};
 use stonechat::formats::ModelFile;
-use stonechat::whisper::{CancelToken, Event, Options, Samples, Timings, Transcript};
-use stonechat::{Recording, Whisper, WhisperInfo};
+use stonechat::whisper::{CancelToken, Event, Model, Options, Samples, Timings, Transcript};
+use stonechat::{Recording, Whisper};
 
 use super::inputs::Input;
 use super::output::{Output, StandardOutput, Written};
@@ -205,44 +205,63 @@ impl Batch<'_> {
             let read = reader.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
             (stages.audio, stages.audio_s) = (read.time, read.audio_s);
             let (done, devices) = transcribed?;
-            let report = done.map_or_else(String::new, |(info, timings)| {
-                stages.report(timings, &with_load_stats(&info.device, "; ", info.load_stats))
+            let report = done.map_or_else(String::new, |(model, timings)| {
+                let load = with_load_stats(&model.describe(), "; ", model.load_stats());
+                stages.report(timings, &load)
             });
             Ok((report, devices))
         })
     }
 
-    /// Opens the model and transcribes `n_jobs` recordings at a time until the queue ends.
+    /// Loads the model and transcribes `n_jobs` recordings at a time until the reader ends.
     fn run(
         &self,
         file: ModelFile,
         devices: &OpenDevices,
         n_jobs: usize,
-        decoded: Receiver<Decoded>,
+        recordings: Receiver<Decoded>,
         stages: &mut Stages,
-    ) -> anyhow::Result<(WhisperInfo, Timings)> {
-        let Plan { recognizer, options, .. } = self.plan;
+    ) -> anyhow::Result<(Model, Timings)> {
         let started = Instant::now();
-        let n_windows = n_jobs * options.batch_size.unwrap_or(1);
-        let timings = Arc::new(Mutex::new(Timings::default()));
-        let last = Arc::clone(&timings);
-        let builder = Whisper::builder()
-            .reserve_for(options.clone())
-            .parallel(n_windows.min(Options::MAX_BATCH_SIZE))
-            .on_step(move |step| *lock(&last) = step.timings);
-        let whisper = recognizer.open(builder, file, devices, self.console)?;
+        let model = self.plan.recognizer.load(&file, devices, self.console)?;
+        // The mapped pages count as memory of this process.
+        drop(file);
         stages.load = started.elapsed();
-        let decoded = Mutex::new(decoded);
+        let parts = model.divide(n_jobs)?;
+        let n_each = n_jobs.div_ceil(parts.len());
+        let timings = Arc::new(Mutex::new(vec![Timings::default(); parts.len()]));
+        let open = |(index, part)| self.open(part, n_each, &timings, index);
+        let engines = parts.into_iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
+        let recordings = Mutex::new(recordings);
         thread::scope(|scope| {
-            for _ in 0..n_jobs {
-                scope.spawn(|| self.work(&whisper, &decoded));
+            for whisper in engines.iter().cycle().take(n_jobs) {
+                scope.spawn(|| self.work(whisper, &recordings));
             }
         });
-        let info = whisper.info().clone();
-        // Waits for the last step.
-        drop(whisper);
-        let timings = *lock(&timings);
-        Ok((info, timings))
+        // Waits for the last steps.
+        drop(engines);
+        let mut sum = Timings::default();
+        lock(&timings).iter().for_each(|&timings| sum += timings);
+        Ok((model, sum))
+    }
+
+    /// Starts an engine for `n_jobs` recordings at a time, whose timings are those of `index`.
+    fn open(
+        &self,
+        model: Model,
+        n_jobs: usize,
+        timings: &Arc<Mutex<Vec<Timings>>>,
+        index: usize,
+    ) -> Result<Whisper, stonechat::Error> {
+        let Plan { recognizer, options, .. } = self.plan;
+        let n_windows = n_jobs * options.batch_size.unwrap_or(1);
+        let timings = Arc::clone(timings);
+        Whisper::builder()
+            .kv_dtype(recognizer.kv_dtype)
+            .reserve_for(options.clone())
+            .parallel(n_windows.min(Options::MAX_BATCH_SIZE))
+            .on_step(move |step| lock(&timings)[index] = step.timings)
+            .open_model(model)
     }
 
     /// Reads the inputs until the receiver of `sender` is dropped. `has_audio` gets a message once an input has turned out to be
@@ -257,7 +276,7 @@ impl Batch<'_> {
         for (i, &index) in to_do.iter().enumerate() {
             let started = Instant::now();
             // No worker runs while the first input is read.
-            let n_threads = if i == 0 { self.plan.recognizer.n_threads() } else { 1 };
+            let n_threads = if i == 0 { self.plan.recognizer.n_threads } else { 1 };
             let signals = self.read(&self.plan.tasks[index].input, n_threads, &mut has_audio);
             let time = started.elapsed();
             if self.is_cancelled() {
@@ -315,7 +334,7 @@ impl Batch<'_> {
         let signal = |audio: Audio| -> anyhow::Result<Signal> {
             let Audio { samples, source, .. } = audio;
             let speech = self.plan.options.find_speech(&samples, n_threads)?;
-            let samples = Samples::from(samples).with_speech(speech).cut_silence()?;
+            let samples = Samples::from(samples).with_speech(speech)?;
             Ok(Signal { samples, source })
         };
         channels.into_iter().map(signal).collect()

@@ -6,9 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use stonechat::audio::decode::EXTENSIONS;
-
-use crate::sniff;
+use stonechat::audio::decode::{EXTENSIONS, container_name};
 
 /// Extensions of recordings that only an installed ffmpeg may decode; without it they fail as inputs.
 const OTHER_MEDIA: [&str; 46] = [
@@ -18,7 +16,7 @@ const OTHER_MEDIA: [&str; 46] = [
     "vob", "voc", "w64", "wma", "wmv", "wtv", "wv",
 ];
 
-/// What folders and patterns hold beside the inputs.
+/// Files and folders that folders and patterns hold beside the inputs.
 #[derive(Debug, Default)]
 pub(super) struct LeftOut {
     /// Files that are left out, and why.
@@ -59,7 +57,7 @@ impl Files {
             }
             return path.is_file();
         }
-        if let Some(container) = sniff::container(&start(path)) {
+        if let Some(container) = container_name(&start(path)) {
             let why = "without an extension of audio or video; give its own name to transcribe it";
             self.notes.push(format!("{shown}: left out, it looks like {container} {why}"));
         } else {
@@ -100,7 +98,7 @@ fn start(path: &Path) -> Vec<u8> {
     if path.is_file()
         && let Ok(file) = File::open(path)
     {
-        // What was read before an error is examined.
+        // The bytes before a read error are enough to examine.
         let _ = file.take(4096).read_to_end(&mut bytes);
     }
     bytes

@@ -128,7 +128,7 @@ impl<'a> Output<'a> {
         let partial = partial_name(path, format);
         let found = self.plan.records.examine(&partial, &self.task.input, &self.plan.recipe);
         if matches!(found, Found::Current | Found::Outdated(_)) {
-            // The whole result is there.
+            // The complete result replaces it.
             let _ = std::fs::remove_file(partial);
         }
     }
@@ -143,7 +143,7 @@ impl<'a> Output<'a> {
         let mut text = Vec::new();
         format.write(&mut text, transcript, self.plan.layout)?;
         if text.is_empty() {
-            // No empty file looks like a result, and none of before is left as one.
+            // An empty file would look like a result, as would the file of an earlier run.
             return match std::fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     Err(error).with_context(|| format!("cannot remove `{}`", path.display()))

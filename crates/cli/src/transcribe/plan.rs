@@ -78,12 +78,12 @@ impl Plan {
         notes.extend(no_word_times(args, &tasks, standard_output));
         let recipe = Recipe {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            model: FileIdentity::of_model(recognizer.path()),
+            model: FileIdentity::of_model(&recognizer.path),
             options: format!(
                 "{options:?} {:?} {:?} {:?}{track}",
                 args.speech.layout(),
                 channels.0,
-                recognizer.kv_dtype()
+                recognizer.kv_dtype
             ),
         };
         if !overwrite {

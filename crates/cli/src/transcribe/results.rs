@@ -21,7 +21,7 @@ pub(super) struct Task {
     pub(super) verdict: Verdict,
 }
 
-/// What to do with an input.
+/// Decision on an input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Transcribe,

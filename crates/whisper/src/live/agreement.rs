@@ -185,7 +185,7 @@ mod tests {
             (0.0, "a b d e", ""),
             (0.0, "a x c d e f", "e"),
         ]);
-        // A word that is said again is another word.
+        // A repeated word is another word.
         check(&[(0.0, "no", ""), (0.0, "no", "no"), (0.0, "no no", ""), (0.0, "no no no", "no")]);
     }
 
