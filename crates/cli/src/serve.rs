@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytesize::ByteSize;
+use stonechat::device::DeviceNeeds;
 use stonechat::llm::Pooling;
 use stonechat::sampling::SamplingOptions;
 use stonechat::{Device, GpuLayers, Models};
@@ -20,7 +21,6 @@ use stonechat_server::{
 use super::UsageError;
 use super::completions::installed_names;
 use super::console::{Console, print_note};
-use super::device::GPU_OF_ANY_SIZE;
 use super::find_model;
 use super::headings::{CONTEXT, DEVICE, NETWORK, OPTIONS, ROUTES, SAMPLING};
 use super::interrupt::INTERRUPTED;
@@ -286,7 +286,7 @@ impl DeviceArgs {
         let needs_gpu = !matches!(self.gpu_layers, None | Some(GpuLayers::Last(0)));
         if needs_gpu
             && self.device == Device::Auto
-            && let Err(error) = Device::any_gpu().choose(GPU_OF_ANY_SIZE)
+            && let Err(error) = Device::any_gpu().choose(DeviceNeeds::GPU_OF_ANY_SIZE)
         {
             let note = format!("all layers are on the CPU: {error}");
             Console::with_bar(is_quiet, false).note(&note);

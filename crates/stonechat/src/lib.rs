@@ -37,12 +37,7 @@ pub mod device;
 mod drafts;
 mod engine;
 mod error;
-mod gpu_layers;
-mod gpu_memory;
-mod gpu_ranks;
 mod job;
-#[cfg(feature = "wgpu")]
-mod kernel_cache;
 mod language_model;
 mod llm_loop;
 mod llm_request;
@@ -66,10 +61,9 @@ pub use stonechat_text as text;
 pub use stonechat_whisper as whisper;
 
 pub use chat::Chat;
-pub use device::Device;
+pub use device::{Device, GpuLayers};
 pub use drafts::DraftSource;
 pub use error::Error;
-pub use gpu_layers::GpuLayers;
 pub use job::{IntoItems, Items, Job};
 pub use language_model::{Generation, Llm, LlmBuilder, LlmInfo};
 pub use llm_request::{LlmEvent, LlmRequest};
