@@ -107,7 +107,7 @@ mod tests {
             std::fs::read_dir(&folder).unwrap().map(|f| f.unwrap().path()).collect();
         let [file] = &files[..] else { panic!("one file, got {files:?}") };
         let whole = std::fs::read(file).unwrap();
-        let is_valid = |bytes: &[u8]| bytes.len() > 16 && bytes.starts_with(b"kernels1");
+        let is_valid = |bytes: &[u8]| bytes.len() > 16 && bytes.starts_with(b"kernels2");
         assert!(is_valid(&whole), "{} bytes", whole.len());
         // Truncated, foreign and empty files are replaced.
         for bytes in [&whole[..whole.len() / 2], b"something else", b""] {
