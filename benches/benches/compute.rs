@@ -8,10 +8,12 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use stonechat_compute::Cpu;
 use stonechat_compute::cpu::{
-    Attention, DenseWeight, Epilogue, KvPool, LayerNorm, MatMut, MatRef, attention, layer_norm,
-    matmul,
+    Attention, DenseWeight, Epilogue, KvPool, MatMut, MatRef, attention, layer_norm, matmul,
 };
-use stonechat_compute::op::{KvDType, KvLayout, KvRow, PAGE_LEN, Precision, QueryRow};
+use stonechat_compute::op::{
+    AttentionArgs, KvDType, KvLayout, KvRow, NormArgs, PAGE_LEN, PoolId, Precision, QueryRow,
+    RowTable,
+};
 
 const T: usize = 1500;
 const D_MODEL: usize = 512;
@@ -87,6 +89,17 @@ fn bench_attention(c: &mut Criterion) {
             let row =
                 QueryRow { first_page: 0, n_pages: n_pages as u32, kv_start: 0, kv_len: T as u32 };
             let rows = vec![row; t];
+            let op = AttentionArgs {
+                pool: PoolId(0),
+                layer: 0,
+                n_heads: N_HEADS,
+                scale: 0.125,
+                soft_cap: None,
+                slopes: None,
+                sinks: None,
+                rows: RowTable::FULL,
+                precision: Precision::F32,
+            };
             let mut out = vec![0.0; t * D_MODEL];
             each_cpu(|cpu, label| {
                 let id = BenchmarkId::new(label, format!("{dtype:?} T{t} kv{T}"));
@@ -96,14 +109,9 @@ fn bench_attention(c: &mut Criterion) {
                             let args = Attention {
                                 q: MatRef::packed(&x, t, D_MODEL),
                                 kv: &pool,
-                                n_heads: N_HEADS,
-                                scale: 0.125,
-                                soft_cap: None,
-                                slopes: None,
-                                sinks: None,
                                 rows: &rows,
                                 page_table: &page_table,
-                                precision: Precision::F32,
+                                op,
                             };
                             attention(cpu, MatMut::packed(&mut out, t, D_MODEL), args);
                         });
@@ -120,7 +128,7 @@ fn bench_small(c: &mut Criterion) {
     let mut y = x.clone();
     each_cpu(|cpu, label| {
         group.bench_function(BenchmarkId::new(label, "layer_norm 1500x512"), |b| {
-            let norm = LayerNorm { weight: &weight, bias: Some(&weight), eps: 1e-5 };
+            let norm = NormArgs { weight: &weight[..], bias: Some(&weight[..]), eps: 1e-5 };
             b.iter(|| {
                 let out = MatMut::packed(&mut y, T, D_MODEL);
                 layer_norm(cpu, out, MatRef::packed(&x, T, D_MODEL), norm);

@@ -14,8 +14,8 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType};
 use stonechat_quant::{
-    ActivationBuffer, PackedMatrix, PackedProduct, QuantMatrix, dequantize_rows, kernel_name,
-    matmul, matmul_packed, needs_importance, quantize_rows,
+    ActivationBuffer, PackedMatmul, PackedMatrix, QuantMatrix, dequantize_rows, gemv_blocks,
+    kernel_name, matmul_packed, needs_importance, quantize_rows,
 };
 
 /// `(N, K)`: attention, the two feed-forward matrices and the vocabulary of Whisper's base model.
@@ -73,10 +73,10 @@ fn products(c: &mut Criterion) {
                         let (out, epilogue) = (MatMut::packed(&mut y, m, n), Epilogue::default());
                         match &packed {
                             Some(w) => {
-                                let product = PackedProduct { out, w, rows: 0..n, epilogue };
+                                let product = PackedMatmul { out, w, rows: 0..n, epilogue };
                                 matmul_packed(&cpu, &activations, [Some(product)]);
                             }
-                            None => matmul(&cpu, out, &activations, rows, epilogue),
+                            None => gemv_blocks(&cpu, out, &activations, rows, epilogue),
                         }
                     });
                 });

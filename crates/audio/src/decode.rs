@@ -363,7 +363,7 @@ fn decode_source<'s>(
     container::decode(source, open, &head, state, sink)
 }
 
-/// `source` behind the `ID3v2` tags that it begins with, and its first bytes.
+/// `source` after its leading `ID3v2` tags, and the first bytes there.
 fn skip_tags<'s>(
     mut source: Box<dyn MediaSource + 's>,
     state: &Arc<SourceState>,

@@ -140,7 +140,7 @@ impl LogMel {
     /// of these values. It is not called if there are no such frames.
     ///
     /// # Errors
-    /// That of `log_powers`.
+    /// The error of `log_powers`.
     pub fn compute_with<E>(
         &self,
         samples: &[f32],

@@ -28,10 +28,10 @@ pub const STEP: usize = 512;
 /// Maximum useful threads: one runs the recurrence of the LSTM, a third of the work, and few keep up with it.
 const MAX_THREADS: usize = 8;
 
-/// Least samples of a stretch without speech that is searched again, 2 s.
+/// Minimum length of a range without speech that is searched again, 2 s in samples.
 const MIN_GAP: usize = 2 * SAMPLE_RATE as usize;
-/// Least steps of speech that count as found there, 0.4 s: a network that has heard nothing may take the end of a word or a
-/// breath for speech for a few steps.
+/// Minimum steps of speech found there, 0.4 s: without earlier input, the network may take the end of a word or a breath for
+/// speech for a few steps.
 const MIN_STEPS: usize = 12;
 /// Root mean square below which nothing is searched, -70 dB of full scale: speech of a recording of 16 bits is louder.
 const QUIET: f32 = 0.000_316;
@@ -73,8 +73,8 @@ impl Vad {
 
     /// The speech segments of `samples`, ascending and disjoint.
     ///
-    /// Stretches without speech that are not quiet are run through the network again, on their own: after loud speech it misses
-    /// quiet speech for many seconds, which it finds if it has heard nothing before.
+    /// Ranges without speech that are not quiet are run through the network again from a fresh state: after loud speech it misses
+    /// quiet speech for many seconds.
     ///
     /// # Errors
     /// If an option is out of its range.

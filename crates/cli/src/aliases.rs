@@ -13,7 +13,7 @@ mod tests;
 
 use std::ffi::{OsStr, OsString};
 
-use llama::{DRAFTS, LLAMA, OLLAMA, WITHOUT_TEMPLATE};
+use llama::{COMMON, DRAFTS, LLAMA, OLLAMA, WITHOUT_TEMPLATE};
 use serve::LLAMA_SERVER;
 use speech::WHISPER;
 
@@ -99,9 +99,9 @@ struct Program {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Speech,
-    /// Of language models, with a chat template.
+    /// A verb of language models that uses the chat template.
     Language,
-    /// Of language models, without a chat template.
+    /// A verb of language models that does not use the chat template.
     Completion,
     Server,
 }
@@ -110,9 +110,9 @@ impl Program {
     fn of(verb: &str) -> Option<Self> {
         let (kind, tables): (_, &[Table]) = match verb {
             "transcribe" => (Kind::Speech, &[WHISPER]),
-            "serve" => (Kind::Server, &[LLAMA_SERVER, DRAFTS]),
-            "generate" => (Kind::Completion, &[WITHOUT_TEMPLATE, LLAMA, DRAFTS, OLLAMA]),
-            _ if LLAMA_VERBS.contains(&verb) => (Kind::Language, &[LLAMA, DRAFTS, OLLAMA]),
+            "serve" => (Kind::Server, &[LLAMA_SERVER, COMMON, DRAFTS]),
+            "generate" => (Kind::Completion, &[WITHOUT_TEMPLATE, LLAMA, COMMON, DRAFTS, OLLAMA]),
+            _ if LLAMA_VERBS.contains(&verb) => (Kind::Language, &[LLAMA, COMMON, DRAFTS, OLLAMA]),
             _ => return None,
         };
         Some(Self { kind, tables })
@@ -248,7 +248,7 @@ impl Expanded {
             }
             Ignored(n_values, why) => {
                 self.ignore(given, why);
-                // Values of some flags may be left out; a negative number is a value.
+                // Some flags have optional values; a negative number is a value.
                 let is_flag = |next: &OsStr| {
                     let rest = next.to_string_lossy();
                     let rest = rest.strip_prefix('-');

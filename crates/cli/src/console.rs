@@ -66,6 +66,20 @@ impl Console {
         self.begin_as(STEPS, stage, length);
     }
 
+    /// Runs `work` with a bar of the fraction done, 0 to 1, that it reports.
+    pub(super) fn stage<R>(
+        &self,
+        stage: &str,
+        work: impl FnOnce(Box<dyn FnMut(f32) + Send>) -> R,
+    ) -> R {
+        const STEPS: f32 = 1000.0;
+        self.begin(stage, STEPS as u64);
+        let bar = self.clone();
+        let result = work(Box::new(move |done| bar.advance((done * STEPS) as u64)));
+        self.end();
+        result
+    }
+
     /// Starts the bar of a stage, drawn by a template of [`ProgressStyle`].
     pub(super) fn begin_as(&self, template: &str, stage: &str, length: u64) {
         if let Some(bar) = &self.bar {

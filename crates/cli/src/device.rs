@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use stonechat::Device;
-use stonechat::device::{ChosenDevice, DeviceNeeds, OpenDevice};
+use stonechat::device::{ChosenDevice, DeviceNeeds, GpuInfo, GpuList, OpenDevice, list_gpus};
 use stonechat::nn::{self, Cpu, DeviceApi, OpTime};
 
 use super::console::print_note;
@@ -29,10 +29,6 @@ pub(super) struct DeviceArgs {
     #[command(flatten)]
     load: LoadArgs,
 }
-
-/// A model that is not small, some layers of which any GPU can hold.
-pub(super) const GPU_OF_ANY_SIZE: DeviceNeeds =
-    DeviceNeeds { weight_bytes: Device::AUTO_MIN_BYTES, can_split: true };
 
 /// Open devices. Dropping them prints the profile of `--kernel-times` and saves the compiled kernels of a GPU.
 #[derive(Debug)]
@@ -75,9 +71,9 @@ impl DeviceArgs {
             Device::Cpu => bail!("--gpu-layers: expected a GPU, got --device cpu"),
             Device::Auto => {
                 let best = Self { device: Device::any_gpu(), ..self };
-                Ok(best.choose(GPU_OF_ANY_SIZE, verbose))
+                Ok(best.choose(DeviceNeeds::GPU_OF_ANY_SIZE, verbose))
             }
-            _ => self.choose(GPU_OF_ANY_SIZE, verbose).map(Ok),
+            _ => self.choose(DeviceNeeds::GPU_OF_ANY_SIZE, verbose).map(Ok),
         }
     }
 
@@ -121,192 +117,28 @@ pub(super) struct Args {
 /// Prints every device with its features, and the choice of `--device auto` for a model that is not small.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let cpu = Cpu::new(0)?.describe();
-    let nvidia = cuda::list()?;
-    let gpus = wgpu::list();
-    let auto = Device::Auto.choose(GPU_OF_ANY_SIZE)?.device().to_string();
-    let text = if args.json {
-        let nvidia = nvidia.unwrap_or_default();
-        let all = serde_json::json!({ "cpu": cpu, "cuda": nvidia, "wgpu": gpus, "auto": auto });
-        format!("{all}\n")
-    } else {
-        let mut text = format!("cpu     {cpu}\n");
-        match nvidia {
-            Ok(gpus) => text.extend(gpus.iter().map(ListedCuda::line)),
-            Err(reason) => text += &format!("cuda    {reason}\n"),
+    let lists = list_gpus();
+    let auto = Device::Auto.choose(DeviceNeeds::GPU_OF_ANY_SIZE)?.device().to_string();
+    if args.json {
+        let mut all = serde_json::Map::from_iter([("cpu".to_owned(), cpu.into())]);
+        for GpuList { backend, gpus, .. } in lists {
+            let gpus = gpus.unwrap_or_default().into_iter().map(|gpu| gpu.json);
+            all.insert(backend.to_owned(), gpus.collect());
         }
-        text.extend(gpus.iter().map(ListedAdapter::line));
-        if gpus.is_empty() {
-            text += "wgpu    no Vulkan, Metal or DirectX 12 adapter\n";
+        all.insert("auto".to_owned(), auto.into());
+        super::print(&format!("{}\n", serde_json::Value::from(all)))?;
+        return Ok(());
+    }
+    let mut text = format!("cpu     {cpu}\n");
+    for GpuList { backend, gpus, .. } in lists {
+        match gpus {
+            Ok(gpus) => text.extend(gpus.iter().map(|gpu| {
+                let GpuInfo { index, name, identity, features, .. } = gpu;
+                format!("{backend}:{index}  {name} ({identity}): {features}\n")
+            })),
+            Err(reason) => text += &format!("{backend:6}  {reason}\n"),
         }
-        text + &format!("auto    {auto}\n")
-    };
-    super::print(&text)?;
+    }
+    super::print(&format!("{text}auto    {auto}\n"))?;
     Ok(())
-}
-
-/// NVIDIA GPU of `stonechat devices`.
-#[derive(Debug, serde::Serialize)]
-struct ListedCuda {
-    index: usize,
-    name: String,
-    /// Major and minor, for example `9.0`.
-    compute_capability: String,
-    multiprocessors: u32,
-    /// Newest CUDA version of the driver.
-    driver_cuda: String,
-    total_memory_bytes: u64,
-    /// Target of the compiled kernels.
-    kernels: Option<&'static str>,
-    dependent_launch: bool,
-    /// GPUs whose memory its kernels can access.
-    peers: Vec<usize>,
-}
-
-impl ListedCuda {
-    fn line(&self) -> String {
-        let Self { index, name, compute_capability, multiprocessors, driver_cuda, .. } = self;
-        let kernels = match self.kernels {
-            Some(target) => format!("kernels {target}"),
-            None => "no kernels: compute capability 7.5 or newer is needed".to_owned(),
-        };
-        let launch = if self.dependent_launch { "on" } else { "off" };
-        let memory = super::format_bytes(self.total_memory_bytes);
-        let peers = self.peers.iter().map(|peer| format!("cuda:{peer}"));
-        let peers = match peers.collect::<Vec<_>>().join(", ") {
-            none if none.is_empty() => none,
-            peers => format!(", peer access to {peers}"),
-        };
-        format!(
-            "cuda:{index}  {name} (compute capability {compute_capability}, {multiprocessors} multiprocessors, driver of CUDA {driver_cuda}): {memory} of memory, {kernels}, dependent launch {launch}{peers}\n"
-        )
-    }
-}
-
-/// GPU through wgpu of `stonechat devices`.
-#[derive(Debug, serde::Serialize)]
-struct ListedAdapter {
-    index: usize,
-    name: String,
-    api: &'static str,
-    kind: &'static str,
-    driver: String,
-    subgroup_sizes: Option<(u32, u32)>,
-    f16: bool,
-    /// Rows and columns of cooperative matrices.
-    matrices: Option<u32>,
-    max_binding_bytes: u64,
-    max_buffer_bytes: u64,
-    workgroup_bytes: u32,
-    total_memory_bytes: Option<u64>,
-}
-
-impl ListedAdapter {
-    fn line(&self) -> String {
-        let Self { index, name, api, kind, driver, .. } = self;
-        let subgroups = match self.subgroup_sizes {
-            Some((least, most)) if least == most => format!("subgroups of {least}"),
-            Some((least, most)) => format!("subgroups of {least} to {most}"),
-            None => "no subgroups".to_owned(),
-        };
-        let f16 = if self.f16 { "f16" } else { "no f16" };
-        let matrices = match self.matrices {
-            Some(side) => format!("cooperative matrices of {side}x{side}"),
-            None => "no cooperative matrices".to_owned(),
-        };
-        let memory = match self.total_memory_bytes {
-            Some(bytes) => format!("{} of memory", super::format_bytes(bytes)),
-            None => "memory of unknown size".to_owned(),
-        };
-        let bytes = super::format_bytes(self.max_binding_bytes);
-        format!(
-            "wgpu:{index}  {name} ({api}, {kind}, {driver}): {subgroups}, {f16}, {matrices}, {memory}, buffers of at most {bytes}\n"
-        )
-    }
-}
-
-/// NVIDIA GPUs through their driver.
-#[cfg(feature = "cuda")]
-mod cuda {
-    use stonechat::compute::cuda::{CudaDevice, devices};
-    use stonechat::compute::{self, Error};
-    use stonechat::nn::Cuda;
-
-    use super::ListedCuda;
-
-    /// The GPUs, or why there are none.
-    pub(super) fn list() -> compute::Result<Result<Vec<ListedCuda>, String>> {
-        match devices() {
-            Ok(all) => {
-                let listed = all.iter().map(|device| listed(device, &all));
-                Ok(Ok(listed.collect::<Result<_, _>>()?))
-            }
-            Err(Error::NoCuda { reason }) => Ok(Err(reason)),
-            Err(error) => Ok(Err(error.to_string())),
-        }
-    }
-
-    fn listed(device: &CudaDevice, all: &[CudaDevice]) -> compute::Result<ListedCuda> {
-        let mut peers = Vec::new();
-        for other in all.iter().filter(|other| other.index != device.index) {
-            if device.can_access(other)? {
-                peers.push(other.index);
-            }
-        }
-        let (major, minor) = device.capability;
-        let version = device.driver.cuda_version;
-        Ok(ListedCuda {
-            index: device.index,
-            compute_capability: format!("{major}.{minor}"),
-            multiprocessors: device.n_multiprocessors,
-            driver_cuda: format!("{}.{}", version / 1000, version % 1000 / 10),
-            total_memory_bytes: device.total_memory_bytes,
-            kernels: Cuda::kernels(device),
-            dependent_launch: device.uses_dependent_launch()?,
-            peers,
-            name: device.name.clone(),
-        })
-    }
-}
-
-/// A build without the feature `cuda`.
-#[cfg(not(feature = "cuda"))]
-mod cuda {
-    pub(super) fn list() -> stonechat::compute::Result<Result<Vec<super::ListedCuda>, String>> {
-        Ok(Err("not in this build (feature `cuda`)".to_owned()))
-    }
-}
-
-/// GPUs through wgpu.
-#[cfg(feature = "wgpu")]
-mod wgpu {
-    use pollster::block_on;
-    use stonechat::compute::wgpu::{Adapter, adapters};
-
-    use super::ListedAdapter;
-
-    pub(super) fn list() -> Vec<ListedAdapter> {
-        let listed = |adapter: Adapter| ListedAdapter {
-            index: adapter.index,
-            api: adapter.api,
-            kind: adapter.kind,
-            driver: adapter.driver,
-            subgroup_sizes: adapter.subgroup_sizes,
-            f16: adapter.has_f16,
-            matrices: adapter.matrices.map(|matrices| matrices.side),
-            max_binding_bytes: adapter.max_binding_bytes,
-            max_buffer_bytes: adapter.max_buffer_bytes,
-            workgroup_bytes: adapter.workgroup_bytes,
-            total_memory_bytes: adapter.total_memory_bytes,
-            name: adapter.name,
-        };
-        block_on(adapters()).into_iter().map(listed).collect()
-    }
-}
-
-/// A build without the feature `wgpu`.
-#[cfg(not(feature = "wgpu"))]
-mod wgpu {
-    pub(super) fn list() -> Vec<super::ListedAdapter> {
-        Vec::new()
-    }
 }

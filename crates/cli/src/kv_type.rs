@@ -6,9 +6,9 @@ use stonechat::nn::KvDType;
 
 use super::UsageError;
 
-/// Flags of the KV cache's data type.
+/// Flag of the KV cache's data type.
 #[derive(Debug, clap::Args)]
-pub(super) struct KvTypeArgs {
+pub(super) struct KeyTypeArgs {
     /// KV cache data type: f32, f16 or q8_0
     #[arg(
         long,
@@ -19,6 +19,19 @@ pub(super) struct KvTypeArgs {
         default_value_t = KvType::F16
     )]
     cache_type_k: KvType,
+}
+
+impl KeyTypeArgs {
+    pub(super) fn dtype(&self) -> KvDType {
+        self.cache_type_k.dtype()
+    }
+}
+
+/// Flags of the KV cache's data type, with llama.cpp's second one.
+#[derive(Debug, clap::Args)]
+pub(super) struct KvTypeArgs {
+    #[command(flatten)]
+    keys: KeyTypeArgs,
     /// The same for values, which have the type of keys
     #[arg(
         long,
@@ -36,7 +49,7 @@ impl KvTypeArgs {
         const ONE_TYPE: UsageError = UsageError(
             "--cache-type-v: expected the type of --cache-type-k, which values have, too",
         );
-        if self.cache_type_v.is_none_or(|v| v == self.cache_type_k) {
+        if self.cache_type_v.is_none_or(|v| v == self.keys.cache_type_k) {
             Ok(())
         } else {
             Err(ONE_TYPE)
@@ -44,7 +57,7 @@ impl KvTypeArgs {
     }
 
     pub(super) fn dtype(&self) -> KvDType {
-        self.cache_type_k.dtype()
+        self.keys.dtype()
     }
 }
 

@@ -29,7 +29,7 @@ use super::console::Console;
 use super::device::OpenDevices;
 use super::find_model;
 use super::format_bytes;
-use super::headings::{CONTEXT, DEVICE, OPTIONS};
+use super::headings::{CONTEXT, DEVICE, OPTIONS, OUTPUT};
 use super::kv_type::KvTypeArgs;
 use super::load::with_load_stats;
 
@@ -66,6 +66,25 @@ pub(super) struct RunArgs {
     threads: usize,
     #[command(flatten)]
     devices: DevicesArgs,
+}
+
+/// Flags that end a text.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = OUTPUT)]
+pub(super) struct StopArgs {
+    /// Number of tokens to predict; -1 is no limit
+    #[arg(short, long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
+    n_predict: i64,
+    /// Stop string that ends the text; repeatable
+    #[arg(short, long, visible_alias = "stop", value_name = "TEXT")]
+    reverse_prompt: Vec<String>,
+}
+
+impl StopArgs {
+    /// Most tokens; `None` is no limit.
+    fn n_predict(&self) -> Option<usize> {
+        usize::try_from(self.n_predict).ok()
+    }
 }
 
 /// Flags of the context.

@@ -223,13 +223,8 @@ impl Recognizer {
         console: &Console,
         load: impl FnOnce(ModelFile, Box<dyn FnMut(f32) + Send>) -> Result<T, Error>,
     ) -> anyhow::Result<T> {
-        const STEPS: f32 = 1000.0;
         let is_llm = stonechat::llm::Config::from_file(&file).is_ok();
-        console.begin("loading", STEPS as u64);
-        let bar = console.clone();
-        let loaded = load(file, Box::new(move |done| bar.advance((done * STEPS) as u64)));
-        console.end();
-        let error = match loaded {
+        let error = match console.stage("loading", |on_progress| load(file, on_progress)) {
             Ok(loaded) => return Ok(loaded),
             Err(Error::Open { source, .. }) => *source,
             Err(error) => error,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytesize::ByteSize;
+use stonechat::device::DeviceNeeds;
 use stonechat::llm::Pooling;
 use stonechat::sampling::SamplingOptions;
 use stonechat::{Device, GpuLayers, Models};
@@ -20,7 +21,6 @@ use stonechat_server::{
 use super::UsageError;
 use super::completions::installed_names;
 use super::console::{Console, print_note};
-use super::device::GPU_OF_ANY_SIZE;
 use super::find_model;
 use super::headings::{CONTEXT, DEVICE, NETWORK, OPTIONS, ROUTES, SAMPLING};
 use super::interrupt::INTERRUPTED;
@@ -111,7 +111,7 @@ struct NetworkArgs {
     /// As `Authorization: Bearer KEY` or `X-Api-Key: KEY`. /health needs none.
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     api_key: Vec<String>,
-    /// File with API keys, one a line
+    /// File with API keys, one per line; blank lines and comments are ignored
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Origins that browsers may call from, separated by commas, or *; off without it
@@ -222,13 +222,13 @@ struct ContextArgs {
     /// the feature `disk-cache` of the build.
     #[arg(long, value_names = ["DIR", "SIZE"], num_args = 2)]
     cache_disk: Vec<String>,
-    /// Requests of a model that share a step; others wait; -1 is 16
+    /// Number of slots (concurrent sequences) per model; -1 is 16
     #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true)]
     parallel: i64,
     /// Windows of recordings that a speech model decodes in one batch, 1 to 64
     #[arg(long, value_name = "N", default_value_t = 4)]
     audio_windows: usize,
-    /// Maximum tokens of a step
+    /// Maximum number of tokens in a batch
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     batch_size: usize,
     /// Shift the context of a text when it is full instead of ending the text
@@ -286,7 +286,7 @@ impl DeviceArgs {
         let needs_gpu = !matches!(self.gpu_layers, None | Some(GpuLayers::Last(0)));
         if needs_gpu
             && self.device == Device::Auto
-            && let Err(error) = Device::any_gpu().choose(GPU_OF_ANY_SIZE)
+            && let Err(error) = Device::any_gpu().choose(DeviceNeeds::GPU_OF_ANY_SIZE)
         {
             let note = format!("all layers are on the CPU: {error}");
             Console::with_bar(is_quiet, false).note(&note);

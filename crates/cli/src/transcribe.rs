@@ -36,7 +36,6 @@ use batch::Done;
 use decoding::DecodingArgs;
 use files::FileArgs;
 use plan::Plan;
-pub(super) use plan::Threshold;
 use speech::SpeechArgs;
 use summary::Summary;
 
@@ -72,7 +71,7 @@ pub(super) struct Args {
     batch_size: Option<usize>,
     /// Number of inputs to transcribe in parallel
     ///
-    /// They share the weights and divide the CPU threads.
+    /// They share the weights and are decoded in one batch.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = DEVICE)]
     jobs: usize,
     /// Print the time of each stage

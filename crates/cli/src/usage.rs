@@ -2,6 +2,7 @@
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use stonechat::text::prefix_distances;
 
 use super::aliases::Refusal;
 
@@ -54,34 +55,17 @@ pub(super) fn refine(mut error: clap::Error, spelled: &[(String, String)]) -> cl
 fn is_near(given: &str, name: &str) -> bool {
     let [given, name] = [given, name].map(|text| text.trim_start_matches('-'));
     let is_begun = given.len() > 2 && name.starts_with(given);
-    is_begun || distance(given, name) <= MAX_DISTANCE.min(given.len() / 2)
-}
-
-/// Number of insertions, removals and replacements of characters between two words.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
+    let distances = prefix_distances(given.as_bytes(), name.as_bytes());
+    let max = MAX_DISTANCE.min(given.len() / 2);
+    is_begun || distances.last().is_some_and(|&distance| distance <= max)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{distance, is_near};
+    use super::is_near;
 
     #[test]
     fn tips_are_near() {
-        assert_eq!(
-            [distance("kitten", "sitting"), distance("", "ab"), distance("a", "a")],
-            [3, 2, 0]
-        );
         for (given, name) in [
             ("--beam-sise", "--beam-size"),
             ("--vad-thres", "--vad-threshold"),

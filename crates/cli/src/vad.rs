@@ -1,11 +1,12 @@
 //! Flags of the voice activity detector (Silero VAD).
 
+use std::str::FromStr;
+
 use clap::ValueEnum;
 use stonechat::audio::VadOptions;
 use stonechat::whisper::VadMode;
 
 use super::headings::VOICE_ACTIVITY;
-use super::transcribe::Threshold;
 
 /// Flags of the voice activity detector.
 #[derive(Debug, clap::Args)]
@@ -41,6 +42,24 @@ pub(super) struct VadArgs {
     vad_speech_pad_ms: u32,
 }
 
+/// A number, or `none`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Threshold(pub(super) Option<f64>);
+
+impl FromStr for Threshold {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.eq_ignore_ascii_case("none") {
+            return Ok(Self(None));
+        }
+        match text.parse() {
+            Ok(value) if f64::is_finite(value) => Ok(Self(Some(value))),
+            _ => Err("expected a number or none".to_owned()),
+        }
+    }
+}
+
 /// Values of `--vad`.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum VadName {
@@ -69,5 +88,18 @@ impl VadArgs {
             min_silence_ms: self.vad_min_silence_ms.unwrap_or(defaults.min_silence_ms),
             speech_pad_ms: self.vad_speech_pad_ms,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Threshold;
+
+    #[test]
+    fn thresholds_can_be_none() {
+        assert_eq!("none".parse(), Ok(Threshold(None)));
+        assert_eq!("-1.5".parse(), Ok(Threshold(Some(-1.5))));
+        assert!("high".parse::<Threshold>().is_err());
+        assert!("nan".parse::<Threshold>().is_err());
     }
 }

@@ -10,9 +10,6 @@ use stonechat::whisper::{ExportFormat, export};
 use super::console::Console;
 use super::find_model;
 
-/// Steps of the progress bar.
-const STEPS: f32 = 1000.0;
-
 /// Writes the model `input` to `output` and prints the sizes.
 pub(super) fn write_model(
     input: &str,
@@ -28,14 +25,13 @@ pub(super) fn write_model(
     refuse_overwriting(&source, output)?;
     let file = ModelFile::open(&source)?;
     let console = Console::new(quiet);
-    console.begin("writing", STEPS as u64);
-    let progress = |done| console.advance((done * STEPS) as u64);
-    let result = if is_language_model(&file) {
-        quantize_language_model(&file, output, format, weights, progress)
-    } else {
-        export(&file, output, format, weights, progress).map_err(Into::into)
-    };
-    console.end();
+    let result = console.stage("writing", |on_progress| {
+        if is_language_model(&file) {
+            quantize_language_model(&file, output, format, weights, on_progress)
+        } else {
+            export(&file, output, format, weights, on_progress).map_err(Into::into)
+        }
+    });
     result.with_context(|| format!("cannot write `{}`", output.display()))?;
     if !quiet {
         let (before, after) = (file.file_bytes(), fs::metadata(output)?.len());

@@ -9,7 +9,7 @@
 //! | `matrix` | strided views |
 //! | `math` | vector `exp`, `erf`, `tanh` and activations, inlined into the other kernels |
 //! | `elementwise` | sum of two matrices, soft cap |
-//! | `layer_norm`, `rms_norm` | norms of rows |
+//! | `norm` | layer norm and RMS norm of rows |
 //! | `log_sum_exp` | reductions of logits |
 //! | `logit_filter` | suppression of columns of logits |
 //! | `rope` | RMS norm and rotary embedding of heads |
@@ -30,7 +30,6 @@ mod gated;
 mod gemm;
 mod gemv;
 mod kv;
-mod layer_norm;
 mod log_sum_exp;
 mod logit_filter;
 mod lstm;
@@ -38,7 +37,7 @@ mod math;
 mod matmul;
 mod matrix;
 mod moe;
-mod rms_norm;
+mod norm;
 mod rope;
 mod row_tasks;
 #[cfg(test)]
@@ -49,14 +48,13 @@ pub use attention::{Attention, attention};
 pub use conv1d::conv1d;
 pub use epilogue::Epilogue;
 pub use gated::gated;
-pub use gemm::PackedWeight;
+pub use gemm::DensePanels;
 pub use kv::KvPool;
-pub use layer_norm::{LayerNorm, layer_norm};
 pub use log_sum_exp::{log_sum_exp, max};
 pub use lstm::Lstm;
-pub use matmul::{DenseWeight, matmul, matmul_dequantized, matmul_packed};
+pub use matmul::{DenseWeight, matmul, matmul_dequantized, matmul_panels};
 pub use matrix::{MatMut, MatRef, SharedMut};
 pub use moe::{RoutedExpert, route, sort_by_expert};
-pub use rms_norm::{RmsNorm, rms_norm};
-pub use rope::{Rope, Rotation, rope};
+pub use norm::{layer_norm, layer_norm_rows, rms_norm, rms_norm_rows};
+pub use rope::rope;
 pub use top_k::{TopKEntry, top_k};

@@ -2,6 +2,7 @@
 //! `wgpu` and `cuda`.
 
 mod aligned;
+mod check;
 mod config;
 pub mod cpu;
 #[cfg(feature = "cuda")]

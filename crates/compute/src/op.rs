@@ -15,10 +15,13 @@ mod kv;
 mod logit_filter;
 mod matmul;
 mod moe;
+mod norm;
 mod port;
 mod rope;
 mod tensor;
 mod weight;
+
+use crate::check_eq;
 
 pub use activation::{Activation, GatedActivation};
 pub use attention::{AttentionArgs, Precision, QueryRow, RowTable};
@@ -29,6 +32,7 @@ pub use kv::{KvDType, KvLayout, KvRow, KvShape, KvWriteArgs, PAGE_LEN, PoolId, S
 pub use logit_filter::LogitFilter;
 pub use matmul::{ConvArgs, GatedProductArgs, Im2colArgs, MatmulArgs};
 pub use moe::{ExpertMatmulArgs, MoeArgs, MoeRouteArgs, MoeSortArgs, Routing};
+pub use norm::NormArgs;
 pub use port::Port;
 pub use rope::{RopeArgs, RopeAttentionArgs, RopeKvArgs, RopePairs, Rotation};
 pub use tensor::{Count, Rows, Tensor, TensorInfo, TensorType};
@@ -50,17 +54,6 @@ pub struct EmbedArgs {
     pub scale: f32,
 }
 
-/// Arguments of [`Op::LayerNorm`] and [`Op::RmsNorm`].
-#[derive(Debug, Clone)]
-pub struct NormArgs {
-    /// `[D]`.
-    pub weight: Weight,
-    /// `[D]`; of layer norms only.
-    pub bias: Option<Weight>,
-    /// Added to the variance or the mean square.
-    pub eps: f32,
-}
-
 /// An op. `x`, `y`, ... are its operands in order. Shape letters: `T` rows of any count, others as in `stonechat-nn`.
 ///
 /// A node may have a residual `r`, the shape of the result: the result is then `r + op(..)`. See
@@ -71,9 +64,9 @@ pub enum Op {
     Embed(EmbedArgs),
     /// Values written by the host before the step.
     Import(Port),
-    /// A constant, once for each of the count: `[each * count, D]` of `[each, D]`.
+    /// A constant `[each, D]`, repeated `count` times: `[each * count, D]`.
     Constant(Weight),
-    /// Rows of the step's list of outputs, of those whose logits or whose hidden states are read: `[T, D]` to `[P, D]`.
+    /// Rows of the step's outputs whose logits, or whose hidden states, are read: `[T, D]` to `[P, D]`.
     Gather(Count),
     /// Copies `x` to a port with memory of its own, which holds it until the next step with rows. Windows have places of
     /// their own.
@@ -91,7 +84,7 @@ pub enum Op {
     Add,
     /// Soft cap: `cap * tanh(x / cap)` (Gemma 2).
     SoftCap(f32),
-    /// `act(x·Wᵀ + bias)`: `[T, K]` to `[T, N]`. The zeros of an [`Op::Im2col`] may follow the `K` columns of `x`.
+    /// `act(x·Wᵀ + bias)`: `[T, K]` to `[T, N]`. `x` may have more than `K` columns, the zeros of an [`Op::Im2col`].
     Matmul(MatmulArgs),
     /// Convolution over time with kernel size 3 and padding 1 in each group of rows:
     /// `act(Σ_{tap,i} x[t * stride + tap - 1, i] w[o, tap * C_in + i] + bias)`, `[T, C_in]` to `[ceil(T / stride), C_out]`.
@@ -110,7 +103,7 @@ pub enum Op {
     /// Top-k of every row, `k` of the step: the `k` largest values in descending order, then their column indices as f32,
     /// packed `[T, 2k]`. Equal values are ordered by ascending column; NaN counts as −∞, +∞ as `f32::MAX`.
     TopK,
-    /// `ln Σ exp(x)` of every row, `[T, 1]`; −∞ of a row of −∞.
+    /// `ln Σ exp(x)` of every row, `[T, 1]`; −∞ for a row of −∞.
     LogSumExp,
     /// Made by fusion: `x` in another type, for the products that read it.
     Convert(TensorType),
@@ -125,26 +118,26 @@ pub enum Op {
     /// column `tap * C_in + i` of row `t` is `x[t * stride + tap - 1, i]`, 0 outside of the group of rows and from `3 * C_in` on.
     Im2col(Im2colArgs),
     /// Lowered from [`Op::Moe`]: top-k experts of router logits, `[T, E]` to `[T, 2 * n_used]` words: expert and weight (f32) of
-    /// each choice, in descending order of logits, of equal logits the lower expert first.
+    /// each route, in descending order of logits; the lower expert comes first of equal logits.
     MoeRoute(MoeRouteArgs),
-    /// Lowered from [`Op::Moe`]: choices of an [`Op::MoeRoute`] in ascending order of (expert, choice), `T * n_used` words. Room for
-    /// the device's blocks of choices of one expert follows, up to three words a choice.
+    /// Lowered from [`Op::Moe`]: routes of an [`Op::MoeRoute`] in ascending order of (expert, route), `T * n_used` words. Room for
+    /// the device's blocks of routes of one expert follows, up to three words per route.
     MoeSort(MoeSortArgs),
-    /// Lowered from [`Op::Moe`]: `W_e·x + bias_e` for the expert `e` of each choice `y`, in the order `z` if there is one.
-    /// `x`: a row of each token, or of each choice; result: `[T * n_used, N]` by choice.
+    /// Lowered from [`Op::Moe`]: `W_e·x + bias_e` for the expert `e` of each route `y`, in the order `z` if there is one.
+    /// `x`: a row per token or per route; result: `[T * n_used, N]`, a row per route.
     ExpertMatmul(ExpertMatmulArgs),
-    /// Lowered from [`Op::Moe`]: `Σ_i weight[t, i] * x[t * n_used + i]` over the choices `y`: `[T * n_used, D]` to `[T, D]`. The
+    /// Lowered from [`Op::Moe`]: `Σ_i weight[t, i] * x[t * n_used + i]` over the routes `y`: `[T * n_used, D]` to `[T, D]`. The
     /// terms are added to the residual one by one.
     MoeCombine,
     /// Lowered from [`Op::Moe`], fused: gate, up, activation, down and the weighted sum, one expert after the other, for the
-    /// choices `y` in their order `z`. The terms are added to the residual one by one, in ascending order of experts.
+    /// routes `y` in their order `z`. The terms are added to the residual one by one, in ascending order of experts.
     ExpertMlp(MoeArgs),
     /// Fused: [`Op::Matmul`]s of one operand, with one result each. `x` is quantized once.
     MatmulGroup(Vec<MatmulArgs>),
     /// Tensor parallelism: `Σ x` over the ranks of a group, in ascending order of ranks, so that all have equal bits.
     AllReduce,
-    /// Fused: [`Op::AllReduce`] with a residual, of which each rank has its own rows, a part of all in order of ranks, and the RMS
-    /// norm of all rows in f16 on every rank. Results: the sum, whose other rows are undefined, and the norm.
+    /// Fused: [`Op::AllReduce`] with a residual, then the RMS norm in f16. The rows are divided among the ranks in their order.
+    /// Results: the sum, defined in the rows of this rank only, and the norm of all rows.
     AllReduceNorm(NormArgs),
     /// Tensor parallelism: the columns of all ranks side by side, `[T, N_r]` to `[T, N]`. First column of each rank, then `N`.
     AllGather(Vec<usize>),
@@ -239,53 +232,52 @@ impl Op {
     #[must_use]
     pub fn results(&self, x: &[Tensor]) -> Option<Vec<TensorInfo>> {
         let name = self.name();
-        assert_eq!(x.len(), self.n_operands(), "{name}: operands");
+        check_eq!(x.len(), self.n_operands(), "{name}: operands");
         let same = |x: &Tensor| TensorInfo::f32(x.rows, x.cols);
-        let values = |what: &str, weight: &Weight, expected: usize| {
-            let WeightInfo { rows, cols, .. } = weight.info();
-            assert_eq!(rows * cols, expected, "{name}: values of the {what}");
-        };
-        let product = |args: &MatmulArgs, rows: Rows, k: usize| {
-            let WeightInfo { rows: n, cols, .. } = args.weight.info();
-            assert_eq!(cols, k, "{name}: columns of the weights and of the operand");
-            args.bias.iter().for_each(|bias| values("bias", bias, n));
-            TensorInfo::f32(rows, n)
-        };
+        let product = |args: &MatmulArgs, rows: Rows, k: usize| product(name, args, rows, k);
+        let check_len = |what: &str, weight: &Weight, n: usize| check_len(name, what, weight, n);
         Some(match self {
             Self::Embed(_) | Self::Import(_) | Self::Constant(_) => return None,
             Self::Export(_) => vec![],
             Self::Gather(count) => {
-                assert_eq!(x[0].rows, Rows::of(Count::Tokens), "{name}: rows");
+                check_eq!(x[0].rows, Rows::of(Count::Tokens), "{name}: rows of the operand");
                 vec![TensorInfo::f32(Rows::of(*count), x[0].cols)]
             }
             Self::Convert(dtype) => vec![TensorInfo { dtype: *dtype, ..same(&x[0]) }],
             Self::GatedProduct(GatedProductArgs { gate, up, dtype, .. }) => {
                 let hidden = product(gate, x[0].rows, x[0].cols);
-                assert_eq!(product(up, x[0].rows, x[0].cols), hidden, "{name}: gate and up");
+                check_eq!(product(up, x[0].rows, x[0].cols), hidden, "{name}: shape of up");
                 vec![TensorInfo { dtype: *dtype, ..hidden }]
             }
             Self::RopeKv(args) => {
-                assert!(args.q.rotates_like(&args.k), "{name}: rotations");
+                check_rotations(name, args);
                 vec![same(&x[0]), same(&x[1])]
             }
             Self::RopeAttention(args) => {
-                assert!(args.rope.q.rotates_like(&args.rope.k), "{name}: rotations");
+                check_rotations(name, &args.rope);
                 vec![same(&x[0])]
             }
             Self::LayerNorm(args) | Self::RmsNorm(args) => {
-                values("weight", &args.weight, x[0].cols);
-                args.bias.iter().for_each(|bias| values("bias", bias, x[0].cols));
+                check_len("weight", &args.weight, x[0].cols);
+                args.bias.iter().for_each(|bias| check_len("bias", bias, x[0].cols));
                 vec![same(&x[0])]
             }
             Self::Rope(RopeArgs { head_dim, norm, rotation }) => {
-                assert!(x[0].cols.is_multiple_of(*head_dim), "{name}: whole heads");
-                norm.iter().for_each(|(weight, _)| values("norm", weight, *head_dim));
+                let cols = x[0].cols;
+                assert!(
+                    cols.is_multiple_of(*head_dim),
+                    "{name}: {cols} columns are not a multiple of head_dim {head_dim}"
+                );
+                norm.iter().for_each(|(weight, _)| check_len("norm", weight, *head_dim));
                 let n_rot = rotation.as_ref().map_or(0, |rotation| rotation.n_rot);
-                assert!(n_rot <= *head_dim, "{name}: {n_rot} of {head_dim} channels");
+                assert!(
+                    n_rot <= *head_dim,
+                    "{name}: expected at most {head_dim} rotated channels, got {n_rot}"
+                );
                 vec![same(&x[0])]
             }
             Self::Gated(_) | Self::Add => {
-                assert_eq!(same(&x[0]), same(&x[1]), "{name}: shapes of the operands");
+                check_eq!(same(&x[1]), same(&x[0]), "{name}: shape of the second operand");
                 vec![same(&x[0])]
             }
             Self::Matmul(args) => vec![product(args, x[0].rows, x[0].cols)],
@@ -299,18 +291,21 @@ impl Op {
             }
             Self::Im2col(Im2colArgs { stride, cols }) => {
                 let (Rows { count, each }, n_taps) = (x[0].rows, 3 * x[0].cols);
-                assert!(n_taps <= *cols, "{name}: expected {n_taps} columns or more, got {cols}");
+                assert!(n_taps <= *cols, "{name}: expected at least {n_taps} columns, got {cols}");
                 vec![TensorInfo::f32(Rows { count, each: each.div_ceil(*stride) }, *cols)]
             }
             Self::Moe(args) => {
                 let logits = TensorInfo::f32(x[0].rows, args.n_experts);
-                assert_eq!(same(&x[1]), logits, "{name}: router logits");
-                assert_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
+                check_eq!(same(&x[1]), logits, "{name}: shape of the router logits");
+                check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
                 vec![same(&x[0])]
             }
             Self::MoeRoute(MoeRouteArgs { n_used, .. }) => {
                 let n_experts = x[0].cols;
-                assert!(*n_used <= n_experts, "{name}: expected up to {n_experts}, got {n_used}");
+                assert!(
+                    *n_used <= n_experts,
+                    "{name}: expected at most {n_experts} experts per token, got {n_used}"
+                );
                 let (rows, dtype) = (x[0].rows, TensorType::U32);
                 vec![TensorInfo { rows, cols: 2 * n_used, dtype }]
             }
@@ -319,24 +314,20 @@ impl Op {
                 vec![TensorInfo { rows, cols: 2 * x[0].cols, dtype }]
             }
             Self::ExpertMatmul(args) => {
-                let (rows, WeightInfo { rows: n, cols, .. }) = (choices(x[1]), args.weight.info());
+                let (rows, WeightInfo { rows: n, cols, .. }) = (n_routes(x[1]), args.weight.info());
                 let is_row = x[0].rows == rows || x[0].rows == x[1].rows;
-                assert!(
-                    is_row,
-                    "{name}: expected a row of each token or choice, got {}",
-                    x[0].rows
-                );
-                assert_eq!(cols, x[0].cols, "{name}: columns of the weights and of the operand");
-                args.bias.iter().for_each(|bias| values("bias", bias, n));
+                assert!(is_row, "{name}: expected a row per token or per route, got {}", x[0].rows);
+                check_eq!(x[0].cols, cols, "{name}: columns of the operand");
+                args.bias.iter().for_each(|bias| check_len("bias", bias, n));
                 vec![TensorInfo::f32(rows, n / args.n_experts)]
             }
             Self::MoeCombine => {
-                assert_eq!(x[0].rows, choices(x[1]), "{name}: rows of the choices");
+                check_eq!(x[0].rows, n_routes(x[1]), "{name}: rows of the operand");
                 vec![TensorInfo::f32(x[1].rows, x[0].cols)]
             }
             Self::ExpertMlp(args) => {
-                assert_eq!(x[0].rows, x[1].rows, "{name}: rows of the choices");
-                assert_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
+                check_eq!(x[1].rows, x[0].rows, "{name}: rows of the routes");
+                check_eq!(args.gate.info().cols, x[0].cols, "{name}: columns of the gate");
                 vec![same(&x[0])]
             }
             Self::SoftCap(_) | Self::LogitFilter | Self::AllReduce => vec![same(&x[0])],
@@ -345,15 +336,23 @@ impl Op {
             }
             Self::AllGather(first_cols) => {
                 let cols = first_cols.last().copied().unwrap_or_default();
-                assert!(x[0].cols < cols, "{name}: a part of the columns");
+                assert!(
+                    x[0].cols < cols,
+                    "{name}: expected fewer than {cols} columns, got {}",
+                    x[0].cols
+                );
                 vec![TensorInfo::f32(x[0].rows, cols)]
             }
             Self::KvWrite(_) => {
-                assert_eq!(same(&x[0]), same(&x[1]), "{name}: keys and values");
+                check_eq!(same(&x[1]), same(&x[0]), "{name}: shape of the values");
                 vec![]
             }
             Self::Attention(args) => {
-                assert!(x[0].cols.is_multiple_of(args.n_heads), "{name}: whole heads");
+                let (cols, n_heads) = (x[0].cols, args.n_heads);
+                assert!(
+                    cols.is_multiple_of(n_heads),
+                    "{name}: {cols} columns are not a multiple of {n_heads} heads"
+                );
                 vec![same(&x[0])]
             }
             Self::TopK => vec![TensorInfo::f32(x[0].rows, 2 * MAX_TOP_K)],
@@ -372,8 +371,30 @@ impl Op {
     }
 }
 
-/// Rows of the choices that an [`Op::MoeRoute`] made.
-fn choices(routes: Tensor) -> Rows {
+/// Asserts that `weight` holds `expected` values.
+#[track_caller]
+fn check_len(op: &str, what: &str, weight: &Weight, expected: usize) {
+    let WeightInfo { rows, cols, .. } = weight.info();
+    check_eq!(rows * cols, expected, "{op}: values of the {what}");
+}
+
+/// Shape of the product of `rows` rows of `k` columns.
+#[track_caller]
+fn product(op: &str, args: &MatmulArgs, rows: Rows, k: usize) -> TensorInfo {
+    let WeightInfo { rows: n, cols, .. } = args.weight.info();
+    check_eq!(k, cols, "{op}: columns of the operand");
+    args.bias.iter().for_each(|bias| check_len(op, "bias", bias, n));
+    TensorInfo::f32(rows, n)
+}
+
+/// Rows of the routes that an [`Op::MoeRoute`] made.
+fn n_routes(routes: Tensor) -> Rows {
     let Rows { count, each } = routes.rows;
     Rows { count, each: each * routes.cols / 2 }
+}
+
+/// Asserts that keys rotate as the queries do.
+#[track_caller]
+fn check_rotations(op: &str, RopeKvArgs { q, k, .. }: &RopeKvArgs) {
+    assert!(q.rotates_like(k), "{op}: expected keys to rotate as the queries, {q:?}, got {k:?}");
 }

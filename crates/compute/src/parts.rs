@@ -44,7 +44,7 @@ impl<'a, T> Parts<'a, T> {
     pub unsafe fn part(self, range: Range<usize>) -> &'a mut [T] {
         assert!(
             range.start <= range.end && range.end <= self.len,
-            "part {range:?} of {}",
+            "part {range:?}: expected a range of {}",
             self.len
         );
         // SAFETY: inside the slice by the assertion; exclusive by the caller's promise.
@@ -63,7 +63,7 @@ mod tests {
     use super::Parts;
 
     #[test]
-    #[should_panic(expected = "part 2..4 of 3")]
+    #[should_panic(expected = "part 2..4: expected a range of 3")]
     fn a_range_beyond_the_slice_is_refused() {
         let mut values = [1, 2, 3];
         let parts = Parts::new(&mut values);

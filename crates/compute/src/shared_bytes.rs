@@ -57,7 +57,10 @@ impl SharedBytes {
     #[track_caller]
     pub fn slice(&self, range: Range<usize>) -> Self {
         let len = self.range.len();
-        assert!(range.start <= range.end && range.end <= len, "bytes {range:?} of {len}");
+        assert!(
+            range.start <= range.end && range.end <= len,
+            "bytes {range:?}: expected a range of {len}"
+        );
         let start = self.range.start;
         Self { owner: Arc::clone(&self.owner), range: start + range.start..start + range.end }
     }
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "bytes 1..4 of 3")]
+    #[should_panic(expected = "bytes 1..4: expected a range of 3")]
     fn a_slice_ends_where_its_bytes_end() {
         drop(SharedBytes::from(vec![1, 2, 3, 4]).slice(0..3).slice(1..4));
     }

@@ -42,7 +42,7 @@ use crate::aligned::CACHE_LINE;
 use crate::config;
 use crate::error::{Error, Result};
 
-/// Declares [`Isa`] from one row a tier.
+/// Declares [`Isa`] from one row per tier.
 ///
 /// | column | holds |
 /// |---|---|

@@ -9,12 +9,12 @@ use tempfile::TempPath;
 
 use crate::error::{Error, Result};
 
-/// Bytes gathered before they are written.
+/// Bytes of the write buffer.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A file that appears under its name only when [`Self::commit`] is called; until then, and if
-/// it is dropped instead, a file that was there before stays as it is. The bytes go to a
-/// temporary file in the same folder, which commit renames.
+/// File that is replaced as a whole by [`Self::commit`]. Until then, and if it is dropped instead, the
+/// previous file stays unchanged. The bytes are written to a temporary file in the same folder, which
+/// `commit` renames.
 #[derive(Debug)]
 pub struct AtomicFile {
     // Dropped before `temporary`: some systems remove no open file.
@@ -53,7 +53,7 @@ impl AtomicFile {
         Ok(Self { out, temporary, target: target.into() })
     }
 
-    /// Flushes the buffer, syncs the file to the disk and gives it its name.
+    /// Flushes the buffer, syncs the file to the disk and renames it to the target.
     ///
     /// # Errors
     /// [`Error::Io`]; the temporary file is removed then.

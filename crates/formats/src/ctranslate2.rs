@@ -10,7 +10,7 @@
 //! string = u16 length with the final NUL, bytes, NUL;   all little-endian, unaligned
 //! ```
 //!
-//! Conventions of the content, for whoever interprets it: linear weights are `[out, in]`,
+//! Conventions of the content: linear weights are `[out, in]`,
 //! convolutions `[out, in, kernel]`. An i8 weight `W` has a tensor `W_scale`, f32 `[out]`, with
 //! `value = q / scale[row]`; an i16 weight has one scalar scale with the same rule. Flags and
 //! numbers are scalar tensors (shape `[]`), strings are i8 tensors `[length]`.
@@ -30,7 +30,7 @@ use crate::tensor::{Place, TensorInfo, TensorTable};
 /// The newest binary version that is read.
 const MAX_VERSION: u32 = 6;
 
-/// Versions that detection takes for a future CTranslate2 rather than for something else.
+/// Highest version that detection accepts, newer than any that is read.
 const PLAUSIBLE_VERSION: u32 = 64;
 
 /// The highest rank that is read; real models stop at 3.
@@ -97,12 +97,12 @@ pub(crate) fn parse(r: &mut Reader<'_>) -> Result<Parsed> {
             }
             aliases.push((alias, name));
         }
-        // An alias of a weight stands for its scale, too; the converter lists some of these itself,
-        // in any order.
+        // An alias of a weight also names its scale. The converter lists some scale aliases, in any
+        // order.
         for (alias, name) in aliases {
             let alias_scale = format!("{alias}_scale");
             if !tensors.contains(&alias_scale) {
-                // A variable without a scale has no alias of it either.
+                // A variable without a scale needs no scale alias.
                 tensors.push_alias(&alias_scale, &format!("{name}_scale"))?;
             }
         }

@@ -5,10 +5,10 @@ use crate::format::Format;
 use crate::reader::Reader;
 use crate::{ctranslate2, gguf, safetensors, whisper_bin};
 
-/// Bytes that a description is made of.
+/// Bytes read for detection and description.
 const HEAD: usize = 512;
 
-/// The format by the first bytes; an error with a description of foreign ones.
+/// Detects the format by the first bytes; the error describes foreign bytes.
 pub(crate) fn detect(r: &mut Reader<'_>) -> Result<Format> {
     let len = r.len();
     let n = usize::try_from(len).map_or(HEAD, |len| len.min(HEAD));

@@ -20,7 +20,7 @@ pub enum Error {
         /// The error of the system.
         source: io::Error,
     },
-    /// A source of bytes failed, or ended before the length that it told.
+    /// A reader failed, or ended before its reported length.
     #[error("cannot read {what}, {n_bytes} bytes at offset {offset}: {source}")]
     Read {
         /// The field or tensor.

@@ -1,4 +1,4 @@
-//! Files that a model may consist of, by name: those of a folder, or readers.
+//! Files of a model by name: files of a folder, or readers.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -17,7 +17,7 @@ pub const SHARD_INDEX: &str = "model.safetensors.index.json";
 /// Names of files that hold all weights; the first that exists counts.
 pub const WEIGHTS: &[&str] = &["model.safetensors", "model.bin", "model.gguf"];
 
-/// Names of a modelless folder that its error lists.
+/// Maximum number of file names in the error of a folder without a model.
 const LISTED: usize = 5;
 
 /// Opens the model of `files`.
@@ -55,13 +55,13 @@ fn first_weights(files: &Files<'_>) -> Result<Option<String>> {
     Ok(files.names()?.into_iter().find(is_weights))
 }
 
-/// The part of the index that says where each tensor is.
+/// Index of sharded weights: file name of each tensor.
 #[derive(serde::Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-/// Opens every shard that the index names; each tensor must be in the shard that it says.
+/// Opens every shard of the index; each tensor must be in its shard.
 fn open_shards(files: &mut Files<'_>) -> Result<ModelFile> {
     let index_path = &files.path(SHARD_INDEX);
     let bytes = files.open(SHARD_INDEX)?.load_all(SHARD_INDEX)?;

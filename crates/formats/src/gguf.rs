@@ -33,7 +33,7 @@ const MAX_DIMS: usize = 4;
 const ALIGNMENT_KEY: &str = "general.alignment";
 const DEFAULT_ALIGNMENT: usize = 32;
 
-/// More than any page; a larger alignment is damage.
+/// Maximum alignment, larger than any memory page.
 const MAX_ALIGNMENT: usize = 1 << 20;
 
 /// The alignment of the data: the entry `general.alignment`, or the default.

@@ -13,7 +13,7 @@ pub struct Metadata {
     index: HashMap<String, usize>,
 }
 
-/// The entries alone: the index says nothing more, in an order that changes.
+/// Prints the entries; the index repeats them in a changing order.
 impl fmt::Debug for Metadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()

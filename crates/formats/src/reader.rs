@@ -1,5 +1,5 @@
-//! A cursor over an untrusted file: every read is checked, every count is checked against the bytes
-//! left before anything is allocated for it.
+//! Cursor over an untrusted file: every read is checked, and every count is checked against the
+//! remaining bytes before memory is allocated for it.
 
 use std::borrow::Cow;
 use std::mem;
@@ -7,10 +7,10 @@ use std::mem;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
 
-/// Bytes read at a time from a source: the least, at the start and after a gap.
+/// Smallest window in bytes, used at the start and after a gap.
 const MIN_WINDOW: usize = 4 << 10;
 
-/// The most, reached by doubling.
+/// Largest window in bytes, reached by doubling.
 const MAX_WINDOW: usize = 256 << 10;
 
 /// Reads little-endian values from the start of a file. Files that are not in memory are read in
@@ -183,7 +183,7 @@ mod tests {
     use crate::error::Error;
     use crate::storage::Storage;
 
-    /// The same bytes in memory and behind a source.
+    /// Equal bytes in memory and in a reader.
     fn both(bytes: &[u8]) -> [Storage; 2] {
         let bytes = bytes.to_vec();
         [Storage::Memory(bytes.clone().into()), Storage::of_reader(Box::new(bytes)).unwrap()]

@@ -1,4 +1,4 @@
-//! safetensors: a JSON header and the tensors behind it.
+//! safetensors: a JSON header, then the tensors.
 //!
 //! ```text
 //! u64 header length, JSON { name: { dtype, shape, data_offsets: [begin, end] }, … }, data
@@ -67,7 +67,7 @@ fn invalid_json(source: serde_json::Error) -> Error {
     Error::Json { what: "the safetensors header".into(), source }
 }
 
-/// Refuses a name that comes twice: the crate keeps the last silently.
+/// Refuses repeated names: the crate keeps the last one silently.
 fn check_names(entries: &[(String, Entry)]) -> Result<()> {
     let mut names = HashSet::with_capacity(entries.len());
     match entries.iter().find(|(name, _)| !names.insert(name)) {
@@ -76,7 +76,7 @@ fn check_names(entries: &[(String, Entry)]) -> Result<()> {
     }
 }
 
-/// A tensor's description and the bytes of its data; the crate takes any dimensions beside a zero.
+/// Description of a tensor and its bytes. The crate accepts any dimensions beside a zero.
 fn tensor_info(name: &str, entry: &Entry) -> Result<(TensorInfo, usize)> {
     let info = TensorInfo::new(name, dtype(name, entry.dtype)?, entry.shape.as_slice());
     let n_bytes = info.data_bytes()?;
@@ -124,7 +124,7 @@ fn dtype(name: &str, dtype: Dtype) -> Result<DType> {
     })
 }
 
-/// A header in the order of the data, names that come twice included.
+/// Header in the order of the data, repeated names included.
 struct Header {
     entries: Vec<(String, Entry)>,
     /// Strings in the order of the file, each name once.

@@ -24,7 +24,7 @@ struct Part {
     n_tensors: usize,
 }
 
-/// The split entries of `file`, `None` for a whole model.
+/// Split entries of `file`; `None` for a whole model.
 fn part(file: &ModelFile) -> Result<Option<Part>> {
     let metadata = file.metadata();
     if file.format() != Format::Gguf || metadata.get(COUNT).is_none() {
@@ -41,7 +41,7 @@ fn part(file: &ModelFile) -> Result<Option<Part>> {
     Ok(Some(Part { no, count, n_tensors: metadata.usize(N_TENSORS)? }))
 }
 
-/// Refuses a part of a model, which one reader has no way to complete.
+/// Refuses a part of a model: one reader cannot open the other parts.
 pub(crate) fn check_whole(file: &ModelFile) -> Result<()> {
     match part(file)? {
         None => Ok(()),
@@ -53,8 +53,8 @@ pub(crate) fn check_whole(file: &ModelFile) -> Result<()> {
     }
 }
 
-/// The model that `opened`, the file at `path`, is or is a part of: opens the other parts, which
-/// must be among `files`, the files beside it.
+/// Joins the parts of the model that `opened` is a part of; a whole model is returned unchanged.
+/// `path`: file of `opened`. The other parts must be among `files`.
 pub(crate) fn open_all(opened: ModelFile, path: &Path, files: &mut Files<'_>) -> Result<ModelFile> {
     let Some(this) = part(&opened).map_err(|e| e.in_file(path))? else {
         return Ok(opened);

@@ -1,4 +1,4 @@
-//! Tensors as every format is parsed into them: descriptions, views, and the table.
+//! Tensors of any format: descriptions, views, and the table.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,15 +1,13 @@
 //! A loaded model: configuration, tokenizer and chat template, and weights on its devices.
 
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::{LoadStats, MAX_TOP_K, MAX_TOP_K_COLS, Program};
-use stonechat_sampling::{CompiledGrammar, GrammarSource, TokenTable};
-use stonechat_text::{MarkedText, Tokenizer};
+use stonechat_nn::{LoadStats, Program};
 use web_time::Instant;
 
-use crate::model::config::RopeScaling;
+use crate::model::info::ModelInfo;
 use crate::model::source::Source;
 use crate::model::weights::{StageLayers, Weights};
 use crate::step::stage::Stage;
@@ -18,6 +16,8 @@ use crate::{Config, Devices, Error, Placement, State, StateOptions};
 pub(crate) mod arch;
 pub(crate) mod config;
 pub(crate) mod hugging_face;
+pub(crate) mod info;
+pub(crate) mod pooling;
 pub(crate) mod rope;
 pub(crate) mod source;
 pub(crate) mod vocabulary;
@@ -28,33 +28,6 @@ pub(crate) mod weights;
 pub struct Model {
     info: Arc<ModelInfo>,
     stages: Arc<[Stage]>,
-}
-
-/// Properties of a model that do not depend on its devices: configuration, tokenizer, chat template.
-#[derive(Debug)]
-pub struct ModelInfo {
-    pub(crate) config: Config,
-    tokenizer: Arc<Tokenizer>,
-    template: Option<String>,
-    summary: ModelSummary,
-    /// Built for the first grammar.
-    token_table: OnceLock<TokenTable>,
-}
-
-/// Name, weight type and sizes of a model, for tables and logs.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct ModelSummary {
-    /// `general.name` of the file, else the name of the architecture.
-    pub name: String,
-    /// Weight type with the most bytes.
-    pub dtype: String,
-    /// Number of weights.
-    pub n_params: u64,
-    /// Bytes of the weights in the file.
-    pub weight_bytes: u64,
-    /// Hash of tensor names and data: tells saved KV pages of different models apart.
-    pub(crate) fingerprint: u64,
 }
 
 impl Deref for Model {
@@ -79,13 +52,7 @@ impl Model {
     ) -> Result<Self, Error> {
         let started = Instant::now();
         let config = Config::from_file(file)?;
-        let info = Arc::new(ModelInfo {
-            tokenizer: Arc::new(vocabulary::tokenizer(file)?),
-            template: vocabulary::chat_template(file),
-            summary: ModelSummary::of(file, &config)?,
-            token_table: OnceLock::new(),
-            config,
-        });
+        let info = Arc::new(ModelInfo::new(file, config)?);
         let config = &info.config;
         let n_layers = config.n_layers;
         let (mut done, steps) = (0.0, (n_layers + 2) as f32);
@@ -109,11 +76,11 @@ impl Model {
         source.check_read(config)?;
         let model = Self { info, stages };
         tracing::info!(
-            name = model.summary.name,
+            name = model.summary().name,
             architecture = model.config.architecture.name,
-            dtype = model.summary.dtype,
+            dtype = model.summary().dtype,
             device = model.describe(),
-            bytes = model.summary.weight_bytes,
+            bytes = model.summary().weight_bytes,
             seconds = started.elapsed().as_secs_f64(),
             "language model loaded"
         );
@@ -162,198 +129,5 @@ impl Model {
         options.check()?;
         let program = |stage: &Stage| Ok(stage.program(&self.info, options)?);
         self.stages.iter().map(program).collect()
-    }
-}
-
-impl ModelInfo {
-    /// Sizes and constants of the model.
-    #[must_use]
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
-    /// The tokenizer.
-    #[must_use]
-    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
-        &self.tokenizer
-    }
-
-    /// Name, weight type, counts.
-    #[must_use]
-    pub fn summary(&self) -> &ModelSummary {
-        &self.summary
-    }
-
-    /// Jinja source of the file's chat template.
-    #[must_use]
-    pub fn chat_template(&self) -> Option<&str> {
-        self.template.as_deref()
-    }
-
-    /// Tokens of a raw prompt, with BOS if the vocabulary adds it; special tokens are parsed.
-    #[must_use]
-    pub fn tokenize_prompt(&self, text: &str) -> Vec<u32> {
-        self.without_eos(self.tokenizer.tokenize(text, true, true))
-    }
-
-    /// Tokens without an EOS, which would end the text that the prompt starts.
-    fn without_eos(&self, mut tokens: Vec<u32>) -> Vec<u32> {
-        if self.tokenizer.adds_eos()
-            && tokens.len() > 1
-            && tokens.last().copied() == self.tokenizer.eos()
-        {
-            tokens.pop();
-        }
-        tokens
-    }
-
-    /// Tokens of a rendered chat template; a BOS that the template wrote is not added twice.
-    #[must_use]
-    pub fn tokenize_chat(&self, rendered: &str) -> Vec<u32> {
-        self.tokenize_marked_chat(&rendered.into())
-    }
-
-    /// Tokens of a rendered chat template, in which only unmarked special tokens are tokens; a BOS that the template
-    /// wrote is not added twice.
-    #[must_use]
-    pub fn tokenize_marked_chat(&self, rendered: &MarkedText) -> Vec<u32> {
-        let bos = self.tokenizer.bos().filter(|_| self.tokenizer.adds_bos());
-        let name = bos.map(|bos| self.tokenizer.token_piece(bos, true)).unwrap_or_default();
-        let name = std::str::from_utf8(name).unwrap_or_default();
-        let tokens = self.tokenizer.tokenize_marked(&rendered.without_prefix(name), true);
-        self.without_eos(tokens)
-    }
-
-    /// Fill-in-the-middle prompt for the text between `prefix` and `suffix`.
-    ///
-    /// # Errors
-    /// If the vocabulary has no fill-in-the-middle tokens.
-    pub fn infill(&self, prefix: &str, suffix: &str) -> Result<Vec<u32>, Error> {
-        let fim = self
-            .tokenizer
-            .fim()
-            .ok_or_else(|| Error::NoInfill { model: self.summary.name.clone() })?;
-        let mut tokens: Vec<u32> =
-            self.tokenizer.bos().filter(|_| self.tokenizer.adds_bos()).into_iter().collect();
-        tokens.push(fim.pre);
-        tokens.extend(self.tokenizer.tokenize(prefix, false, false));
-        tokens.push(fim.suf);
-        tokens.extend(self.tokenizer.tokenize(suffix, false, false));
-        tokens.push(fim.mid);
-        Ok(tokens)
-    }
-
-    /// Hash of all that keys and values depend on beside the tokens: the weights, the configuration (RoPE above all), and what
-    /// of it follows from the context size.
-    pub(crate) fn kv_fingerprint(&self, n_ctx: usize) -> u64 {
-        kv_fingerprint(self.summary.fingerprint, &self.config, n_ctx)
-    }
-
-    /// Compiles a grammar for the vocabulary of the model.
-    ///
-    /// # Errors
-    /// If the grammar is invalid.
-    pub fn compile_grammar(&self, source: &GrammarSource) -> Result<CompiledGrammar, Error> {
-        let table = match self.token_table.get() {
-            Some(table) => table,
-            None => {
-                let table = vocabulary::token_table(&self.tokenizer, self.config.vocab_size)?;
-                self.token_table.get_or_init(|| table)
-            }
-        };
-        Ok(CompiledGrammar::new(source, table)?)
-    }
-
-    /// Maximum `k` of [`OutputRequest::TopK`](crate::OutputRequest::TopK); 0 for a vocabulary of more than 16 million tokens.
-    #[must_use]
-    pub fn max_top_k(&self) -> usize {
-        let vocab_size = self.config.vocab_size;
-        if vocab_size <= MAX_TOP_K_COLS { MAX_TOP_K.min(vocab_size) } else { 0 }
-    }
-}
-
-impl ModelSummary {
-    fn of(file: &ModelFile, config: &Config) -> Result<Self, Error> {
-        let (mut n_params, mut fingerprint) = (0, Fnv::default());
-        for tensor in file.tensors() {
-            n_params += tensor.n_elements() as u64;
-            fingerprint.add(tensor.name.as_bytes());
-            // The first bytes of each tensor tell fine-tuned models apart without reading the file.
-            fingerprint.add(&tensor.data.slice(0..tensor.data.len().min(64)).load()?);
-        }
-        for kind in ["short_factor", "long_factor"] {
-            let factors = hugging_face::freq_factors(file, kind).unwrap_or_default();
-            factors.iter().for_each(|factor| fingerprint.add(&factor.to_le_bytes()));
-        }
-        let named = file.metadata().str("general.name").ok().filter(|name| !name.is_empty());
-        Ok(Self {
-            name: named.unwrap_or(config.architecture.name).to_owned(),
-            dtype: file.dtypes().first().map_or_else(String::new, ToString::to_string),
-            n_params,
-            weight_bytes: file.weight_bytes(),
-            fingerprint: fingerprint.0,
-        })
-    }
-}
-
-fn kv_fingerprint(weights: u64, config: &Config, n_ctx: usize) -> u64 {
-    let mut hash = Fnv::default();
-    hash.add(&weights.to_le_bytes());
-    hash.add(format!("{config:?}").as_bytes());
-    for rope in [&config.rope, &config.local_rope].into_iter().flatten() {
-        // LongRoPE has other frequencies for long contexts.
-        let is_long =
-            matches!(rope.scaling, RopeScaling::Long { n_ctx_orig, .. } if n_ctx > n_ctx_orig);
-        hash.add(&[u8::from(is_long)]);
-    }
-    hash.0
-}
-
-/// FNV-1a, 64 bits: stable across builds, unlike the standard library's hash.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Fnv {
-    fn add(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use stonechat_formats::ModelFile;
-
-    use super::kv_fingerprint;
-    use crate::Config;
-    use crate::model::config::RopeScaling;
-
-    #[test]
-    fn pages_of_other_rotary_embeddings_are_told_apart() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
-        let config = Config::from_file(&ModelFile::open(path).unwrap()).unwrap();
-        let hash = |change: &dyn Fn(&mut Config), n_ctx| {
-            let mut config = config.clone();
-            change(&mut config);
-            kv_fingerprint(1, &config, n_ctx)
-        };
-        let rope = |config: &mut Config, scaling| config.rope.as_mut().unwrap().scaling = scaling;
-        let plain = hash(&|_| {}, 4096);
-        assert_eq!(hash(&|_| {}, 16_384), plain);
-        assert_ne!(kv_fingerprint(2, &config, 4096), plain);
-        assert_ne!(hash(&|c| c.rope.as_mut().unwrap().freq_base *= 2.0, 4096), plain);
-        assert_ne!(hash(&|c| rope(c, RopeScaling::Linear { factor: 2.0 }), 4096), plain);
-        assert_ne!(hash(&|c| c.window = Some(7), 4096), plain);
-        let long = RopeScaling::Long { n_ctx_orig: 4096, attn_factor: 1.0 };
-        let short = hash(&|c| rope(c, long), 4096);
-        assert_eq!(hash(&|c| rope(c, long), 100), short);
-        assert_ne!(hash(&|c| rope(c, long), 4097), short);
-        assert_eq!(hash(&|c| rope(c, long), 16_384), hash(&|c| rope(c, long), 4097));
     }
 }

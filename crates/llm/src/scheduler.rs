@@ -24,6 +24,7 @@
 
 mod admit;
 mod ends;
+pub(crate) mod event;
 mod plan;
 pub(crate) mod request;
 pub(crate) mod slots;
@@ -38,9 +39,9 @@ use stonechat_nn::Slot;
 use web_time::Instant;
 
 use crate::drafts::gate::StepCost;
-use crate::scheduler::plan::{MIN_LATE_CHUNK, Planned};
-use crate::scheduler::request::{Request, RequestEvent, RequestId};
-use crate::scheduler::task::{Kind, Task, TaskKey};
+use crate::scheduler::event::{RequestEvent, RequestId};
+use crate::scheduler::request::Request;
+use crate::scheduler::task::{Kind, Planned, Task, TaskKey};
 use crate::text::generation::{Accepted, GenerationScratch};
 use crate::{
     Drafter, Error, Model, ModelInfo, PageStore, PrefixCache, State, StateOptions, Ticket,
@@ -283,19 +284,6 @@ impl Scheduler {
             used_pages: self.n_pages() - self.state.free_pages(),
             cached_pages: self.cache.n_pages(),
             ..StepReport::default()
-        }
-    }
-
-    /// Records the `seconds` of a step of the model: per token of prompts, or by rows if it has no prompts.
-    fn measure(&mut self, report: &StepReport, seconds: f64) {
-        if report.prompt_tokens == 0 && report.text_tokens > 0 {
-            let n_drafted = report.text_tokens - report.n_decoding;
-            self.cost.record(report.text_tokens, n_drafted, seconds);
-        }
-        if report.prompt_tokens >= MIN_LATE_CHUNK {
-            let seconds = seconds / (report.prompt_tokens + report.text_tokens) as f64;
-            // Each chunk of a long prompt takes longer than the one before: an average would lag behind.
-            self.token_seconds = seconds.max(0.75 * self.token_seconds + 0.25 * seconds);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod devices;
 pub(crate) mod forward;
+pub(crate) mod options;
 pub(crate) mod outputs;
 pub(crate) mod placement;
 pub(crate) mod stage;

@@ -2,215 +2,23 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `cuda/device.rs` | [`Cuda`]: an open GPU |
 //! | `cuda/capabilities.rs` | ops and types that there are kernels for |
 //! | `cuda/executable.rs` | a compiled program: memory, steps, results |
 //! | `cuda/record.rs` | kernels of each op |
 //! | `cuda/log_mel.rs` | log-mel spectrograms |
 //! | `cuda/group.rs` | tensor parallelism: several GPUs as one device |
 //! | `cuda/memory.rs` | memory of a program's values, scratch memory |
+//! | `cuda/weights.rs` | weights behind their handles, errors of allocations |
 
 mod capabilities;
+mod device;
 mod executable;
 mod group;
 mod log_mel;
 mod memory;
 mod record;
+mod weights;
 
-use std::sync::{Arc, Mutex, PoisonError};
-
-use stonechat_compute::cuda::{ARCHIVE, Buffer, Counters, CudaDevice, Gpu, Uploads};
-use stonechat_compute::op::{Weight, WeightInfo, WeightLayout};
-use stonechat_compute::{DType, LogMelTables};
-use stonechat_quant::cuda::CudaMatrix;
-
-use self::capabilities::capabilities;
-use self::executable::CudaExecutable;
+pub use self::device::Cuda;
 pub use self::group::CudaGroup;
-use self::log_mel::CudaLogMel;
-use crate::device::{Counts, Device, DeviceApi, Executable, HostTask, LogMelKernel};
-use crate::fuse::Capabilities;
-use crate::gpu::{self, Conversions};
-use crate::host_threads::HostThreads;
-use crate::program::Program;
-use crate::weight_data::WeightData;
-use crate::{Error, LoadStats, MatrixSource, OpTime};
-
-const NAME: &str = "cuda";
-/// Of 132 multiprocessors, see `docs/notes/cuda.md`: two windows of audio. With four, activations exceed the L2 cache.
-const BUSY_ROWS: usize = 3000;
-/// Bytes of an upload at first.
-const UPLOAD_BYTES: usize = 16 << 20;
-
-type CudaWeight = WeightData<CudaMatrix, Buffer>;
-
-fn matrix(weight: &Weight) -> &CudaMatrix {
-    CudaWeight::matrix(weight)
-}
-
-/// Address of f32 values.
-fn values(weight: &Weight) -> u64 {
-    CudaWeight::values(weight).address()
-}
-
-/// Address of f32 values, 0 without them.
-fn optional(weight: Option<&Weight>) -> u64 {
-    weight.map_or(0, values)
-}
-
-/// An open NVIDIA GPU. Clones share it.
-#[derive(Debug, Clone)]
-pub struct Cuda {
-    gpu: Gpu,
-    /// Memory of uploads, from the first weight on.
-    uploads: Arc<Mutex<Option<Uploads>>>,
-    conversions: Arc<Conversions>,
-    host_threads: HostThreads,
-}
-
-impl Cuda {
-    /// Opens a device.
-    ///
-    /// # Errors
-    /// If the driver refuses, or the device is too old for the kernels.
-    pub fn open(device: &CudaDevice) -> Result<Self, Error> {
-        Self::with_gpu(Gpu::open(device)?)
-    }
-
-    /// Opens a device, with or without dependent launches.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_with(device: &CudaDevice, dependent_launch: bool) -> Result<Self, Error> {
-        Self::with_gpu(Gpu::open_with(device, dependent_launch)?)
-    }
-
-    fn with_gpu(gpu: Gpu) -> Result<Self, Error> {
-        // Every model reads rows. What the driver cannot load is an error here, where another device can still be chosen.
-        gpu.load_module(&ARCHIVE, "rows")?;
-        Ok(Self {
-            gpu,
-            uploads: Arc::default(),
-            conversions: Arc::default(),
-            host_threads: HostThreads::default(),
-        })
-    }
-
-    /// Architecture of the kernels that a device runs; `None` if it is too old.
-    #[must_use]
-    pub fn kernels(device: &CudaDevice) -> Option<&'static str> {
-        device.target(&ARCHIVE).map(|target| target.name)
-    }
-
-    /// The open device.
-    #[must_use]
-    pub fn gpu(&self) -> &Gpu {
-        &self.gpu
-    }
-
-    /// Counters of the device.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.gpu.counters()
-    }
-}
-
-impl From<Cuda> for Device {
-    fn from(cuda: Cuda) -> Self {
-        Self::new(cuda)
-    }
-}
-
-fn allocation_error(error: stonechat_compute::Error) -> Error {
-    gpu::allocation_error(error, NAME)
-}
-
-impl DeviceApi for Cuda {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn describe(&self) -> String {
-        let device = self.gpu.device();
-        let kernels = Self::kernels(device).unwrap_or("no");
-        let mut text = format!("cuda {}, {kernels} kernels", device.name);
-        if !self.gpu.has_dependent_launch() {
-            text += ", no dependent launch";
-        }
-        text + &self.conversions.to_string()
-    }
-
-    fn load_stats(&self) -> LoadStats {
-        LoadStats::default()
-    }
-
-    fn total_memory_bytes(&self) -> Option<u64> {
-        Some(self.gpu.device().total_memory_bytes)
-    }
-
-    fn free_memory_bytes(&self) -> Option<u64> {
-        self.gpu.free_memory_bytes().ok()
-    }
-
-    fn stored_dtype(&self, dtype: DType) -> DType {
-        CudaMatrix::device_dtype(dtype)
-    }
-
-    fn busy_rows(&self) -> usize {
-        BUSY_ROWS
-    }
-
-    /// A GPU runs passes one by one.
-    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
-        Ok(vec![Device::new(self.clone())])
-    }
-
-    fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
-        self.host_threads.run(tasks);
-    }
-
-    fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {
-        source.check(NAME)?;
-        let MatrixSource { rows, cols, dtype, bytes, .. } = source;
-        self.conversions.count(dtype, self.stored_dtype(dtype));
-        let mut uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
-        let uploads = match &mut *uploads {
-            Some(uploads) => uploads,
-            none => none.insert(Uploads::new(&self.gpu, UPLOAD_BYTES).map_err(allocation_error)?),
-        };
-        let matrix = CudaMatrix::load(&self.gpu, uploads, dtype, (rows, cols), bytes);
-        let matrix = matrix.map_err(allocation_error)?;
-        let info = WeightInfo { dtype, rows, cols, layout: WeightLayout::Packed };
-        Ok(Weight::new(info, Arc::new(CudaWeight::Matrix(matrix))))
-    }
-
-    fn load_values(&self, values: &[f32]) -> Result<Weight, Error> {
-        let buffer = Buffer::new(&self.gpu, size_of_val(values)).map_err(allocation_error)?;
-        self.gpu.upload(&buffer, 0, bytemuck::cast_slice(values))?;
-        Ok(Weight::new(WeightInfo::values(values.len()), Arc::new(CudaWeight::Values(buffer))))
-    }
-
-    fn load_log_mel(
-        &self,
-        tables: &LogMelTables<'_>,
-    ) -> Result<Option<Box<dyn LogMelKernel>>, Error> {
-        let kernel = CudaLogMel::new(&self.gpu, tables).map_err(allocation_error)?;
-        Ok(kernel.map(|kernel| Box::new(kernel) as _))
-    }
-
-    fn start_profile(&self) -> bool {
-        self.gpu.start_profile();
-        true
-    }
-
-    fn take_profile(&self) -> Vec<OpTime> {
-        self.gpu.take_profile().into_iter().map(OpTime::from).collect()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        capabilities(&self.gpu)
-    }
-
-    fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
-        Ok(Box::new(CudaExecutable::new(&self.gpu, program, max, None)?))
-    }
-}

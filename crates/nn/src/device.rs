@@ -10,15 +10,16 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::ops::{Index, IndexMut};
 use std::sync::Arc;
+use std::time::Duration;
 
-use stonechat_compute::op::{Count, PoolId, Port, RowTable, Rows, SlotTable, Tensor, Weight};
+use stonechat_compute::op::{PoolId, Port, Weight};
 use stonechat_compute::{DType, LogMelTables, SharedBytes};
 
 use crate::fuse::{Capabilities, fuse};
-use crate::program::{Program, Segment, SegmentName};
-use crate::{BoxFuture, Error, KvRow, LoadStats, LogitFilter, OpTime, PageCopy, QueryRow};
+use crate::inputs::{CheckedStep, InputLimits, Step};
+use crate::program::{Counts, Program};
+use crate::{BoxFuture, Error, LoadStats};
 
 /// A device. Clones share it.
 #[derive(Debug, Clone)]
@@ -80,7 +81,6 @@ impl MatrixSource<'_> {
     ///
     /// # Errors
     /// [`Error::WeightSize`] or [`Error::UnsupportedWeight`].
-    #[cfg(any(feature = "wgpu", feature = "cuda"))]
     pub(crate) fn check(&self, backend: &'static str) -> Result<(), Error> {
         let &Self { name, rows, cols, dtype, bytes } = self;
         let expected =
@@ -99,9 +99,21 @@ impl MatrixSource<'_> {
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 impl From<stonechat_compute::KernelTime> for OpTime {
     fn from(time: stonechat_compute::KernelTime) -> Self {
-        let total = std::time::Duration::from_secs_f64(time.total_ms / 1e3);
+        let total = Duration::from_secs_f64(time.total_ms / 1e3);
         Self { name: time.name, runs: time.runs, total }
     }
+}
+
+/// Time of all runs of an op.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OpTime {
+    /// Op, types and shapes of its weights, rows rounded up to a power of two.
+    pub name: String,
+    /// Number of runs.
+    pub runs: u64,
+    /// Time of all runs.
+    pub total: Duration,
 }
 
 /// Operations of a device, for any type of device.
@@ -219,11 +231,14 @@ pub trait Executable: Debug + Send + Sync {
     /// Whether steps run while the host goes on.
     fn runs_ahead(&self) -> bool;
 
-    /// Enqueues a step.
+    /// Limits of the inputs of steps.
+    fn limits(&self) -> &InputLimits;
+
+    /// Enqueues a step that `dyn Executable::run` checked.
     ///
     /// # Panics
     /// If it has more rows than the executable.
-    fn run(&mut self, step: &Step<'_>);
+    fn run_checked(&mut self, step: CheckedStep<'_>);
 
     /// Enqueues a copy of outputs of the last step. Fetches are read in groups; `is_last` ends a group.
     ///
@@ -252,33 +267,41 @@ pub trait Executable: Debug + Send + Sync {
         out: &'a mut Vec<u8>,
     ) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Replaces page `page` of every layer by the bytes of [`read_page`](Self::read_page).
+    /// Bytes of a page in every layer of a pool, of [`read_page`](Self::read_page).
+    fn page_bytes(&self, pool: PoolId) -> usize {
+        self.limits().page_bytes(pool)
+    }
+
+    /// Replaces page `page` of every layer by `bytes`, whose length `dyn Executable::write_page` checked.
     ///
     /// # Errors
-    /// [`Error::KvPage`] if `bytes` has not the length of a page in every layer.
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error>;
-}
-
-/// Checks the length of the bytes of [`Executable::write_page`].
-pub(crate) fn check_page(bytes: &[u8], n_layers: usize, page_bytes: usize) -> Result<(), Error> {
-    let expected = n_layers * page_bytes;
-    if bytes.len() != expected {
-        return Err(Error::KvPage { expected, got: bytes.len() });
-    }
-    Ok(())
-}
-
-/// The bytes of [`Executable::write_page`] of each layer.
-pub(crate) fn layers_of_page(
-    bytes: &[u8],
-    n_layers: usize,
-    page_bytes: usize,
-) -> Result<std::slice::ChunksExact<'_, u8>, Error> {
-    check_page(bytes, n_layers, page_bytes)?;
-    Ok(bytes.chunks_exact(page_bytes.max(1)))
+    /// If the device failed.
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error>;
 }
 
 impl dyn Executable + '_ {
+    /// Checks and enqueues a step.
+    ///
+    /// # Panics
+    /// If an input does not fit the program, or the step has more rows than the executable.
+    #[track_caller]
+    pub fn run(&mut self, step: &Step<'_>) {
+        let step = self.limits().check(step);
+        self.run_checked(step);
+    }
+
+    /// Replaces page `page` of every layer by the bytes of [`read_page`](Self::read_page).
+    ///
+    /// # Errors
+    /// [`Error::KvPage`] if `bytes` has not the length of a page in every layer, or if the device failed.
+    pub fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let (expected, got) = (self.page_bytes(pool), bytes.len());
+        if got != expected {
+            return Err(Error::KvPage { expected, got });
+        }
+        self.write_checked_page(pool, page, bytes)
+    }
+
     /// Waits for the oldest group of fetches, without a future on the heap where no device has to be awaited.
     ///
     /// # Errors
@@ -361,146 +384,4 @@ impl HostFetches {
 /// `max_rows`.
 pub fn warmup_batch_sizes(max_rows: usize) -> impl Iterator<Item = usize> {
     (0..usize::BITS).map(|power| 1 << power).take_while(move |&n| n < max_rows).chain([max_rows])
-}
-
-/// Number of each [`Count`] in a step.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Counts([usize; Count::N]);
-
-impl Counts {
-    /// Number of rows.
-    #[must_use]
-    pub fn rows(&self, rows: Rows) -> usize {
-        self[rows.count] * rows.each
-    }
-}
-
-impl Index<Count> for Counts {
-    type Output = usize;
-
-    fn index(&self, count: Count) -> &usize {
-        &self.0[count as usize]
-    }
-}
-
-impl IndexMut<Count> for Counts {
-    fn index_mut(&mut self, count: Count) -> &mut usize {
-        &mut self.0[count as usize]
-    }
-}
-
-/// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port, in a step
-/// with this first window.
-#[must_use]
-pub(crate) fn export_offset(x: Tensor, first_window: usize) -> usize {
-    match x.rows.count {
-        Count::Windows | Count::CapturedWindows => first_window * x.rows.each * x.cols,
-        _ => 0,
-    }
-}
-
-/// Pages and visible positions of query rows.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AttentionRows<'a> {
-    /// Pages and visible positions of each row; rows of one sequence are adjacent.
-    pub rows: &'a [QueryRow],
-    /// Page ids of all sequences, concatenated; [`QueryRow::first_page`] indexes it.
-    pub page_table: &'a [u32],
-}
-
-/// Bit of a [`token_reference`].
-const TOKEN_REFERENCE: u32 = 1 << 31;
-
-/// In place of a token: the most probable token of row `row` of [`Port::TOP_K`] of the step before, which had `k` of each row.
-///
-/// # Panics
-/// If the port is too large.
-#[must_use]
-pub fn token_reference(row: usize, k: usize) -> u32 {
-    let index = 2 * row * k + k;
-    assert!(index < TOKEN_REFERENCE as usize, "row {row} of {k} logits");
-    TOKEN_REFERENCE | index as u32
-}
-
-/// The token that an element of [`Step::tokens`] stands for, with the values of [`Port::TOP_K`] of the step before.
-///
-/// # Panics
-/// If it refers to a value that is not there.
-#[must_use]
-pub fn resolve_token(token: u32, top_k: impl Fn(usize) -> f32) -> u32 {
-    if token & TOKEN_REFERENCE == 0 {
-        token
-    } else {
-        top_k((token & !TOKEN_REFERENCE) as usize) as u32
-    }
-}
-
-/// Inputs of a step: everything that changes between two steps.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Step<'a> {
-    /// Segments to run.
-    pub segments: &'a [SegmentName],
-    /// Number of rows.
-    pub counts: Counts,
-    /// `[T]` token ids, or [references](token_reference) to tokens that the step before chose.
-    pub tokens: &'a [u32],
-    /// `[T]` positions.
-    pub positions: &'a [u32],
-    /// Rows of the batch whose logits are computed, then those whose hidden states are read.
-    pub output_rows: &'a [usize],
-    /// Filter of each row of an [`Op::LogitFilter`](stonechat_compute::op::Op::LogitFilter).
-    pub logit_filters: &'a [LogitFilter],
-    /// Lists of tokens, concatenated; [`LogitFilter::suppressed`] indexes it.
-    pub suppressed: &'a [u32],
-    /// `k` of [`Op::TopK`](stonechat_compute::op::Op::TopK).
-    pub k: usize,
-    /// Page copies in pool 0, done first.
-    pub copies: &'a [PageCopy],
-    /// By [`SlotTable`].
-    pub slots: [&'a [KvRow]; SlotTable::N],
-    /// By [`RowTable`].
-    pub rows: [AttentionRows<'a>; RowTable::N],
-    /// Place of the first window of audio in exported values.
-    pub first_window: usize,
-}
-
-impl<'a> Step<'a> {
-    /// Whether the step runs a variant of a segment.
-    #[must_use]
-    pub fn runs(&self, segment: &Segment) -> bool {
-        let n_rows = self.counts.rows(segment.rows);
-        self.segments.contains(&segment.name) && segment.class.contains(n_rows)
-    }
-
-    /// Index of the first value of an [`Op::Export`](stonechat_compute::op::Op::Export) of `x` in the memory of its port.
-    #[must_use]
-    pub fn export_offset(&self, x: Tensor) -> usize {
-        export_offset(x, self.first_window)
-    }
-
-    /// Rows of the batch whose logits are computed, or whose hidden states are read.
-    ///
-    /// # Panics
-    /// If `count` counts no such rows.
-    #[must_use]
-    pub fn output_rows(&self, count: Count) -> &'a [usize] {
-        let (logits, rest) = self.output_rows.split_at(self.counts[Count::Logits]);
-        match count {
-            Count::Logits => logits,
-            Count::Hidden => &rest[..self.counts[Count::Hidden]],
-            _ => panic!("no outputs of {count:?}"),
-        }
-    }
-
-    /// A list of pages and slots.
-    #[must_use]
-    pub fn slots(&self, table: SlotTable) -> &'a [KvRow] {
-        self.slots[table.index()]
-    }
-
-    /// A list of pages and visible positions.
-    #[must_use]
-    pub fn rows(&self, table: RowTable) -> AttentionRows<'a> {
-        self.rows[table.index()]
-    }
 }

@@ -36,6 +36,7 @@ mod fuse;
 mod gpu;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod host_threads;
+mod inputs;
 mod linear;
 mod load_stats;
 mod norm;
@@ -56,21 +57,22 @@ mod wgpu;
 
 pub use box_future::BoxFuture;
 pub use conv1d::Conv1d;
-pub use cpu::{Cpu, OpTime, Repack};
+pub use cpu::{Cpu, Repack};
 #[cfg(feature = "cuda")]
 pub use cuda::{Cuda, CudaGroup};
 pub use device::{
-    AttentionRows, Counts, Device, DeviceApi, Executable, HostFetches, HostTask, LogMelKernel,
-    MatrixSource, PortRange, Step, resolve_token, token_reference, warmup_batch_sizes,
+    Device, DeviceApi, Executable, HostFetches, HostTask, LogMelKernel, MatrixSource, OpTime,
+    PortRange, warmup_batch_sizes,
 };
 pub use error::Error;
 pub use fuse::{Capabilities, Conv1dKernels, MoeKernels, OfOp, Writes, fuse};
+pub use inputs::{AttentionRows, CheckedStep, InputLimits, Step, resolve_token, token_reference};
 pub use linear::Linear;
 pub use load_stats::LoadStats;
 pub use norm::Norm;
 pub use pages::{KvFull, PageCopy, PageRef, Pages, Sequence};
 pub use plan::{SlotInfo, SlotPlan, plan_slots};
-pub use program::{Node, Program, RowClass, Segment, SegmentName};
+pub use program::{Counts, Node, Program, RowClass, Segment, SegmentName};
 pub use recorder::Recorder;
 pub use shard::{Shards, shard, sharded_matrix, sharded_values};
 pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};

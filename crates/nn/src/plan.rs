@@ -12,7 +12,7 @@
 
 use stonechat_compute::op::{TensorInfo, TensorType};
 
-use crate::device::Counts;
+use crate::program::Counts;
 use crate::program::{Program, Segment, SegmentName};
 
 /// Memory of a slot.

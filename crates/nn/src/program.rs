@@ -14,14 +14,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::{Index, IndexMut};
 
 use stonechat_compute::op::{
-    AttentionArgs, EmbedArgs, ExpertMatmulArgs, Im2colArgs, KvShape, KvWriteArgs, MatmulArgs,
-    MoeArgs, MoeRouteArgs, NormArgs, Op, Port, RopeArgs, RopeAttentionArgs, RopeKvArgs, Rows,
-    Tensor, TensorInfo, TensorType,
+    AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, KvShape, KvWriteArgs,
+    MatmulArgs, MoeArgs, MoeRouteArgs, NormArgs, Op, Port, RopeArgs, RopeAttentionArgs, RopeKvArgs,
+    Rows, Tensor, TensorInfo, TensorType,
 };
 
-use crate::device::Counts;
 use crate::{Activation, Precision};
 
 /// Range of numbers of rows for which a device has the same kernels.
@@ -41,6 +41,32 @@ impl RowClass {
     #[must_use]
     pub fn contains(self, n_rows: usize) -> bool {
         (self.min..=self.max).contains(&n_rows)
+    }
+}
+
+/// Number of each [`Count`] in a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Counts([usize; Count::N]);
+
+impl Counts {
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self, rows: Rows) -> usize {
+        self[rows.count] * rows.each
+    }
+}
+
+impl Index<Count> for Counts {
+    type Output = usize;
+
+    fn index(&self, count: Count) -> &usize {
+        &self.0[count as usize]
+    }
+}
+
+impl IndexMut<Count> for Counts {
+    fn index_mut(&mut self, count: Count) -> &mut usize {
+        &mut self.0[count as usize]
     }
 }
 

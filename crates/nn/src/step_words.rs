@@ -11,13 +11,12 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use stonechat_compute::op::{
-    AttentionArgs, Count, KvLayout, Op, RopeArgs, RopeAttentionArgs, RowTable, SlotTable,
-};
+use stonechat_compute::op::{AttentionArgs, KvLayout, Op, RopeAttentionArgs, RowTable, SlotTable};
 
-use crate::device::{AttentionRows, Counts, Step, resolve_token};
+use crate::inputs::Step;
+use crate::program::Counts;
 use crate::program::{Program, Segment, SegmentName};
-use crate::{KvRow, KvShape, LogitFilter, PAGE_LEN, PageCopy, QueryRow};
+use crate::{KvShape, LogitFilter, PageCopy, QueryRow};
 
 /// Division of the query rows of a step among the kernels of an attention.
 pub(crate) trait Grid: Copy + Debug + Eq + Hash {
@@ -143,27 +142,15 @@ struct AttentionInput {
 }
 
 impl AttentionInput {
+    fn new(args: &AttentionArgs, pool: &KvShape, segment: SegmentName) -> Self {
+        let (table, n_heads, layout) = (args.rows, args.n_heads, pool.layout());
+        Self { table, segment, n_heads, layout }
+    }
+
     /// Rows in a step that runs `segments`.
     fn rows<'a>(&self, step: &Step<'a>, segments: u32) -> &'a [QueryRow] {
         if segments & bit(self.segment) != 0 { step.rows(self.table).rows } else { &[] }
     }
-}
-
-/// Sizes that inputs must stay below.
-#[derive(Debug, Default)]
-struct Limits {
-    /// Rows of the smallest embedding table.
-    n_tokens: Option<usize>,
-    /// Rows of the smallest table of positions.
-    n_positions: Option<usize>,
-    /// Pages of the pool of each slot table.
-    slot_pages: [Option<usize>; SlotTable::N],
-    /// Pages of the pool of each row table.
-    row_pages: [Option<usize>; RowTable::N],
-    /// Pages of the pool that pages are copied in.
-    copied_pages: Option<usize>,
-    /// Columns of the logits that are filtered.
-    n_logits: Option<usize>,
 }
 
 /// Inputs of a step as words.
@@ -171,59 +158,25 @@ struct Limits {
 pub(crate) struct StepWords {
     pub(crate) words: Vec<u32>,
     attention: Vec<AttentionInput>,
-    limits: Limits,
-}
-
-fn lower(limit: &mut Option<usize>, n: usize) {
-    *limit = Some(limit.map_or(n, |limit| limit.min(n)));
 }
 
 impl StepWords {
     pub(crate) fn new(program: &Program) -> Self {
-        let (mut limits, mut attention) = (Limits::default(), Vec::new());
-        limits.copied_pages = program.pools.first().map(|pool| pool.n_pages);
-        let n_pages = |pool: usize| program.pools[pool].n_pages;
+        let mut attention = Vec::new();
         for segment in &program.segments {
             for node in &segment.nodes {
-                match &node.op {
-                    Op::LogitFilter => lower(&mut limits.n_logits, node.inputs[0].cols),
-                    Op::Embed(args) => {
-                        let table = args.table.info();
-                        lower(&mut limits.n_tokens, table.rows);
-                        args.positions.iter().for_each(|positions| {
-                            let info = positions.info();
-                            lower(&mut limits.n_positions, info.rows * info.cols / table.cols);
-                        });
-                    }
-                    Op::Rope(args) => lower_positions(&mut limits, args),
-                    Op::RopeKv(args) | Op::RopeAttention(RopeAttentionArgs { rope: args, .. }) => {
-                        lower_positions(&mut limits, &args.q);
-                        lower_positions(&mut limits, &args.k);
-                        let write = args.write;
-                        lower(&mut limits.slot_pages[write.slots.index()], n_pages(write.pool.0));
-                    }
-                    Op::KvWrite(write) => {
-                        lower(&mut limits.slot_pages[write.slots.index()], n_pages(write.pool.0));
-                    }
-                    _ => {}
-                }
-                match &node.op {
-                    Op::Attention(args)
-                    | Op::RopeAttention(RopeAttentionArgs { attention: args, .. }) => {
-                        lower(&mut limits.row_pages[args.rows.index()], n_pages(args.pool.0));
-                        let (table, name) = (args.rows, segment.name);
-                        let layout = program.pools[args.pool.0].layout();
-                        let n_heads = args.n_heads;
-                        let input = AttentionInput { table, segment: name, n_heads, layout };
-                        if !attention.contains(&input) {
-                            attention.push(input);
-                        }
-                    }
-                    _ => {}
+                let (Op::Attention(args)
+                | Op::RopeAttention(RopeAttentionArgs { attention: args, .. })) = &node.op
+                else {
+                    continue;
+                };
+                let input = AttentionInput::new(args, &program.pools[args.pool.0], segment.name);
+                if !attention.contains(&input) {
+                    attention.push(input);
                 }
             }
         }
-        Self { words: Vec::new(), attention, limits }
+        Self { words: Vec::new(), attention }
     }
 
     /// Sets the shape of a step; `grid` divides rows for an attention of so many query heads.
@@ -242,7 +195,7 @@ impl StepWords {
             first_window: step.first_window,
             n_tokens: step.tokens.len(),
             n_positions: step.positions.len(),
-            n_slots: step.slots.map(<[KvRow]>::len),
+            n_slots: step.slots.map(<[_]>::len),
             n_outputs: step.output_rows.len(),
             n_logit_filters: step.logit_filters.len(),
             n_copies: padded_copies(step.copies.len()),
@@ -262,17 +215,12 @@ impl StepWords {
         pool: &KvShape,
         segment: SegmentName,
     ) -> usize {
-        let (table, n_heads, layout) = (args.rows, args.n_heads, pool.layout());
-        let input = AttentionInput { table, segment, n_heads, layout };
+        let input = AttentionInput::new(args, pool, segment);
         self.attention.iter().position(|other| *other == input).expect("an op of the program")
     }
 
     /// Writes the inputs of a step.
-    ///
-    /// # Panics
-    /// If an input is outside of what it indexes.
     pub(crate) fn fill<G: Grid>(&mut self, step: &Step<'_>, shape: &StepShape<G>) {
-        self.check(step);
         let places = shape.places();
         let Self { words, attention, .. } = self;
         words.clear();
@@ -301,52 +249,6 @@ impl StepWords {
         step.rows.iter().for_each(|table| words.extend_from_slice(table.page_table));
         words.extend_from_slice(step.suppressed);
     }
-
-    fn check(&self, step: &Step<'_>) {
-        let Limits { n_tokens, n_positions, slot_pages, row_pages, copied_pages, n_logits } =
-            &self.limits;
-        let check = |what: &str, values: &[u32], limit: Option<usize>| {
-            let limit = limit.unwrap_or(usize::MAX);
-            let max = values.iter().max().map_or(0, |&value| value as usize);
-            assert!(values.is_empty() || max < limit, "{what} {max} of {limit}");
-        };
-        // A reference is to a token of the table.
-        step.tokens
-            .iter()
-            .for_each(|&token| check("token", &[resolve_token(token, |_| 0.0)], *n_tokens));
-        check("position", step.positions, *n_positions);
-        let n_rows = step.counts[Count::Tokens];
-        let rows = step.output_rows;
-        assert!(rows.iter().all(|&row| row < n_rows), "an output outside of {n_rows} rows");
-        check("suppressed token", step.suppressed, *n_logits);
-        let n_logits = n_logits.unwrap_or_default();
-        let fits = |filter: &LogitFilter| filter.fits(n_logits, step.suppressed.len());
-        assert!(step.logit_filters.iter().all(fits), "a filter of other than {n_logits} logits");
-        step.copies.iter().for_each(|copy| check("page", &[copy.from, copy.to], *copied_pages));
-        for (slots, limit) in step.slots.iter().zip(slot_pages) {
-            let limit = limit.unwrap_or(usize::MAX);
-            let is_inside =
-                |row: &KvRow| (row.page as usize) < limit && (row.slot as usize) < PAGE_LEN;
-            assert!(slots.iter().all(is_inside), "a page outside of {limit}");
-        }
-        for (&AttentionRows { rows, page_table }, limit) in step.rows.iter().zip(row_pages) {
-            check("page", page_table, *limit);
-            for row in rows {
-                let n_pages = row.n_pages as usize;
-                let end = row.first_page as usize + n_pages;
-                let fits = row.kv_len as usize <= n_pages * PAGE_LEN;
-                assert!(fits && end <= page_table.len(), "{row:?} of {} pages", page_table.len());
-            }
-        }
-    }
-}
-
-fn lower_positions(limits: &mut Limits, args: &RopeArgs) {
-    let rotation = args.rotation.as_ref().filter(|rotation| rotation.n_rot > 0);
-    rotation.into_iter().for_each(|rotation| {
-        let info = rotation.table.info();
-        lower(&mut limits.n_positions, info.rows * info.cols / rotation.n_rot);
-    });
 }
 
 /// First words of the inputs of a step.

@@ -2,143 +2,14 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `wgpu/device.rs` | [`Wgpu`]: an open GPU |
 //! | `wgpu/capabilities.rs` | ops and types that there are kernels for |
 //! | `wgpu/executable.rs` | a compiled program: slots, pools, the kernels of each op |
+//! | `wgpu/weights.rs` | weights behind their handles, errors of allocations |
 
 mod capabilities;
+mod device;
 mod executable;
+mod weights;
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use stonechat_compute::DType;
-use stonechat_compute::op::{Weight, WeightInfo, WeightLayout};
-use stonechat_compute::wgpu::{Adapter, Counters, Gpu, GpuBuffer, Variant};
-use stonechat_quant::wgpu::GpuMatrix;
-
-use self::capabilities::capabilities;
-use self::executable::{GpuExecutable, GpuWeight};
-use crate::device::{Counts, Device, DeviceApi, Executable, HostTask};
-use crate::fuse::Capabilities;
-use crate::gpu::{self, Conversions};
-use crate::host_threads::HostThreads;
-use crate::program::Program;
-use crate::{Error, LoadStats, MatrixSource, OpTime};
-
-const NAME: &str = "wgpu";
-
-/// An open GPU. Clones share it.
-#[derive(Debug, Clone)]
-pub struct Wgpu {
-    gpu: Gpu,
-    conversions: Arc<Conversions>,
-    host_threads: HostThreads,
-}
-
-impl Wgpu {
-    /// Opens an adapter; `variant` forces a kernel variant and turns cooperative matrices off.
-    ///
-    /// # Errors
-    /// If the driver refuses, or the adapter lacks what `variant` needs.
-    pub async fn open(adapter: &Adapter, variant: Option<Variant>) -> Result<Self, Error> {
-        let gpu = Gpu::open(adapter, variant).await?;
-        Ok(Self { gpu, conversions: Arc::default(), host_threads: HostThreads::default() })
-    }
-
-    /// The open device.
-    #[must_use]
-    pub fn gpu(&self) -> &Gpu {
-        &self.gpu
-    }
-
-    /// Counters of the device.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.gpu.counters()
-    }
-}
-
-impl From<Wgpu> for Device {
-    fn from(wgpu: Wgpu) -> Self {
-        Self::new(wgpu)
-    }
-}
-
-fn allocation_error(error: stonechat_compute::Error) -> Error {
-    gpu::allocation_error(error, NAME)
-}
-
-impl DeviceApi for Wgpu {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn describe(&self) -> String {
-        let adapter = self.gpu.adapter();
-        let mut text = format!(
-            "wgpu {} ({}), {} kernels",
-            adapter.name,
-            adapter.api,
-            self.gpu.variant().name()
-        );
-        if let Some(matrices) = self.gpu.matrices() {
-            text += &format!(", cooperative matrices of {0}x{0}", matrices.side);
-        }
-        text + &self.conversions.to_string()
-    }
-
-    fn load_stats(&self) -> LoadStats {
-        let Counters { pipelines, compiling_us, .. } = self.counters();
-        let compile_time = Duration::from_micros(compiling_us);
-        LoadStats { compiled_kernels: pipelines, compile_time, ..LoadStats::default() }
-    }
-
-    fn total_memory_bytes(&self) -> Option<u64> {
-        self.gpu.adapter().total_memory_bytes
-    }
-
-    fn stored_dtype(&self, dtype: DType) -> DType {
-        GpuMatrix::device_dtype(dtype)
-    }
-
-    /// A GPU runs passes one by one.
-    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
-        Ok(vec![Device::new(self.clone())])
-    }
-
-    fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
-        self.host_threads.run(tasks);
-    }
-
-    fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {
-        source.check(NAME)?;
-        let MatrixSource { rows, cols, dtype, bytes, .. } = source;
-        self.conversions.count(dtype, self.stored_dtype(dtype));
-        let matrix = GpuMatrix::load(&self.gpu, dtype, (rows, cols), bytes);
-        let matrix = matrix.map_err(allocation_error)?;
-        let info = WeightInfo { dtype, rows, cols, layout: WeightLayout::Packed };
-        Ok(Weight::new(info, Arc::new(GpuWeight::Matrix(matrix))))
-    }
-
-    fn load_values(&self, values: &[f32]) -> Result<Weight, Error> {
-        let buffer = GpuBuffer::new(&self.gpu, size_of_val(values)).map_err(allocation_error)?;
-        self.gpu.upload(&buffer, 0, bytemuck::cast_slice(values))?;
-        Ok(Weight::new(WeightInfo::values(values.len()), Arc::new(GpuWeight::Values(buffer))))
-    }
-
-    fn start_profile(&self) -> bool {
-        self.gpu.start_profile()
-    }
-
-    fn take_profile(&self) -> Vec<OpTime> {
-        self.gpu.take_profile().into_iter().map(OpTime::from).collect()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        capabilities(&self.gpu)
-    }
-
-    fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
-        Ok(Box::new(GpuExecutable::new(&self.gpu, program, max)?))
-    }
-}
+pub use self::device::Wgpu;

@@ -2,11 +2,11 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `block` | one file a format: bit layout, quantizer, dequantizer |
+//! | `block` | one file per format: bit layout, quantizer, dequantizer |
 //! | `rows` | quantizing and dequantizing rows by dtype, dense types included |
 //! | `activation` | activations in q8 blocks, in the layout of each kernel |
 //! | `packed` | weights in panels of 16 rows: GEMV, GEMM and AMX kernels |
-//! | `matmul`, `dot` | GEMV on weights in GGML's block order, for formats without panels |
+//! | `block_gemv`, `dot` | GEMV on weights in GGML's block order, for formats without panels |
 //! | `peak` | peak 8-bit multiply-add rate of a core |
 //! | `wgpu` | matmuls on GPUs |
 //! | `cuda` | matmuls on NVIDIA GPUs |
@@ -15,11 +15,11 @@
 
 mod activation;
 pub mod block;
+mod block_gemv;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod dot;
 mod error;
-mod matmul;
 mod packed;
 mod peak;
 mod rows;
@@ -27,9 +27,9 @@ mod rows;
 pub mod wgpu;
 
 pub use activation::ActivationBuffer;
+pub use block_gemv::{QuantMatrix, gemv_blocks, kernel_name};
 pub use error::{Error, Result};
-pub use matmul::{QuantMatrix, kernel_name, matmul};
-pub use packed::{PackedMatrix, PackedProduct, PackedRows, gated_packed, matmul_packed};
+pub use packed::{PackedMatmul, PackedMatrix, PackedRows, gated_packed, matmul_packed};
 pub use peak::int8_peak;
 pub use rows::{
     dequantize_row, dequantize_rows, fitting_dtype, is_float, needs_importance, quantizable,

@@ -23,7 +23,7 @@
 //! | `gemv` | row-major `x`: up to 16 rows on x86-64 (decode), else any number |
 //! | `gemm` | more rows (prefill) on x86-64 |
 //! | `amx` | more rows on AMX tiles |
-//! | `product` | matmuls of one input as one loop of tasks |
+//! | `matmul` | matmuls of one input as one loop of tasks |
 //! | `gated` | gate and up projections of a gated MLP as one loop |
 
 #[cfg(target_arch = "x86_64")]
@@ -35,14 +35,14 @@ mod gemm;
 mod gemv;
 mod kernels;
 mod layout;
+mod matmul;
 mod matrix;
 mod panel;
-mod product;
 mod task;
 
 pub use gated::{PackedRows, gated_packed};
+pub use matmul::{PackedMatmul, matmul_packed};
 pub use matrix::PackedMatrix;
-pub use product::{PackedProduct, matmul_packed};
 
 #[cfg(test)]
 mod tests;

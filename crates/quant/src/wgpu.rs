@@ -16,9 +16,9 @@ mod gemm;
 mod gemv;
 mod input_norm;
 mod matmul;
+mod matmul_args;
 mod matrix;
 mod planes;
-mod product;
 
 pub use embed::{GpuEmbed, embed};
 pub use gemv::{
@@ -27,8 +27,8 @@ pub use gemv::{
 };
 pub use input_norm::InputNorm;
 pub use matmul::{matmul, operand_format, writes_operand};
+pub use matmul_args::{GpuEpilogue, GpuInput};
 pub use matrix::GpuMatrix;
-pub use product::{GpuEpilogue, GpuInput};
 
 use stonechat_compute::wgpu::{CoopMatrices, Source, Variant};
 

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
 use stonechat_quant::{
-    ActivationBuffer, Error, PackedMatrix, PackedProduct, QuantMatrix, dequantize_rows, is_float,
-    matmul, matmul_packed, needs_importance, quantize_rows,
+    ActivationBuffer, Error, PackedMatmul, PackedMatrix, QuantMatrix, dequantize_rows, gemv_blocks,
+    is_float, matmul_packed, needs_importance, quantize_rows,
 };
 
 fn floats() -> Vec<DType> {
@@ -37,11 +37,11 @@ proptest! {
             let (out, epilogue) = (MatMut::packed(&mut out[..2], 1, 2), Epilogue::default());
             if let Some(mut w) = PackedMatrix::zeroed(isa, dtype, 2, k).unwrap() {
                 w.pack(&cpu, 0, bytes);
-                let product = PackedProduct { out, w: &w, rows: 0..2, epilogue };
+                let product = PackedMatmul { out, w: &w, rows: 0..2, epilogue };
                 matmul_packed(&cpu, &activations, [Some(product)]);
             } else {
                 let w = QuantMatrix::new(dtype, 2, k, bytes).unwrap();
-                matmul(&cpu, out, &activations, w, epilogue);
+                gemv_blocks(&cpu, out, &activations, w, epilogue);
             }
         }
     }

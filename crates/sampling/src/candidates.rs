@@ -7,7 +7,7 @@
 //!        |-- sorted --|-- any order --|
 //! ```
 //!
-//! The vocabulary is never sorted as a whole: samplers sort the prefix that they need.
+//! Samplers sort the prefix that they need, never the whole vocabulary.
 
 use std::cmp::Ordering;
 

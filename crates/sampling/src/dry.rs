@@ -247,13 +247,13 @@ mod tests {
             (p[0] / p[9]).ln()
         };
         let near = |a: f32, b: f32| (a - b).abs() < 1e-4;
-        // Of 2, 3 and 4 tokens.
+        // Repetitions of 2, 3 and 4 tokens.
         assert!(near(penalty([0.5, 3.0], &[1, 2, 9, 0, 1, 2]), 0.5));
         assert!(near(penalty([0.5, 3.0], &[3, 1, 2, 9, 0, 3, 1, 2]), 1.5));
         assert!(near(penalty([0.5, 3.0], &[4, 3, 1, 2, 9, 0, 4, 3, 1, 2]), 4.5));
         // A base of 1 does not grow.
         assert!(near(penalty([0.5, 1.0], &[4, 3, 1, 2, 9, 0, 4, 3, 1, 2]), 0.5));
-        // Of several repetitions the longest counts.
+        // The longest of several repetitions counts.
         let twice = [3, 1, 2, 9, 0, 1, 2, 9, 0, 3, 1, 2];
         assert!(near(penalty([0.5, 3.0], &twice), 1.5));
     }

@@ -19,7 +19,7 @@ mod schema;
 const MAX_TOKEN_BYTES: usize = 512;
 /// Longest source of a grammar.
 const MAX_SOURCE_BYTES: usize = 4 << 20;
-/// Earley items of a token's mask; more end the text with an error, since it would hold up the other texts of a batch.
+/// Maximum Earley items per token mask. More would stall the other sequences of a batch, so they end the text with an error.
 /// Grammars for JSON, programs and prose need less than 50,000, also with a vocabulary of 262,144 tokens.
 const MAX_ITEMS: usize = 200_000;
 

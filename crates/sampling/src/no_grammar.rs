@@ -1,10 +1,10 @@
-//! A build without grammars: the API of `grammar.rs`, where making a grammar is an error.
+//! API of `grammar.rs` in a build without grammars: compiling a grammar is an error.
 
 use crate::Error;
 use crate::grammar_source::{GrammarSource, TokenText};
 use crate::sampler::{SampleScratch, Sampler};
 
-/// The bytes of a vocabulary, of which this build has no use.
+/// Vocabulary for grammars; unused in this build.
 #[derive(Debug, Clone)]
 pub struct TokenTable;
 

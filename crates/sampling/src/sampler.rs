@@ -21,8 +21,8 @@ use crate::{eta, min_p, tail_free, top_k, top_n_sigma, top_p, typical, xtc};
 
 /// Samples tokens from logits: logit bias, the samplers in order, softmax, a draw.
 ///
-/// A sampler has the state of one sequence: [`Sampler::accept`] must see each of its tokens, those of the prompt too. Its
-/// memory does not grow with the vocabulary, so that clones are cheap; that of a draw is in a [`SampleScratch`].
+/// A sampler has the state of one sequence: [`Sampler::accept`] must see each of its tokens, prompt included. Its size does
+/// not depend on the vocabulary, so clones are cheap. Buffers of size `V` are in a [`SampleScratch`].
 #[derive(Debug, Clone)]
 pub struct Sampler {
     /// Logit bias by token.
@@ -38,7 +38,7 @@ pub struct Sampler {
     vocab_size: usize,
 }
 
-/// Memory of a draw. Samplers of one vocabulary can share it.
+/// Scratch memory of a draw. Samplers of one vocabulary can share it.
 #[derive(Debug)]
 pub struct SampleScratch {
     candidates: Candidates,
@@ -372,8 +372,8 @@ fn draw(candidates: &[Candidate], uniform: f64) -> usize {
     last
 }
 
-/// A random seed: the hash of the time with the process's hash keys, which are random but in a browser. It has 32 bits,
-/// so that every client can give it back: llama.cpp's seeds have no more.
+/// Random seed: hash of the time with the random hash keys of the process (constant in a browser). Seeds have 32 bits, as
+/// llama.cpp's: every client can send them back.
 fn fresh_seed() -> u64 {
     let mut hasher = RandomState::new().build_hasher();
     let since_epoch = web_time::SystemTime::now().duration_since(web_time::UNIX_EPOCH);

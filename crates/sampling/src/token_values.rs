@@ -1,4 +1,4 @@
-//! A number for each token of a vocabulary, most of them 0.
+//! Sparse values by token id.
 
 /// Values by token id, `[V]`, with a list of the tokens whose value is not 0.
 #[derive(Debug)]

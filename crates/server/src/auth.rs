@@ -47,7 +47,7 @@ fn is_one_of(key: &[u8], keys: &[String]) -> bool {
     equal.fold(Choice::from(0), |found, equal| found | equal).into()
 }
 
-/// Reads a file of keys: one a line; empty lines and those after `#` are left out.
+/// Reads a file of keys, one per line; empty lines and lines that begin with `#` are ignored.
 ///
 /// # Errors
 /// If the file cannot be read.

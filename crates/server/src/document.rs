@@ -1,6 +1,6 @@
 //! The `OpenAPI` document of the routes.
 //!
-//! A test makes it from the annotations of the routes and compares it with the file, so that no build pays for them.
+//! A test makes it from the annotations of the routes and compares it with the file, so that a build does not make it.
 //! `UPDATE_SNAPSHOTS=1` writes the file instead.
 
 /// Text of `/openapi.json`.

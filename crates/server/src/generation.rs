@@ -1,4 +1,4 @@
-//! Shared parts of the routes of generated text: fields of a body, the running request, timings, probabilities, events.
+//! Shared parts of the routes of generated text: fields of a body, the running request, its usage, probabilities, streams.
 
 mod fields;
 mod logit_bias;
@@ -6,13 +6,13 @@ mod probabilities;
 mod prompt;
 mod run;
 mod stream;
-mod timings;
+mod usage;
 
-pub(crate) use fields::{GenerationFields, Parsed, part};
+pub(crate) use fields::{Body, GenerationFields};
 pub(crate) use probabilities::{
     ProbFields, chat_logprobs, completion_logprobs, native_probabilities,
 };
 pub(crate) use prompt::prompts;
-pub(crate) use run::{Step, TextRun};
+pub(crate) use run::TextRun;
 pub(crate) use stream::{StreamedAnswer, respond};
-pub(crate) use timings::Timings;
+pub(crate) use usage::Usage;

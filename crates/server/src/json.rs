@@ -5,13 +5,14 @@ use axum::extract::{FromRequest, Request};
 use axum::http::header::{CONTENT_TYPE, ORIGIN};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Deserializer, Visitor};
+use serde::{Serialize, forward_to_deserialize_any};
+use serde_json::{Map, Value};
 
-use crate::{ApiError, AppState};
+use crate::{ApiError, ApiResult, AppState, limits};
 
 /// Maximum nesting of arrays and objects in a body. `serde_json` itself stops at 128.
-pub const MAX_NESTING: usize = 64;
+pub(crate) const MAX_NESTING: usize = 64;
 
 /// A JSON body, in both directions.
 ///
@@ -20,7 +21,7 @@ pub const MAX_NESTING: usize = 64;
 ///
 /// [`ServerOptions::max_body_size`]: crate::ServerOptions::max_body_size
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Json<T>(pub T);
+pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
     type Rejection = ApiError;
@@ -29,6 +30,76 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
         check_media_type(&request)?;
         let body = read_body(request.into_body(), state.options().max_body_size).await?;
         from_bytes(&body).map(Self)
+    }
+}
+
+/// An object within the limits of a request, whose fields structures take by their names.
+#[derive(Debug)]
+pub(crate) struct JsonFields {
+    /// Fields that no structure has taken.
+    rest: Map<String, Value>,
+    /// Names that the structures know.
+    names: Vec<&'static str>,
+}
+
+impl FromRequest<AppState> for JsonFields {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let Json(body) = Json::from_request(request, state).await?;
+        let mut fields = Self::new(body)?;
+        limits::check(&mut fields.rest, state.options())?;
+        Ok(fields)
+    }
+}
+
+impl JsonFields {
+    /// Fields of an object, whose limits are not checked.
+    pub(crate) fn new(body: Value) -> ApiResult<Self> {
+        match body {
+            Value::Object(rest) => Ok(Self { rest, names: Vec::new() }),
+            other => Err(ApiError::bad_request(format!(
+                "the body is invalid: expected an object, got {}",
+                kind_of(&other)
+            ))),
+        }
+    }
+
+    /// Moves the fields of the structure `T` into it.
+    ///
+    /// # Errors
+    /// 400 with the field, what was expected and what was found.
+    pub(crate) fn take<T: DeserializeOwned>(&mut self) -> ApiResult<T> {
+        serde_path_to_error::deserialize(self).map_err(field_error)
+    }
+
+    /// Refuses a field that no structure has taken and whose name is nearly that of one which some structure knows.
+    pub(crate) fn check_rest(&self) -> ApiResult<()> {
+        limits::check_names(self.rest.keys(), &self.names)
+    }
+}
+
+impl<'de> Deserializer<'de> for &mut JsonFields {
+    type Error = serde_json::Error;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        let taken = fields.iter().filter_map(|name| self.rest.remove_entry(*name)).collect();
+        self.names.extend(fields);
+        Value::Object(taken).deserialize_struct(name, fields, visitor)
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        Value::Object(std::mem::take(&mut self.rest)).deserialize_any(visitor)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
     }
 }
 
@@ -58,7 +129,7 @@ fn check_media_type(request: &Request) -> Result<(), ApiError> {
 ///
 /// # Errors
 /// 413 for a longer body, 400 if the client breaks off.
-pub async fn read_body(body: Body, limit: usize) -> Result<Bytes, ApiError> {
+pub(crate) async fn read_body(body: Body, limit: usize) -> Result<Bytes, ApiError> {
     axum::body::to_bytes(body, limit).await.map_err(|error| {
         let mut source = std::error::Error::source(&error);
         while let Some(cause) = source {
@@ -86,29 +157,43 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError
         )));
     }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let path = error.path().to_string();
-        let error = error.into_inner();
-        let is_data = error.is_data();
-        let error = plain(&error);
-        match path.as_str() {
-            "." if is_data => ApiError::bad_request(format!("the body is invalid: {error}")),
-            // No field was read yet.
-            "." | "?" => ApiError::bad_request(format!("the body is no JSON: {error}")),
-            path if is_data => {
-                let error = ApiError::bad_request(format!("`{path}`: {error}"));
-                error.with_field("param", path.into())
-            }
-            path => ApiError::bad_request(format!("the body is no JSON at `{path}`: {error}")),
-        }
-    })?;
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(field_error)?;
     let end = deserializer.end();
     end.map_err(|error| ApiError::bad_request(format!("the body is no JSON: {error}")))?;
     Ok(value)
 }
 
+/// Error with the path of its field.
+fn field_error(error: serde_path_to_error::Error<serde_json::Error>) -> ApiError {
+    let path = error.path().to_string();
+    let error = error.into_inner();
+    let is_data = error.is_data();
+    let error = plain(&error);
+    match path.as_str() {
+        "." if is_data => ApiError::bad_request(format!("the body is invalid: {error}")),
+        // No field was read yet.
+        "." | "?" => ApiError::bad_request(format!("the body is no JSON: {error}")),
+        path if is_data => {
+            ApiError::bad_request(format!("`{path}`: {error}")).with_field("param", path.into())
+        }
+        path => ApiError::bad_request(format!("the body is no JSON at `{path}`: {error}")),
+    }
+}
+
+/// Kind of a JSON value, for messages.
+pub(crate) fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
 /// Text of an error, with the name of a number in place of its type in this program.
-pub(crate) fn plain(error: &serde_json::Error) -> String {
+fn plain(error: &serde_json::Error) -> String {
     let mut text = error.to_string();
     for (name, types) in [
         ("a number", &["f32", "f64"][..]),

@@ -7,11 +7,12 @@
 //! |---|---|
 //! | `app`, `routes` | the router; one file for each group of routes |
 //! | `document` | the OpenAPI document of the routes |
-//! | `error`, `json`, `sse`, `deadline` | errors as clients know them; JSON bodies with limits; events; time limits |
+//! | `error`, `json`, `limits`, `sse` | errors as clients know them; JSON bodies; their limits; events |
+//! | `tasks` | time limits of requests, work that blocks |
 //! | `models` | open models: loading, sharing, eviction by memory |
 //! | `generation` | what routes of generated text share: fields, the running request, streams |
 //! | `page_file` | KV pages of earlier prompts in a file |
-//! | `chat_prompt` | from the body of a chat request to its prompt |
+//! | `chat_body` | bodies of chat requests in the shape of OpenAI |
 //! | `metrics` | Prometheus metrics |
 //! | `otlp` | spans of requests for an OpenTelemetry collector |
 //! | `server`, `listen`, `write_limit` | sockets, TLS, slow readers, shutdown |
@@ -33,9 +34,8 @@
 mod app;
 mod audio_memory;
 mod auth;
-mod chat_prompt;
+mod chat_body;
 mod credentials;
-mod deadline;
 mod document;
 mod error;
 mod generation;
@@ -56,20 +56,18 @@ mod routes;
 mod server;
 mod sse;
 mod state;
+mod tasks;
 mod trace;
 mod write_limit;
 
 pub use app::router;
 pub use auth::read_keys;
-pub use chat_prompt::{ChatBody, ChatPrompt};
 pub use error::{ApiError, ApiResult};
-pub use ids::new_id;
-pub use json::{Json, MAX_NESTING, read_body};
 pub use listen::OpenSocket;
 pub use metrics::{AudioReport, Metrics, RequestEnd, RequestReport};
 pub use models::{
-    LanguageGuard, LanguageModel, ListedModel, LoadError, ModelSpec, ModelStatus, ServerModels,
-    SpeechGuard, SpeechModel, machine_memory,
+    LanguageGuard, ListedModel, LoadError, ModelGuard, ModelSpec, ModelStatus, ServerModels,
+    SpeechGuard, machine_memory,
 };
 #[cfg(not(feature = "disk-cache"))]
 pub use no_page_file::{PageFile, PageFileError};
@@ -80,3 +78,5 @@ pub use page_file::{PageFile, PageFileError};
 pub use server::{Server, ServerError, stop_signal};
 pub use state::AppState;
 pub use trace::RequestId;
+
+pub(crate) use json::Json;

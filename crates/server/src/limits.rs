@@ -6,27 +6,26 @@
 use serde_json::{Map, Number, Value};
 use stonechat::text::prefix_distances;
 
-use crate::chat_prompt::kind_of;
 use crate::{ApiError, ApiResult, ServerOptions};
 
-/// Most probable tokens that are reported for a token.
+/// Maximum number of probable tokens reported per token.
 pub(crate) const MAX_PROBS: i128 = 1000;
-/// Most prompts times texts of a request.
+/// Maximum texts of a request: prompts times `n`.
 pub(crate) const MAX_TEXTS: usize = 1024;
-/// Most inputs of a request for embeddings.
+/// Maximum inputs of a request for embeddings.
 pub(crate) const MAX_INPUTS: usize = 2048;
-/// Most bytes of a grammar or a schema.
+/// Maximum bytes of a grammar or a schema.
 const MAX_GRAMMAR_BYTES: usize = 256 << 10;
-/// Most tokens and texts that a bias is given for.
+/// Maximum tokens and texts with a bias.
 const MAX_BIASES: usize = 4096;
-/// Most bytes of a text that a bias is given for.
+/// Maximum bytes of a text with a bias.
 const MAX_BIAS_BYTES: usize = 256;
-/// Most tokens of any kind: more than every context.
+/// Maximum tokens of any kind: more than every context.
 const MAX_TOKENS: i128 = i32::MAX as i128;
-/// Most milliseconds: 30 days.
+/// Maximum milliseconds: 30 days.
 const MAX_MS: i128 = 30 * 24 * 3600 * 1000;
 
-/// Whole numbers: name, least, most.
+/// Whole numbers: name, minimum, maximum.
 const INTEGERS: [(&str, i128, i128); 24] = [
     ("max_tokens", -1, MAX_TOKENS),
     ("max_completion_tokens", -1, MAX_TOKENS),
@@ -58,7 +57,7 @@ const INTEGERS: [(&str, i128, i128); 24] = [
 const NOT_NEGATIVE: [&str; 4] =
     ["temperature", "dynatemp_range", "dynatemp_exponent", "repeat_penalty"];
 
-/// Lists of strings: name, most strings, most bytes of one. A string alone is a list of one.
+/// Lists of strings: name, maximum strings, maximum bytes of one. A string alone is a list of one.
 const STRINGS: [(&str, usize, usize); 5] = [
     ("stop", 64, 1024),
     ("dry_sequence_breakers", 32, 256),
@@ -70,76 +69,14 @@ const STRINGS: [(&str, usize, usize); 5] = [
 /// Fields that are a grammar, or have one in them.
 const GRAMMARS: [&str; 3] = ["grammar", "json_schema", "response_format"];
 
-/// Further fields that some route knows.
-const NAMES: [&str; 58] = [
-    "model",
-    "stream",
-    "stream_options",
-    "top_p",
-    "min_p",
-    "top_n_sigma",
-    "xtc_probability",
-    "xtc_threshold",
-    "typical_p",
-    "typ_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "dry_multiplier",
-    "dry_base",
-    "mirostat_tau",
-    "mirostat_eta",
-    "adaptive_target",
-    "adaptive_decay",
-    "logit_bias",
-    "ignore_eos",
-    "cache_prompt",
-    "return_tokens",
-    "return_progress",
-    "timings_per_token",
-    "lora",
-    "messages",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "functions",
-    "function_call",
-    "documents",
-    "chat_template_kwargs",
-    "reasoning_effort",
-    "add_generation_prompt",
-    "continue_final_message",
-    "modalities",
-    "audio",
-    "web_search_options",
-    "prompt",
-    "echo",
-    "suffix",
-    "input_prefix",
-    "input_suffix",
-    "input_extra",
-    "input",
-    "content",
-    "encoding_format",
-    "user",
-    "post_sampling_probs",
-    // Fields of other servers that resemble one of these.
-    "top_a",
-    "top_n",
-    "min_tokens",
-    "models",
-    "store",
-    "tool",
-    "verbose",
-    "reasoning_format",
-];
+/// Fields of other servers whose names resemble one of these.
+const LOOKALIKES: [&str; 5] = ["min_tokens", "models", "tool", "top_a", "top_n"];
 
-/// Checks a body, and writes its whole numbers as such.
+/// Checks the fields of a body, and writes its whole numbers as such.
 ///
 /// # Errors
 /// 400 that names the field, its limit and what was found.
-pub(crate) fn check(body: &mut Value, server: &ServerOptions) -> ApiResult<()> {
-    let Value::Object(fields) = body else { return Ok(()) };
-    names(fields)?;
+pub(crate) fn check(fields: &mut Map<String, Value>, server: &ServerOptions) -> ApiResult<()> {
     integers(fields, server)?;
     for name in NOT_NEGATIVE {
         if let Some(number) = fields.get(name).filter(|n| n.as_f64().is_some_and(|n| n < 0.0)) {
@@ -155,22 +92,24 @@ pub(crate) fn check(body: &mut Value, server: &ServerOptions) -> ApiResult<()> {
     biases(fields.get("logit_bias"))
 }
 
-/// Refuses a field that no route knows and whose name is nearly that of one which some route knows.
-fn names(fields: &Map<String, Value>) -> ApiResult<()> {
-    let known = || {
-        let integers = INTEGERS.iter().map(|(name, ..)| *name);
-        let strings = STRINGS.iter().map(|(name, ..)| *name);
-        integers.chain(strings).chain(NOT_NEGATIVE).chain(GRAMMARS).chain(NAMES)
-    };
-    for name in fields.keys().filter(|name| name.len() <= 64) {
-        if known().any(|known| known == name) {
-            continue;
-        }
+/// Refuses names that are not `known` but nearly are: by one letter, or by two of a long name.
+///
+/// # Errors
+/// 400 with the name that is meant.
+pub(crate) fn check_names<'a>(
+    names: impl Iterator<Item = &'a String>,
+    known: &[&'static str],
+) -> ApiResult<()> {
+    let known = || known.iter().copied().chain(INTEGERS.map(|(name, ..)| name));
+    for name in names.filter(|name| name.len() <= 64 && !LOOKALIKES.contains(&name.as_str())) {
         let nearly = |known: &&str| {
             let distances = prefix_distances(name.as_bytes(), known.as_bytes());
             let distance = distances.last().copied().unwrap_or(usize::MAX);
             distance == 1 && known.len() > 4 || distance == 2 && known.len() > 7
         };
+        if known().any(|known| known == name) {
+            continue;
+        }
         if let Some(known) = known().find(nearly) {
             let error = format!("`{name}`: no such field; did you mean `{known}`?");
             return Err(ApiError::bad_request(error).with_field("param", name.as_str().into()));
@@ -302,44 +241,18 @@ pub(crate) fn check_items(name: &str, value: &Value, most: usize) -> ApiResult<(
     }
 }
 
-/// Refuses what a chat cannot do: calls of tools, other output than text, a search of the web.
-///
-/// # Errors
-/// 400 with the field.
-pub(crate) fn check_chat(body: &Value) -> ApiResult<()> {
-    let is_none = |name: &str| body[name] == "none";
-    let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-    let no_tools = "no tools: they cannot be called here";
-    for (list, choice) in [("tools", "tool_choice"), ("functions", "function_call")] {
-        if !is_empty(&body[list]) && !is_none(choice) {
-            return Err(ApiError::field(list, no_tools, kind_of(&body[list])));
-        }
-        let is_free = body[choice].is_null() || is_none(choice) || body[choice] == "auto";
-        if !is_free {
-            return Err(ApiError::field(choice, "`none` or `auto`", &body[choice]));
-        }
-    }
-    let outputs = body["modalities"].as_array().into_iter().flatten();
-    if let Some(other) = outputs.into_iter().find(|output| *output != "text") {
-        return Err(ApiError::field("modalities", "`text` alone", other));
-    }
-    for name in ["audio", "web_search_options"] {
-        if !body[name].is_null() {
-            return Err(ApiError::field(name, "none: it is not supported", kind_of(&body[name])));
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{INTEGERS, check, check_chat, check_texts};
+    use super::{INTEGERS, check, check_names, check_texts};
     use crate::ServerOptions;
 
     fn checked(mut body: Value) -> Result<Value, String> {
-        let result = check(&mut body, &ServerOptions::default());
+        let fields = body.as_object_mut().unwrap();
+        let result = check(fields, &ServerOptions::default());
+        let result =
+            result.and_then(|()| check_names(fields.keys(), &["max_tokens", "temperature"]));
         result.map(|()| body).map_err(|error| error.message().to_owned())
     }
 
@@ -398,28 +311,5 @@ mod tests {
         assert!(checked(json!({"min_tokens": 1, "top_a": 1, "guidance": 2, "safety": {}})).is_ok());
         assert!(check_texts(1024, 1).is_ok());
         assert!(check_texts(usize::MAX, 2).is_err() && check_texts(100, 16).is_err());
-    }
-
-    #[test]
-    fn what_a_chat_cannot_do_is_refused() {
-        let tool = json!([{"type": "function"}]);
-        for fine in [
-            json!({}),
-            json!({"tools": [], "tool_choice": "auto", "functions": null}),
-            json!({"tools": tool, "tool_choice": "none", "modalities": ["text"]}),
-        ] {
-            assert!(check_chat(&fine).is_ok(), "{fine}");
-        }
-        for (body, name) in [
-            (json!({"tools": tool}), "tools"),
-            (json!({"tools": tool, "tool_choice": "auto"}), "tools"),
-            (json!({"tool_choice": "required"}), "tool_choice"),
-            (json!({"functions": tool}), "functions"),
-            (json!({"modalities": ["text", "audio"]}), "modalities"),
-            (json!({"web_search_options": {}}), "web_search_options"),
-        ] {
-            let error = check_chat(&body).unwrap_err();
-            assert!(error.message().starts_with(&format!("`{name}`: expected ")), "{error}");
-        }
     }
 }

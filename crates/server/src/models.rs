@@ -18,10 +18,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use stonechat::formats::ModelFile;
-use stonechat::{Details, DraftSource, Installed, ModelKind, Models};
+use stonechat::{Details, DraftSource, Installed, Llm, ModelKind, Models, Whisper};
 use tokio::runtime::Handle;
 
-pub use loader::{LanguageModel, SpeechModel};
 pub(crate) use memory::Memory;
 pub use memory::machine_memory;
 pub use spec::ModelSpec;
@@ -68,7 +67,7 @@ struct Scan(HashMap<PathBuf, Seen>);
 #[derive(Debug)]
 struct Seen {
     stamp: Stamp,
-    /// `None` if it is no model.
+    /// `None` for a file without a model.
     model: Option<ModelId>,
 }
 
@@ -88,54 +87,36 @@ impl Stamp {
     }
 }
 
-/// A language model in use.
+/// An open model `M` in use, which is not unloaded meanwhile.
 #[derive(Debug)]
-pub struct LanguageGuard {
-    model: Arc<LanguageModel>,
+pub struct ModelGuard<M> {
+    model: M,
     lease: Lease<EngineLoader>,
 }
 
-impl LanguageGuard {
+/// A language model in use.
+pub type LanguageGuard = ModelGuard<Llm>;
+/// A speech model in use.
+pub type SpeechGuard = ModelGuard<Whisper>;
+
+impl<M> ModelGuard<M> {
     /// Name and sizes.
     #[must_use]
     pub fn spec(&self) -> Arc<ModelSpec> {
         self.lease.spec()
     }
 
-    /// Name in the answer to a request: the one that it has, unless it is no name of this model.
+    /// Name in the answer to a request: the requested one, if the model has it.
     pub(crate) fn name_for(&self, requested: Option<&str>) -> String {
         let spec = self.spec();
         requested.filter(|name| spec.has_name(name)).unwrap_or(spec.id()).to_owned()
     }
 }
 
-impl Deref for LanguageGuard {
-    type Target = LanguageModel;
+impl<M> Deref for ModelGuard<M> {
+    type Target = M;
 
-    fn deref(&self) -> &LanguageModel {
-        &self.model
-    }
-}
-
-/// A speech model in use.
-#[derive(Debug)]
-pub struct SpeechGuard {
-    model: Arc<SpeechModel>,
-    lease: Lease<EngineLoader>,
-}
-
-impl SpeechGuard {
-    /// Name and sizes.
-    #[must_use]
-    pub fn spec(&self) -> Arc<ModelSpec> {
-        self.lease.spec()
-    }
-}
-
-impl Deref for SpeechGuard {
-    type Target = SpeechModel;
-
-    fn deref(&self) -> &SpeechModel {
+    fn deref(&self) -> &M {
         &self.model
     }
 }
@@ -316,9 +297,7 @@ impl ServerModels {
     ) -> Result<LanguageGuard, ApiError> {
         let lease = self.open(name, ModelKind::Language, deadline).await?;
         match lease.model() {
-            Some(OpenModel::Language(model)) => {
-                Ok(LanguageGuard { model: Arc::clone(model), lease })
-            }
+            Some(OpenModel::Language(model)) => Ok(ModelGuard { model: model.clone(), lease }),
             _ => Err(ApiError::server("the model is no language model")),
         }
     }
@@ -334,7 +313,7 @@ impl ServerModels {
     ) -> Result<SpeechGuard, ApiError> {
         let lease = self.open(name, ModelKind::Speech, deadline).await?;
         match lease.model() {
-            Some(OpenModel::Speech(model)) => Ok(SpeechGuard { model: Arc::clone(model), lease }),
+            Some(OpenModel::Speech(model)) => Ok(ModelGuard { model: model.clone(), lease }),
             _ => Err(ApiError::server("the model is no speech model")),
         }
     }
@@ -536,15 +515,15 @@ impl ServerModels {
     pub(crate) async fn peek_language<R>(
         &self,
         name: Option<&str>,
-        read: impl FnOnce(&ModelSpec, ModelStatus, Option<&LanguageModel>) -> R,
+        read: impl FnOnce(&ModelSpec, ModelStatus, Option<&Llm>) -> R,
     ) -> Result<R, ApiError> {
         let id = self.find(name, ModelKind::Language).await?;
         let (spec, status) = (self.registry.spec(id), self.registry.status(id));
         let open = self.registry.peek(id, |model| match model {
-            OpenModel::Language(model) => Some(Arc::clone(model)),
+            OpenModel::Language(model) => Some(model.clone()),
             OpenModel::Speech(_) => None,
         });
-        Ok(read(&spec, status, open.flatten().as_deref()))
+        Ok(read(&spec, status, open.flatten().as_ref()))
     }
 
     /// Unloads the models that were idle for `timeout`.

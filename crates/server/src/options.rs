@@ -126,7 +126,7 @@ pub struct ServerOptions {
     pub n_predict: Option<usize>,
     /// Pooling of embeddings; `None`: that of the model, else the mean.
     pub pooling: Option<Pooling>,
-    /// Whether a text whose context is full goes on after a context shift.
+    /// Whether a text whose context is full continues after a context shift.
     pub context_shift: bool,
     /// Memory for open models in bytes; `None`: 80 % of the machine's, less [`EngineOptions::cache_ram`].
     pub models_memory: Option<u64>,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! POST /v1/chat/completions         from the arrival to the last byte of the body
-//! └─ llm_request                    as vLLM's; one a prompt
+//! └─ llm_request                    as vLLM names it; one per prompt
 //!    ├─ queue
 //!    ├─ prefill
 //!    └─ decode

@@ -39,7 +39,7 @@ pub struct PageFileError {
     reason: String,
 }
 
-/// Work of the writing thread.
+/// Message to the writing thread.
 #[derive(Debug, PartialEq)]
 enum Write {
     Page(PageName, Arc<Vec<u8>>),

@@ -294,7 +294,7 @@ async fn serve(
         }
     };
     if let Err(error) = ended {
-        // Clients that go away are no fault of the server.
+        // A client that goes away is not an error of the server.
         tracing::debug!("connection: {error}");
     }
     drop(permit);

@@ -35,9 +35,9 @@ tokio::task_local! {
     static MODEL: Arc<OnceLock<String>>;
 }
 
-/// Notes the model of the running request for its line in the log.
+/// Records the model of the running request for its line in the log.
 pub(crate) fn note_model(name: &str) {
-    // A task that is no request has no line.
+    // A task outside of a request has no line in the log.
     let _ = MODEL.try_with(|model| model.set(name.to_owned()));
 }
 
@@ -77,7 +77,7 @@ pub(crate) async fn log(
     let headers = response.headers_mut();
     headers.insert(SERVER, HeaderValue::from_static(SERVER_NAME));
     if end.state.is_stopping() {
-        // A proxy that would send its next request on this connection opens another one, to a server that goes on.
+        // A proxy then sends its next request on another connection, to a server that does not stop.
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     if let Ok(id) = HeaderValue::from_str(&end.id) {

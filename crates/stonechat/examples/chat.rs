@@ -2,11 +2,12 @@
 
 use std::io::{Write, stdout};
 
-use stonechat::{Chat, Llm};
+use stonechat::{ChatRequest, Llm};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let llm = Llm::open(std::env::args().nth(1).unwrap_or("qwen3:0.6b".into()))?;
-    let mut chat = Chat::new().system("Answer in one sentence.").temperature(0.2).max_tokens(100);
+    let mut chat =
+        ChatRequest::new().system("Answer in one sentence.").temperature(0.2).max_tokens(100);
     for question in ["Why is the sky blue?", "And at sunset?"] {
         writeln!(stdout(), "> {question}")?;
         chat = chat.user(question);

@@ -2,7 +2,7 @@
 #![expect(clippy::print_stdout, reason = "an example prints")]
 
 use stonechat::serde_json::{self, Value, json};
-use stonechat::{Chat, Llm};
+use stonechat::{ChatRequest, Llm};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let llm = Llm::open(std::env::args().nth(1).unwrap_or("qwen3:0.6b".into()))?;
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "required": ["item", "count"],
         "additionalProperties": false,
     });
-    let chat = Chat::new()
+    let chat = ChatRequest::new()
         .system("Extract the order as JSON.")
         .user("Could you please send me three bags of coffee?")
         .json_schema(&schema)

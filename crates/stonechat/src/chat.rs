@@ -1,26 +1,43 @@
-//! Conversation to answer.
+//! Request for an answer in a conversation, whatever the API that it comes from.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use stonechat_llm::GenerateOptions;
 use stonechat_sampling::GrammarSource;
+use stonechat_text::Conversation;
 
-/// Messages of a conversation with the options of the answer.
+/// Conversation with the options of its answer.
 ///
 /// ```
-/// use stonechat::Chat;
+/// use stonechat::ChatRequest;
 ///
-/// let chat = Chat::new().system("Answer in one sentence.").user("Why is the sky blue?");
+/// let chat = ChatRequest::new().system("Answer in one sentence.").user("Why is the sky blue?");
 /// let chat = chat.max_tokens(100).temperature(0.2);
 /// ```
-#[derive(Debug, Clone, Default)]
-pub struct Chat {
-    pub(crate) messages: Vec<Value>,
-    pub(crate) variables: Map<String, Value>,
-    pub(crate) options: GenerateOptions,
-    pub(crate) grammar: Option<GrammarSource>,
+#[derive(Debug, Clone)]
+pub struct ChatRequest {
+    /// Messages as objects of OpenAI's chat API, and further variables of the chat template. Tools are refused: their calls
+    /// cannot be read from an answer.
+    pub conversation: Conversation,
+    /// Whether the answer continues the last message, which is the assistant's.
+    pub continues: bool,
+    /// Options of the answer.
+    pub options: GenerateOptions,
+    /// Grammar in place of that of `options`; it is compiled for the vocabulary of the model.
+    pub grammar: Option<GrammarSource>,
 }
 
-impl Chat {
+impl Default for ChatRequest {
+    fn default() -> Self {
+        Self {
+            conversation: Conversation { add_generation_prompt: true, ..Conversation::default() },
+            continues: false,
+            options: GenerateOptions::default(),
+            grammar: None,
+        }
+    }
+}
+
+impl ChatRequest {
     /// A conversation without messages.
     #[must_use]
     pub fn new() -> Self {
@@ -48,14 +65,14 @@ impl Chat {
     /// Appends a message as an object of OpenAI's chat API; the chat template gets every field.
     #[must_use]
     pub fn message(mut self, message: Value) -> Self {
-        self.messages.push(message);
+        self.conversation.messages.push(message);
         self
     }
 
     /// Messages so far.
     #[must_use]
     pub fn messages(&self) -> &[Value] {
-        &self.messages
+        &self.conversation.messages
     }
 
     /// Sets the maximum tokens of the answer; without it the context is the limit.
@@ -102,11 +119,11 @@ impl Chat {
     /// Turns the thinking of a reasoning model on or off, if its template can.
     #[must_use]
     pub fn thinking(mut self, is_on: bool) -> Self {
-        self.variables.insert("enable_thinking".to_owned(), Value::Bool(is_on));
+        self.conversation.variables.insert("enable_thinking".to_owned(), Value::Bool(is_on));
         self
     }
 
-    /// Replaces all options of generation, also those set before. A grammar that is set here is kept.
+    /// Replaces all options of generation, also those set before, but for the grammar.
     #[must_use]
     pub fn options(mut self, options: GenerateOptions) -> Self {
         self.options = options;
@@ -115,27 +132,27 @@ impl Chat {
 }
 
 /// A conversation of one message of the user.
-impl From<&str> for Chat {
+impl From<&str> for ChatRequest {
     fn from(text: &str) -> Self {
         Self::new().user(text)
     }
 }
 
 /// A conversation of one message of the user.
-impl From<String> for Chat {
+impl From<String> for ChatRequest {
     fn from(text: String) -> Self {
         Self::new().user(text)
     }
 }
 
 /// A conversation of one message of the user.
-impl From<&String> for Chat {
+impl From<&String> for ChatRequest {
     fn from(text: &String) -> Self {
         Self::new().user(text)
     }
 }
 
-impl From<&Self> for Chat {
+impl From<&Self> for ChatRequest {
     fn from(chat: &Self) -> Self {
         chat.clone()
     }

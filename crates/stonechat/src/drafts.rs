@@ -8,7 +8,7 @@ use stonechat_llm::{
 };
 
 use crate::device::OpenDevice;
-use crate::engine::EngineOptions;
+use crate::engine::CommonOptions;
 use crate::{Error, GpuLayers, Models};
 
 /// Source of drafts for speculative decoding.
@@ -98,7 +98,7 @@ impl DraftModel {
         self,
         target: &Model,
         device: &mut OpenDevice,
-        engine: &EngineOptions,
+        engine: &CommonOptions,
     ) -> Result<Drafter, Error> {
         let Self { path, file, length, state, n_gpu, .. } = self;
         // The CPU of the target has the threads.

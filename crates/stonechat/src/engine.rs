@@ -18,7 +18,7 @@ use crate::{Device, Error, Job, Models};
 
 /// Options that the builders of all models have.
 #[derive(Default)]
-pub(crate) struct EngineOptions {
+pub(crate) struct CommonOptions {
     pub(crate) device: Device,
     /// CPU threads; 0 is one per physical core.
     pub(crate) n_threads: usize,
@@ -58,7 +58,7 @@ pub(crate) fn catch<R>(reopen: impl FnOnce() -> Result<R, Error>) -> Result<R, E
     result.unwrap_or_else(|payload| Err(Error::panicked(&*payload)))
 }
 
-impl EngineOptions {
+impl CommonOptions {
     /// The CPU of the model.
     pub(crate) fn open_cpu(&self) -> Result<Cpu, stonechat_nn::Error> {
         match &self.cpu {
@@ -79,9 +79,9 @@ impl EngineOptions {
     }
 }
 
-impl fmt::Debug for EngineOptions {
+impl fmt::Debug for CommonOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineOptions")
+        f.debug_struct("CommonOptions")
             .field("device", &self.device)
             .field("n_threads", &self.n_threads)
             .field("cpu", &self.cpu)
@@ -93,8 +93,8 @@ impl fmt::Debug for EngineOptions {
 
 /// Builder of a model that serves requests on a thread of its own.
 pub(crate) trait Load: Sized + Send + 'static {
-    /// Request, with the sender of its results.
-    type Query: Send + 'static;
+    /// Message to the thread, such as a request with the sender of its results.
+    type Message: Send + 'static;
     /// Description of the open model.
     type Info: Send + 'static;
 
@@ -103,17 +103,132 @@ pub(crate) trait Load: Sized + Send + 'static {
     /// Whether layers can be on a GPU and on the CPU; otherwise the weights must fit the GPU.
     const CAN_SPLIT: bool;
 
-    /// Options of the engine.
-    fn engine(&self) -> &EngineOptions;
+    /// Options that all builders have.
+    fn common(&self) -> &CommonOptions;
 
     /// Device to open.
     fn device(&self) -> Result<Device, Error> {
-        Ok(self.engine().device)
+        Ok(self.common().device)
     }
 
     /// Loads the model, on a GPU only in part if the layers can be split, and serves requests.
-    fn run(self, server: Server<'_, Self>) -> Result<(), Error>;
+    fn run(self, thread: EngineThread<'_, Self>) -> Result<(), Error>;
 }
+
+/// Methods that the builders of all models have, and those of a model that open it. A builder has a field `common` and a
+/// method `start`.
+macro_rules! open_models {
+    ($builder:ident, $model:ident) => {
+        impl $builder {
+            /// Sets the device; default [`Device::Auto`](crate::Device::Auto).
+            #[must_use]
+            pub fn device(mut self, device: crate::Device) -> Self {
+                self.common.device = device;
+                self
+            }
+
+            /// Sets the number of CPU threads; default 0 for one per physical core.
+            #[must_use]
+            pub fn threads(mut self, n: usize) -> Self {
+                self.common.n_threads = n;
+                self
+            }
+
+            /// Uses the threads of `cpu`, which other models may use: steps of all take turns.
+            #[must_use]
+            pub fn cpu(mut self, cpu: stonechat_nn::Cpu) -> Self {
+                self.common.cpu = Some(cpu);
+                self
+            }
+
+            /// Sets a callback that gets the message of each panic on the thread of the model. Then the requests of the
+            /// batch end with [`Error::Panicked`](crate::Error::Panicked), and the model gets a fresh state for later ones.
+            #[must_use]
+            pub fn on_panic(mut self, on_panic: impl FnMut(&str) + Send + 'static) -> Self {
+                self.common.on_panic = crate::engine::OnPanic(Some(Box::new(on_panic)));
+                self
+            }
+
+            /// Sets a callback that gets the fraction loaded, 0 to 1.
+            #[must_use]
+            pub fn on_progress(mut self, on_progress: impl FnMut(f32) + Send + 'static) -> Self {
+                self.common.on_progress = Some(Box::new(on_progress));
+                self
+            }
+
+            /// Opens a model file of any supported format, a folder or an installed model by its name.
+            ///
+            /// # Errors
+            /// If there is no such model, it is damaged or of an unknown architecture, an option is out of range, or the
+            /// device does not exist or is out of memory.
+            pub fn open(self, model: impl AsRef<std::path::Path>) -> Result<$model, crate::Error> {
+                pollster::block_on(self.open_async(model))
+            }
+
+            /// As [`open`](Self::open), without blocking.
+            ///
+            /// # Errors
+            /// As [`open`](Self::open).
+            pub async fn open_async(
+                self,
+                model: impl AsRef<std::path::Path>,
+            ) -> Result<$model, crate::Error> {
+                self.start(crate::engine::ModelSource::Path(model.as_ref().to_owned())).await
+            }
+
+            /// Opens the model in `file`, which may be made from a reader
+            /// ([`ModelFile::from_reader`](stonechat_formats::ModelFile::from_reader)).
+            ///
+            /// # Errors
+            /// As [`open`](Self::open).
+            pub fn open_file(
+                self,
+                file: stonechat_formats::ModelFile,
+            ) -> Result<$model, crate::Error> {
+                pollster::block_on(self.open_file_async(file))
+            }
+
+            /// As [`open_file`](Self::open_file), without blocking.
+            ///
+            /// # Errors
+            /// As [`open`](Self::open).
+            pub async fn open_file_async(
+                self,
+                file: stonechat_formats::ModelFile,
+            ) -> Result<$model, crate::Error> {
+                self.start(crate::engine::ModelSource::File(Box::new(file))).await
+            }
+        }
+
+        impl $model {
+            /// Opens a model on [`Device::Auto`](crate::Device::Auto): a file of any supported format, a folder or an
+            /// installed model by its name.
+            ///
+            /// # Errors
+            /// If there is no such model, it is damaged or of an unknown architecture, or the device is out of memory.
+            pub fn open(model: impl AsRef<std::path::Path>) -> Result<Self, crate::Error> {
+                Self::builder().open(model)
+            }
+
+            /// As [`open`](Self::open), without blocking.
+            ///
+            /// # Errors
+            /// As [`open`](Self::open).
+            pub async fn open_async(
+                model: impl AsRef<std::path::Path>,
+            ) -> Result<Self, crate::Error> {
+                Self::builder().open_async(model).await
+            }
+
+            /// Whether requests are served: false once a panic left the model without memory for a fresh state.
+            #[must_use]
+            pub fn is_running(&self) -> bool {
+                self.engine.is_running()
+            }
+        }
+    };
+}
+pub(crate) use open_models;
 
 /// Model to open on the thread.
 #[derive(Debug)]
@@ -141,11 +256,16 @@ impl ModelSource {
 type Opened<L> = Option<oneshot::Sender<Result<<L as Load>::Info, Error>>>;
 
 /// Handle of an engine thread. Dropping it waits for the end of the thread.
-#[derive(Debug)]
 pub(crate) struct Engine<L: Load> {
     /// `None` once the handle is dropped.
-    requests: Option<mpsc::Sender<L::Query>>,
+    messages: Option<mpsc::Sender<L::Message>>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl<L: Load> fmt::Debug for Engine<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("thread", &self.thread).finish_non_exhaustive()
+    }
 }
 
 impl<L: Load> Engine<L> {
@@ -154,10 +274,10 @@ impl<L: Load> Engine<L> {
     /// # Errors
     /// If the model cannot be opened.
     pub(crate) async fn start(loader: L, model: ModelSource) -> Result<(Self, L::Info), Error> {
-        let (requests, queue) = mpsc::channel();
+        let (messages, queue) = mpsc::channel();
         let (sender, opened) = oneshot::channel();
         let body = move || {
-            if loader.engine().is_background {
+            if loader.common().is_background {
                 lower_priority();
             }
             let mut sender = Some(sender);
@@ -172,7 +292,7 @@ impl<L: Load> Engine<L> {
         let thread = thread.map_err(|source| Error::Thread { source })?;
         // A caller that gives up before the end does not wait for the thread.
         let info = opened.await.map_err(|_| Error::EngineStopped)??;
-        Ok((Self { requests: Some(requests), thread: Some(thread) }, info))
+        Ok((Self { messages: Some(messages), thread: Some(thread) }, info))
     }
 
     /// Whether the thread serves requests: false once a panic left the model without a state.
@@ -184,13 +304,13 @@ impl<L: Load> Engine<L> {
     /// [`Error::EngineStopped`].
     pub(crate) fn submit<I, O>(
         self: &Arc<Self>,
-        query: impl FnOnce(JobSender<I, O>) -> L::Query,
+        message: impl FnOnce(JobSender<I, O>) -> L::Message,
     ) -> Job<I, O>
     where
         Self: Send + Sync,
     {
         let (job, sender) = Job::new(self.clone());
-        let sent = self.requests.as_ref().map(|requests| requests.send(query(sender)));
+        let sent = self.messages.as_ref().map(|messages| messages.send(message(sender)));
         if !matches!(sent, Some(Ok(()))) {
             // The sender of the job was dropped with the request, which ends the job.
             tracing::error!("a request came to an engine that has stopped");
@@ -201,7 +321,7 @@ impl<L: Load> Engine<L> {
 
 impl<L: Load> Drop for Engine<L> {
     fn drop(&mut self) {
-        self.requests = None;
+        self.messages = None;
         // The last handle may be dropped on the thread itself, by code that a result wakes.
         let is_other =
             |thread: &JoinHandle<()>| thread.thread().id() != std::thread::current().id();
@@ -232,7 +352,7 @@ fn run<L: Load>(
     loader: L,
     model: ModelSource,
     opened: &mut Opened<L>,
-    queue: mpsc::Receiver<L::Query>,
+    queue: mpsc::Receiver<L::Message>,
 ) -> Result<(), Error> {
     let device = loader.device()?;
     let (file, opened_device) = model.open()?;
@@ -241,28 +361,28 @@ fn run<L: Load>(
     let warn = |reason: &str| tracing::warn!("{reason}");
     let device = match opened_device {
         Some(device) => device,
-        None => device.choose(needs)?.open(device, || loader.engine().open_cpu(), warn)?,
+        None => device.choose(needs)?.open(device, || loader.common().open_cpu(), warn)?,
     };
-    loader.run(Server { file, device, opened, queue }).map_err(|error| match &path {
+    loader.run(EngineThread { file, device, opened, queue }).map_err(|error| match &path {
         Some(path) => error.of_model(path),
         None => error,
     })
 }
 
-/// File to load, then queue to serve, on the engine thread.
-pub(crate) struct Server<'a, L: Load> {
+/// Thread of an engine: the file to load, then the queue to serve.
+pub(crate) struct EngineThread<'a, L: Load> {
     /// File of the model.
     pub(crate) file: ModelFile,
     /// Its device.
     pub(crate) device: OpenDevice,
     opened: &'a mut Opened<L>,
-    queue: mpsc::Receiver<L::Query>,
+    queue: mpsc::Receiver<L::Message>,
 }
 
-impl<L: Load> Server<'_, L> {
+impl<L: Load> EngineThread<'_, L> {
     /// Closes the file of the loaded model and reports that the model is open. Returns the queue, which is disconnected once
     /// every handle is dropped.
-    pub(crate) fn open(self, info: L::Info) -> mpsc::Receiver<L::Query> {
+    pub(crate) fn open(self, info: L::Info) -> mpsc::Receiver<L::Message> {
         let Self { file, device, opened, queue } = self;
         // The mapped pages count as memory of this process.
         drop(file);

@@ -10,7 +10,7 @@ use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_core::Stream;
 use stonechat_whisper::CancelToken;
 
-use crate::{Error, TranscriptionJob};
+use crate::Error;
 
 /// Message from an engine to the caller of a request.
 #[derive(Debug)]
@@ -127,6 +127,12 @@ impl<I, O> Job<I, O> {
         self.cancel.clone()
     }
 
+    /// Time at which the request left the queue; `None` while it waits.
+    #[must_use]
+    pub fn started(&self) -> Option<Instant> {
+        self.started.get().copied()
+    }
+
     /// Blocks until the end of the request; skips the items that are left.
     ///
     /// # Errors
@@ -164,14 +170,6 @@ impl<I, O> Job<I, O> {
         };
         (self.result, self.has_ended) = (Some(result), true);
         Poll::Ready(None)
-    }
-}
-
-impl TranscriptionJob {
-    /// Time at which the recording joined the batch; `None` while it waits.
-    #[must_use]
-    pub fn started(&self) -> Option<Instant> {
-        self.started.get().copied()
     }
 }
 

@@ -1,28 +1,28 @@
 //! A language model on a thread of its own.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stonechat_formats::ModelFile;
 use stonechat_llm::{
     ChatFormat, Completion, Config, Embedding, GenerateOptions, ModelInfo, ModelSummary, PageStore,
-    Pooling, SavedText, Scheduler, SchedulerOptions, SessionOptions, SlotInfo, StateOptions,
-    StepReport, Task,
+    Pooling, Request, RequestEvent, SavedText, Scheduler, SchedulerOptions, SessionOptions,
+    SlotInfo, StateOptions, StepReport, Task,
 };
-use stonechat_nn::{Cpu, KvDType, PAGE_LEN};
+use stonechat_nn::{KvDType, PAGE_LEN};
 
 use crate::drafts::DraftModel;
-use crate::engine::{Engine, EngineOptions, Load, ModelSource, OnPanic, Server};
-use crate::llm_loop::{self, Query};
-use crate::llm_sink::{Embeddings, Events, Pieces};
-use crate::{Chat, Device, DraftSource, Error, GpuLayers, Job, LlmEvent, LlmRequest};
+use crate::engine::{CommonOptions, Engine, EngineThread, Load, ModelSource, open_models};
+use crate::job::JobSender;
+use crate::llm_loop::{self, Call};
+use crate::llm_output::{JobOutput, embeddings, events, pieces};
+use crate::{ChatRequest, Device, DraftSource, Error, GpuLayers, Job};
 
 /// A running answer or completion: a stream of pieces of text, with the [`Completion`] at its end.
-pub type Generation = Job<String, Completion>;
+pub type TextJob = Job<String, Completion>;
 
-/// A language model. Clones share it; requests share steps, and the cached prefixes of earlier ones. Those beyond
+/// A language model. Clones share it; requests share steps, and the cached prefixes of earlier ones. Requests beyond
 /// [`LlmBuilder::parallel`] wait in the order in which they are made. Dropping the last clone, jobs included, waits for the
 /// running step.
 ///
@@ -59,7 +59,7 @@ pub struct LlmInfo {
 
 /// Builder of an [`Llm`].
 pub struct LlmBuilder {
-    engine: EngineOptions,
+    common: CommonOptions,
     gpu_layers: Option<GpuLayers>,
     /// Context, batch, KV type and number of sequences.
     sizes: SessionOptions,
@@ -74,7 +74,7 @@ pub struct LlmBuilder {
 impl fmt::Debug for LlmBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LlmBuilder")
-            .field("engine", &self.engine)
+            .field("common", &self.common)
             .field("gpu_layers", &self.gpu_layers)
             .field("sizes", &self.sizes)
             .field("kv_tokens", &self.kv_tokens)
@@ -93,7 +93,7 @@ const MAX_GAP: Duration = Duration::from_millis(140);
 impl Default for LlmBuilder {
     fn default() -> Self {
         Self {
-            engine: EngineOptions::default(),
+            common: CommonOptions::default(),
             gpu_layers: None,
             sizes: SessionOptions { n_sequences: N_PARALLEL, ..SessionOptions::default() },
             kv_tokens: None,
@@ -107,22 +107,6 @@ impl Default for LlmBuilder {
 }
 
 impl Llm {
-    /// Opens a GGUF file, a Hugging Face folder or an installed model by its name, on [`Device::Auto`].
-    ///
-    /// # Errors
-    /// If there is no such model, it is damaged or of an unknown architecture, or the device is out of memory.
-    pub fn open(model: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::builder().open(model)
-    }
-
-    /// As [`open`](Self::open), without blocking.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub async fn open_async(model: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::builder().open_async(model).await
-    }
-
     /// Starts a builder.
     #[must_use]
     pub fn builder() -> LlmBuilder {
@@ -131,60 +115,67 @@ impl Llm {
 
     /// Answers the last message of a conversation. The tokens that the conversation shares with an earlier one are not run
     /// again.
-    pub fn chat(&self, chat: impl Into<Chat>) -> Generation {
-        let Chat { messages, variables, mut options, grammar } = chat.into();
-        let LlmInfo { model, chat_format, .. } = &*self.info;
-        let request = || {
-            if let Some(source) = &grammar {
-                options.grammar = Some(Arc::new(model.compile_grammar(source)?));
-            }
-            options.stop.extend(chat_format.stop().map(str::to_owned));
-            let prompt = chat_format.tokenize(model, &messages, variables)?;
-            Ok(LlmRequest::new(prompt, options))
-        };
-        self.text(request())
+    pub fn chat(&self, chat: impl Into<ChatRequest>) -> TextJob {
+        self.text(self.request(chat.into()))
     }
 
     /// Continues a text, without a chat template. A grammar is compiled by [`LlmInfo::model`]. Guidance needs a [`Session`](crate::llm::Session).
-    pub fn complete(&self, prompt: impl Into<String>, options: GenerateOptions) -> Generation {
+    pub fn complete(&self, prompt: impl Into<String>, options: GenerateOptions) -> TextJob {
         let prompt = self.info.model.tokenize_prompt(&prompt.into());
-        self.text(Ok(LlmRequest::new(prompt, options)))
+        self.text(Ok(Request::new(prompt, options)))
     }
 
-    /// One text.
-    fn text(&self, request: Result<LlmRequest, Error>) -> Generation {
-        let task = request.and_then(|request| request.schedule(&self.info.model));
-        match task {
-            Ok(task) => self.engine.submit(|sender| Query::Run {
-                tasks: vec![task],
-                sink: Box::new(Pieces::new(sender)),
-            }),
-            Err(error) => Job::failed(self.engine.clone(), error),
+    /// Request for the answer of a chat: the prompt by the chat template, the grammar compiled.
+    ///
+    /// # Errors
+    /// If the template refuses the conversation, the grammar is invalid, or there are tools.
+    pub fn request(&self, chat: ChatRequest) -> Result<Request, Error> {
+        let ChatRequest { conversation, continues, mut options, grammar } = chat;
+        if conversation.tools.is_some() {
+            return Err(Error::Tools);
         }
+        let LlmInfo { model, chat_format, .. } = &*self.info;
+        if let Some(source) = &grammar {
+            options.grammar = Some(Arc::new(model.compile_grammar(source)?));
+        }
+        options.stop.extend(chat_format.stop().map(str::to_owned));
+        let prompt = chat_format.prompt(conversation, continues)?;
+        Ok(Request::new(model.tokenize_marked_chat(&prompt), options))
     }
 
-    /// Continues the tokens of a prompt, with the events of each step.
-    pub fn generate(&self, request: LlmRequest) -> Job<LlmEvent, Vec<Completion>> {
+    /// Runs a request for one text.
+    fn text(&self, request: Result<Request, Error>) -> TextJob {
+        let task = request.and_then(|request| Ok(request.prepare(&self.info.model)?));
+        self.run(task.map(|task| vec![task]), |sender, _| Box::new(pieces(sender)))
+    }
+
+    /// Continues the tokens of a prompt. The items are the events of each step, the output is the texts.
+    pub fn generate(&self, request: Request) -> Job<RequestEvent, Vec<Completion>> {
         let n_choices = request.n_choices;
-        match request.schedule(&self.info.model) {
-            Ok(task) => self.engine.submit(|sender| Query::Run {
-                sink: Box::new(Events::new(sender, n_choices)),
-                tasks: vec![task],
-            }),
-            Err(error) => Job::failed(self.engine.clone(), error),
-        }
+        let tasks = request.prepare(&self.info.model).map(|task| vec![task]);
+        self.run(tasks.map_err(Error::from), |sender, _| Box::new(events(sender, n_choices)))
     }
 
     /// Embeds token sequences beside the texts of other requests: one vector `[D]` a sequence, without pooling `[T, D]`.
     /// The vectors are not normalized; see [`normalize`](crate::llm::normalize).
     pub fn embed(&self, texts: Vec<Vec<u32>>, pooling: Pooling) -> Job<(), Vec<Vec<f32>>> {
         let task = |tokens| Ok(Task::from(Embedding::new(tokens, pooling)?));
-        match texts.into_iter().map(task).collect::<Result<Vec<_>, stonechat_llm::Error>>() {
-            Ok(tasks) => self.engine.submit(|sender| Query::Run {
-                sink: Box::new(Embeddings::new(sender, tasks.len())),
-                tasks,
+        let tasks = texts.into_iter().map(task).collect::<Result<Vec<_>, Error>>();
+        self.run(tasks, |sender, n_texts| Box::new(embeddings(sender, n_texts)))
+    }
+
+    /// Queues the tasks of a job with the output that `output` makes for their number.
+    fn run<I, O>(
+        &self,
+        tasks: Result<Vec<Task>, Error>,
+        output: impl FnOnce(JobSender<I, O>, usize) -> Box<dyn JobOutput>,
+    ) -> Job<I, O> {
+        match tasks {
+            Ok(tasks) => self.engine.submit(|sender| {
+                let output = output(sender, tasks.len());
+                Box::new(move |jobs, scheduler| jobs.start(scheduler, tasks, output))
             }),
-            Err(error) => Job::failed(self.engine.clone(), error.into()),
+            Err(error) => Job::failed(self.engine.clone(), error),
         }
     }
 
@@ -216,16 +207,8 @@ impl Llm {
         control: impl FnOnce(&mut Scheduler) -> Result<R, stonechat_llm::Error> + Send + 'static,
     ) -> Job<(), R> {
         self.engine.submit(|sender| {
-            Query::Control(Box::new(move |scheduler| {
-                sender.end(control(scheduler).map_err(Error::from));
-            }))
+            Box::new(move |_, scheduler| sender.end(control(scheduler).map_err(Error::from)))
         })
-    }
-
-    /// Whether requests are served: false once a panic left the model without memory for a fresh state.
-    #[must_use]
-    pub fn is_running(&self) -> bool {
-        self.engine.is_running()
     }
 
     /// Properties of the model.
@@ -236,27 +219,6 @@ impl Llm {
 }
 
 impl LlmBuilder {
-    /// Sets the device; default [`Device::Auto`].
-    #[must_use]
-    pub fn device(mut self, device: Device) -> Self {
-        self.engine.device = device;
-        self
-    }
-
-    /// Sets the number of CPU threads; default 0 for one per physical core.
-    #[must_use]
-    pub fn threads(mut self, n: usize) -> Self {
-        self.engine.n_threads = n;
-        self
-    }
-
-    /// Uses the threads of `cpu`, which other models may use: steps of all take turns.
-    #[must_use]
-    pub fn cpu(mut self, cpu: Cpu) -> Self {
-        self.engine.cpu = Some(cpu);
-        self
-    }
-
     /// Sets the layers on a GPU, the best one of any kind with [`Device::Auto`]; default: all on a GPU that is named, else
     /// as many as fit.
     #[must_use]
@@ -329,58 +291,11 @@ impl LlmBuilder {
         self
     }
 
-    /// Sets a callback that gets the message of each panic on the thread of the model. Then the requests of the batch end
-    /// with [`Error::Panicked`], and the model gets a fresh state for later ones.
-    #[must_use]
-    pub fn on_panic(mut self, on_panic: impl FnMut(&str) + Send + 'static) -> Self {
-        self.engine.on_panic = OnPanic(Some(Box::new(on_panic)));
-        self
-    }
-
     /// Replaces the chat template of the model: Jinja, or the name of a built-in one such as `chatml`.
     #[must_use]
     pub fn chat_template(mut self, template: impl Into<String>) -> Self {
         self.chat_template = Some(template.into());
         self
-    }
-
-    /// Sets a callback that gets the fraction loaded, 0 to 1.
-    #[must_use]
-    pub fn on_progress(mut self, on_progress: impl FnMut(f32) + Send + 'static) -> Self {
-        self.engine.on_progress = Some(Box::new(on_progress));
-        self
-    }
-
-    /// Opens a model; see [`Llm::open`].
-    ///
-    /// # Errors
-    /// As [`Llm::open`]; also if an option is out of range or the device does not exist.
-    pub fn open(self, model: impl AsRef<Path>) -> Result<Llm, Error> {
-        pollster::block_on(self.open_async(model))
-    }
-
-    /// As [`open`](Self::open), without blocking.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub async fn open_async(self, model: impl AsRef<Path>) -> Result<Llm, Error> {
-        self.start(ModelSource::Path(model.as_ref().to_owned())).await
-    }
-
-    /// Opens the model in `file`, which may be made from a reader ([`ModelFile::from_reader`]).
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_file(self, file: ModelFile) -> Result<Llm, Error> {
-        pollster::block_on(self.open_file_async(file))
-    }
-
-    /// As [`open_file`](Self::open_file), without blocking.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub async fn open_file_async(self, file: ModelFile) -> Result<Llm, Error> {
-        self.start(ModelSource::File(Box::new(file))).await
     }
 
     async fn start(self, model: ModelSource) -> Result<Llm, Error> {
@@ -389,38 +304,40 @@ impl LlmBuilder {
     }
 }
 
+open_models!(LlmBuilder, Llm);
+
 impl Load for LlmBuilder {
-    type Query = Query;
+    type Message = Call;
     type Info = LlmInfo;
 
     const THREAD: &'static str = "stonechat-llm";
     const CAN_SPLIT: bool = true;
 
-    fn engine(&self) -> &EngineOptions {
-        &self.engine
+    fn common(&self) -> &CommonOptions {
+        &self.common
     }
 
     /// Device for the layers that were asked for.
     fn device(&self) -> Result<Device, Error> {
-        self.engine.device.with_layers(self.gpu_layers)
+        self.common.device.with_layers(self.gpu_layers)
     }
 
-    fn run(mut self, mut server: Server<'_, Self>) -> Result<(), Error> {
-        let (file, device) = (&server.file, &mut server.device);
+    fn run(mut self, mut thread: EngineThread<'_, Self>) -> Result<(), Error> {
+        let (file, device) = (&thread.file, &mut thread.device);
         let config = Config::from_file(file)?;
         let state = self.state(&config);
-        let layers = self.gpu_layers.unwrap_or(GpuLayers::default_on(self.engine.device));
+        let layers = self.gpu_layers.unwrap_or(GpuLayers::default_on(self.common.device));
         let draft = self.drafts.as_ref().and_then(DraftSource::model);
         let draft =
             draft.map(|draft| DraftModel::open(draft, state, device, layers)).transpose()?;
         let beside = draft.as_ref().map_or(0, |draft| draft.gpu_bytes);
         let n_gpu = device.n_gpu_layers(layers, file, &config, &state, beside)?;
-        let model = self.engine.with_progress(|engine, on_progress| {
-            device.load_language_model(file, n_gpu, || engine.open_cpu(), on_progress)
+        let model = self.common.with_progress(|common, on_progress| {
+            device.load_language_model(file, n_gpu, || common.open_cpu(), on_progress)
         })?;
         let chat_format = ChatFormat::new(&model, self.chat_template.as_deref())?;
         let drafter = match draft {
-            Some(draft) => Some(draft.load(&model, device, &self.engine)?),
+            Some(draft) => Some(draft.load(&model, device, &self.common)?),
             None => self.drafts.as_ref().and_then(DraftSource::n_grams),
         };
         let options =
@@ -436,8 +353,8 @@ impl Load for LlmBuilder {
             n_parallel: state.n_sequences,
         };
         let on_step = self.on_step.unwrap_or_else(|| Box::new(|_| {}));
-        let on_panic = self.engine.on_panic;
-        llm_loop::run(scheduler, &model, &server.open(info), on_step, on_panic)
+        let on_panic = self.common.on_panic;
+        llm_loop::run(scheduler, &model, &thread.open(info), on_step, on_panic)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`Whisper`] transcribes recordings, [`Llm`] chats and completes texts. Each runs on a thread of its own; a request
 //! is a [`Job`], which blocks, iterates or awaits. [`Models`] finds models by name, `pull` downloads them. A [`Recording`]
-//! and a [`Chat`] have the options of a request, [`Whisper::builder`] and [`Llm::builder`] those of a model, such as its
+//! and a [`ChatRequest`] have the options of a request, [`Whisper::builder`] and [`Llm::builder`] those of a model, such as its
 //! [`Device`]. Subtitles are in [`whisper::OutputFormat`], live speech in [`whisper`].
 //!
 //! ```no_run
@@ -37,16 +37,10 @@ pub mod device;
 mod drafts;
 mod engine;
 mod error;
-mod gpu_layers;
-mod gpu_memory;
-mod gpu_ranks;
 mod job;
-#[cfg(feature = "wgpu")]
-mod kernel_cache;
 mod language_model;
 mod llm_loop;
-mod llm_request;
-mod llm_sink;
+mod llm_output;
 mod models;
 #[cfg(feature = "pull")]
 pub mod pull;
@@ -65,14 +59,12 @@ pub use stonechat_sampling as sampling;
 pub use stonechat_text as text;
 pub use stonechat_whisper as whisper;
 
-pub use chat::Chat;
-pub use device::Device;
+pub use chat::ChatRequest;
+pub use device::{Device, GpuLayers};
 pub use drafts::DraftSource;
 pub use error::Error;
-pub use gpu_layers::GpuLayers;
 pub use job::{IntoItems, Items, Job};
-pub use language_model::{Generation, Llm, LlmBuilder, LlmInfo};
-pub use llm_request::{LlmEvent, LlmRequest};
+pub use language_model::{Llm, LlmBuilder, LlmInfo, TextJob};
 pub use models::{CATALOG, CatalogEntry, Details, Installed, ModelKind, Models};
 pub use recording::Recording;
 pub use speech_engine::SpeechStep;
@@ -80,7 +72,7 @@ pub use speech_model::{TranscriptionJob, Whisper, WhisperBuilder, WhisperInfo};
 
 // Types of requests and results, so that most programs need no other module.
 pub use serde_json;
-pub use stonechat_llm::{Completion, Finish, GenerateOptions};
+pub use stonechat_llm::{Completion, Finish, GenerateOptions, Request, RequestEvent};
 pub use stonechat_nn::KvDType;
 pub use stonechat_whisper::{CancelToken, Segment, Transcript, VadMode, Word};
 

@@ -1,7 +1,6 @@
-//! Loop of a language model's thread: requests of a queue in one scheduler.
+//! Loop of a language model's thread: the jobs of a queue in one scheduler.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, TryRecvError};
 
@@ -12,37 +11,23 @@ use stonechat_llm::{
 
 use crate::Error;
 use crate::engine::{OnPanic, catch};
-use crate::llm_sink::Sink;
+use crate::llm_output::JobOutput;
 
-/// Message to the thread.
-pub(crate) enum Query {
-    /// Tasks of a job, with the receiver of their events.
-    Run { tasks: Vec<Task>, sink: Box<dyn Sink> },
-    /// Work between two steps.
-    Control(Box<dyn FnOnce(&mut Scheduler) + Send>),
-}
-
-impl fmt::Debug for Query {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Run { tasks, sink } => f.debug_tuple("Run").field(tasks).field(sink).finish(),
-            Self::Control(_) => f.write_str("Control"),
-        }
-    }
-}
+/// Call between two steps, which starts a job or controls the scheduler.
+pub(crate) type Call = Box<dyn FnOnce(&mut OpenJobs, &mut Scheduler) + Send>;
 
 /// A job that has not ended.
 struct OpenJob {
-    sink: Box<dyn Sink>,
+    output: Box<dyn JobOutput>,
     requests: Vec<RequestId>,
 }
 
-/// Jobs by number, and the job of each request with its index in the job.
+/// Open jobs by number, and the job of each request with its index in the job.
 #[derive(Default)]
-struct Jobs {
+pub(crate) struct OpenJobs {
     open: HashMap<u64, OpenJob>,
     requests: HashMap<RequestId, (u64, usize)>,
-    /// Requests of jobs that failed; what is left of them is cancelled before the next step.
+    /// Requests of jobs that failed; their other choices are cancelled before the next step.
     failed: Vec<RequestId>,
     n_jobs: u64,
 }
@@ -54,11 +39,11 @@ struct Jobs {
 pub(crate) fn run(
     mut scheduler: Scheduler,
     model: &Model,
-    queue: &Receiver<Query>,
+    queue: &Receiver<Call>,
     mut on_step: impl FnMut(&StepReport),
     mut on_panic: OnPanic,
 ) -> Result<(), Error> {
-    let mut jobs = Jobs::default();
+    let mut jobs = OpenJobs::default();
     loop {
         let served = catch_unwind(AssertUnwindSafe(|| {
             serve(&mut scheduler, queue, &mut jobs, &mut on_step);
@@ -73,8 +58,8 @@ pub(crate) fn run(
 /// Serves the queue until it is disconnected.
 fn serve(
     scheduler: &mut Scheduler,
-    queue: &Receiver<Query>,
-    jobs: &mut Jobs,
+    queue: &Receiver<Call>,
+    jobs: &mut OpenJobs,
     on_step: &mut impl FnMut(&StepReport),
 ) {
     // A callback that panics whenever it is called must not do so for ever while there is no request.
@@ -85,18 +70,18 @@ fn serve(
             // Cancelled requests and controls give pages back without a step.
             on_step(&scheduler.counts());
         }
-        // After the report: who has an answer finds its last step counted.
+        // The report comes first, so that a caller with an answer finds the last step counted.
         jobs.end_complete();
         if scheduler.is_idle() {
             match queue.recv() {
-                Ok(query) => jobs.start(scheduler, query),
+                Ok(call) => call(jobs, scheduler),
                 Err(_) => return,
             }
         }
         is_reported = false;
         loop {
             match queue.try_recv() {
-                Ok(query) => jobs.start(scheduler, query),
+                Ok(call) => call(jobs, scheduler),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return,
             }
@@ -117,13 +102,14 @@ fn serve(
     }
 }
 
-impl Jobs {
-    /// Answers a query, or gives its requests to the scheduler.
-    fn start(&mut self, scheduler: &mut Scheduler, query: Query) {
-        let (tasks, sink) = match query {
-            Query::Run { tasks, sink } => (tasks, sink),
-            Query::Control(control) => return control(scheduler),
-        };
+impl OpenJobs {
+    /// Gives the tasks of a job to the scheduler; `output` takes their events.
+    pub(crate) fn start(
+        &mut self,
+        scheduler: &mut Scheduler,
+        tasks: Vec<Task>,
+        output: Box<dyn JobOutput>,
+    ) {
         let job = self.n_jobs;
         self.n_jobs += 1;
         let mut ids = Vec::with_capacity(tasks.len());
@@ -132,13 +118,13 @@ impl Jobs {
                 Ok(id) => ids.push(id),
                 Err(error) => {
                     ids.into_iter().for_each(|id| scheduler.cancel(id, &mut |_, _| {}));
-                    sink.end(Err(error.into()));
+                    output.end(Err(error.into()));
                     return;
                 }
             }
         }
         self.requests.extend(ids.iter().enumerate().map(|(index, &id)| (id, (job, index))));
-        self.open.insert(job, OpenJob { sink, requests: ids });
+        self.open.insert(job, OpenJob { output, requests: ids });
     }
 
     /// Cancels the requests of jobs that were cancelled or dropped, and the other requests and choices of failed ones.
@@ -146,7 +132,7 @@ impl Jobs {
         for id in std::mem::take(&mut self.failed) {
             scheduler.cancel(id, &mut |_, _| {});
         }
-        let ended = self.open.iter().filter(|(_, job)| job.sink.is_cancelled());
+        let ended = self.open.iter().filter(|(_, job)| job.output.is_cancelled());
         let ended: Vec<(u64, Vec<RequestId>)> =
             ended.map(|(number, job)| (*number, job.requests.clone())).collect();
         for (number, ids) in ended {
@@ -156,9 +142,9 @@ impl Jobs {
             }
             // The job of a cancelled embedding gets no event.
             if let Some(job) = self.open.remove(&number)
-                && job.sink.is_complete()
+                && job.output.is_complete()
             {
-                job.sink.end(Ok(()));
+                job.output.end(Ok(()));
             }
         }
     }
@@ -167,32 +153,32 @@ impl Jobs {
     fn send(&mut self, id: RequestId, event: RequestEvent) {
         let Some(&(number, index)) = self.requests.get(&id) else { return };
         if let RequestEvent::Failed(error) = event {
-            if let Some(OpenJob { sink, requests }) = self.open.remove(&number) {
+            if let Some(OpenJob { output, requests }) = self.open.remove(&number) {
                 requests.iter().for_each(|id| _ = self.requests.remove(id));
                 self.failed.extend(requests);
-                sink.end(Err(error.into()));
+                output.end(Err(error.into()));
             }
             return;
         }
         if let Some(job) = self.open.get_mut(&number) {
-            job.sink.take(index, event);
+            job.output.take(index, event);
         }
     }
 
     /// Ends the jobs that have all their results.
     fn end_complete(&mut self) {
-        for (_, job) in self.open.extract_if(|_, job| job.sink.is_complete()) {
+        for (_, job) in self.open.extract_if(|_, job| job.output.is_complete()) {
             job.requests.iter().for_each(|id| _ = self.requests.remove(id));
-            job.sink.end(Ok(()));
+            job.output.end(Ok(()));
         }
     }
 
     /// Ends all jobs after a panic.
     fn fail(self, reason: &str) {
-        for OpenJob { sink, .. } in self.open.into_values() {
+        for OpenJob { output, .. } in self.open.into_values() {
             let failed = Err(Error::Panicked { reason: reason.to_owned() });
-            let result = if sink.is_complete() { Ok(()) } else { failed };
-            sink.end(result);
+            let result = if output.is_complete() { Ok(()) } else { failed };
+            output.end(result);
         }
     }
 }
@@ -209,10 +195,10 @@ mod tests {
     };
     use stonechat_nn::Cpu;
 
-    use super::{Jobs, Query};
+    use super::OpenJobs;
     use crate::GenerateOptions;
     use crate::job::Job;
-    use crate::llm_sink::Events;
+    use crate::llm_output::events;
 
     /// One choice of a prompt fails, as by an error of its grammar: the others must not run on.
     #[test]
@@ -229,9 +215,9 @@ mod tests {
         let request = Request { n_choices: 3, ..Request::new(vec![5, 6, 7], options) };
         let tasks = vec![request.prepare(model.info()).unwrap()];
         let (job, sender) = Job::new(Arc::new(()));
-        let sink = Box::new(Events::new(sender, 3));
-        let mut jobs = Jobs::default();
-        jobs.start(&mut scheduler, Query::Run { tasks, sink });
+        let output = Box::new(events(sender, 3));
+        let mut jobs = OpenJobs::default();
+        jobs.start(&mut scheduler, tasks, output);
         while scheduler.counts().n_running < 3 {
             block_on(scheduler.step(&mut |id, event| jobs.send(id, event))).unwrap();
         }

@@ -158,7 +158,10 @@ impl Recording {
     }
 
     /// Decodes the recording to samples; checks the options.
-    pub(crate) fn decode(self, is_cancelled: impl Fn() -> bool) -> Result<(Samples<'static>, Options), Error> {
+    pub(crate) fn decode(
+        self,
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<(Samples<'static>, Options), Error> {
         let Self { source, language, mut options, max_bytes, max_seconds, .. } = self;
         if let Some(name) = language.filter(|name| name != "auto") {
             let expected = "a code such as `de` or an English name such as `german`";

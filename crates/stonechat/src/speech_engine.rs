@@ -14,13 +14,11 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Receiver;
 
-use stonechat_whisper::{
-    Options, StateOptions, Timings, Transcript, Transcription, WindowDecoder,
-};
+use stonechat_whisper::{StateOptions, Timings, Transcript, Transcription, WindowDecoder};
 
 use crate::Error;
 use crate::engine::{OnPanic, catch};
-use crate::speech_queue::{Client, Prepared, RecordingCounts, WaitingGuard};
+use crate::speech_queue::{Prepared, RecordingCount, Run};
 
 /// Counters of a speech engine after a step, for metrics. Totals count from the opening of the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -32,11 +30,11 @@ pub struct SpeechStep {
     pub active: usize,
     /// Recordings that wait, arrive or are decoded now.
     pub waiting: usize,
-    /// Seconds of audio of those among them that are decoded.
+    /// Seconds of audio of the waiting recordings that are decoded.
     pub waiting_seconds: f64,
     /// Recordings that ended without an error and were not cancelled.
     pub finished: usize,
-    /// Seconds of audio of these.
+    /// Seconds of audio of the finished recordings.
     pub finished_seconds: f64,
 }
 
@@ -53,30 +51,11 @@ impl fmt::Debug for OnStep {
     }
 }
 
-/// Recording that has what it needs but no place in the batch.
-struct Queued {
-    run: Transcription<'static>,
-    options: Options,
-    client: Client,
-    guard: WaitingGuard,
-}
-
-/// Recording of the batch.
-struct Active {
-    run: Transcription<'static>,
-    client: Client,
-    transcript: Transcript,
-}
-
-impl Active {
-    fn new(run: Transcription<'static>, client: Client) -> Self {
-        Self { run, client, transcript: Transcript::default() }
-    }
-
+impl Run {
     /// Sends the events since the last call.
     fn report(&mut self) {
-        let Self { run, client, transcript } = self;
-        run.report(transcript, &mut |event| client.send(event));
+        let Self { transcription, client, transcript, .. } = self;
+        transcription.report(transcript, &mut |event| client.send(event));
     }
 
     fn end(mut self) {
@@ -90,12 +69,14 @@ pub(crate) struct SpeechEngine {
     decoder: WindowDecoder,
     /// Sizes of the decoder that it keeps without recordings.
     least: StateOptions,
-    /// Most windows of the batch; `None` is as many as a recording may have.
+    /// Maximum windows of the batch; `None` is as many as a recording may have.
     max_windows: Option<usize>,
     prepared: Receiver<Prepared>,
-    waiting: Vec<Queued>,
-    active: Vec<Active>,
-    counts: RecordingCounts,
+    /// Recordings that have no place in the batch yet.
+    waiting: Vec<Run>,
+    /// Recordings of the batch.
+    active: Vec<Run>,
+    n_recordings: RecordingCount,
     on_step: OnStep,
     counters: SpeechStep,
 }
@@ -105,7 +86,7 @@ impl SpeechEngine {
         decoder: WindowDecoder,
         max_windows: Option<usize>,
         prepared: Receiver<Prepared>,
-        counts: RecordingCounts,
+        n_recordings: RecordingCount,
         on_step: OnStep,
     ) -> Self {
         Self {
@@ -115,7 +96,7 @@ impl SpeechEngine {
             prepared,
             waiting: Vec::new(),
             active: Vec::new(),
-            counts,
+            n_recordings,
             on_step,
             counters: SpeechStep::default(),
         }
@@ -166,25 +147,23 @@ impl SpeechEngine {
     }
 
     fn enqueue(&mut self, prepared: Prepared) {
-        let Prepared { client, guard, result } = prepared;
-        match result {
-            Ok((run, options)) => self.waiting.push(Queued { run, options, client, guard }),
+        match prepared {
+            Ok(run) => self.waiting.push(run),
             // A recording that is cancelled while it is decoded has no segments.
-            Err(Error::Audio(stonechat_audio::Error::Cancelled)) => {
+            Err((sender, Error::Audio(stonechat_audio::Error::Cancelled))) => {
                 let mut transcript = Transcript::default();
                 transcript.cancelled = true;
-                client.sender.end(Ok(transcript));
+                sender.end(Ok(transcript));
             }
-            Err(error) => client.sender.end(Err(error)),
+            Err((sender, error)) => sender.end(Err(error)),
         }
     }
 
     fn end_cancelled(&mut self) {
         let waiting = self.waiting.extract_if(.., |waiting| waiting.client.is_ended());
-        let waiting = waiting.map(|Queued { run, client, .. }| Active::new(run, client));
         let active = self.active.extract_if(.., |active| active.client.is_ended());
         for mut cancelled in waiting.chain(active) {
-            cancelled.run.cancel();
+            cancelled.transcription.cancel();
             cancelled.end();
         }
     }
@@ -192,7 +171,8 @@ impl SpeechEngine {
     /// Moves waiting recordings into the batch, in order.
     fn admit(&mut self) {
         while let Some(next) = self.waiting.first() {
-            let n_windows = next.run.max_windows().min(self.max_windows.unwrap_or(usize::MAX));
+            let n_windows =
+                next.transcription.max_windows().min(self.max_windows.unwrap_or(usize::MAX));
             let fits = self.decoder.fits(&next.options)
                 && n_windows <= self.decoder.state_options().n_windows;
             if !fits && !self.active.is_empty() {
@@ -205,15 +185,13 @@ impl SpeechEngine {
             {
                 self.shrink();
             }
-            let Queued { run, options, client, guard } = self.waiting.remove(0);
-            drop(guard);
-            client.sender.start();
-            match self.decoder.reserve(&options, n_windows) {
-                Ok(()) => self.active.push(Active::new(run, client)),
-                Err(error) => client.sender.end(Err(error.into())),
+            let next = self.waiting.remove(0);
+            next.client.sender.start();
+            match self.decoder.reserve(&next.options, n_windows) {
+                Ok(()) => self.active.push(next),
+                Err(error) => next.client.sender.end(Err(error.into())),
             }
         }
-        self.counts.set_active(self.active.len());
     }
 
     /// Gives back the memory that one recording with many beams or windows took, while no other is active.
@@ -227,14 +205,14 @@ impl SpeechEngine {
     fn advance(&mut self) {
         let mut index = 0;
         while let Some(active) = self.active.get_mut(index) {
-            let result = active.run.advance(&mut self.decoder);
+            let result = active.transcription.advance(&mut self.decoder);
             active.report();
             match result {
-                Ok(()) if !active.run.is_ended() => index += 1,
+                Ok(()) if !active.transcription.is_ended() => index += 1,
                 Ok(()) => {
                     let ended = self.active.remove(index);
                     self.counters.finished += 1;
-                    self.counters.finished_seconds += ended.run.duration();
+                    self.counters.finished_seconds += ended.transcription.duration();
                     ended.end();
                 }
                 Err(error) => self.active.remove(index).client.sender.end(Err(error.into())),
@@ -247,7 +225,7 @@ impl SpeechEngine {
         if self.active.is_empty() {
             return;
         }
-        let runs = self.active.iter_mut().map(|active| &mut active.run);
+        let runs = self.active.iter_mut().map(|active| &mut active.transcription);
         if let Err(error) = pollster::block_on(Transcription::step(runs, &mut self.decoder)) {
             for active in self.active.drain(..) {
                 active.client.sender.end(Err(Error::Step { reason: error.to_string() }));
@@ -256,12 +234,15 @@ impl SpeechEngine {
     }
 
     fn report(&mut self) {
-        self.counts.set_active(self.active.len());
         self.counters = SpeechStep {
             timings: self.decoder.timings(),
             active: self.active.len(),
-            waiting: self.counts.n_waiting(),
-            waiting_seconds: self.waiting.iter().map(|waiting| waiting.run.duration()).sum(),
+            waiting: self.n_recordings.get().saturating_sub(self.active.len()),
+            waiting_seconds: self
+                .waiting
+                .iter()
+                .map(|waiting| waiting.transcription.duration())
+                .sum(),
             ..self.counters
         };
         if let Some(on_step) = &mut self.on_step.0 {

@@ -1,19 +1,16 @@
 //! A speech model on a thread of its own.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use stonechat_formats::ModelFile;
-use stonechat_nn::{Cpu, KvDType, LoadStats};
-use stonechat_whisper::{
-    Config, Event, Options, Segment, StateOptions, Transcript, WindowDecoder,
-};
+use stonechat_nn::{KvDType, LoadStats};
+use stonechat_whisper::{Config, Event, Options, Segment, StateOptions, Transcript, WindowDecoder};
 
 use crate::device::OpenDevice;
-use crate::engine::{Engine, EngineOptions, Load, ModelSource, OnPanic, Server};
+use crate::engine::{CommonOptions, Engine, EngineThread, Load, ModelSource, open_models};
 use crate::speech_engine::{OnStep, SpeechEngine};
-use crate::speech_queue::{self, Client, QueuedRecording, RecordingCounts};
-use crate::{Device, Error, Job, Recording, SpeechStep};
+use crate::speech_queue::{self, Client, QueuedRecording, RecordingCount};
+use crate::{Error, Job, Recording, SpeechStep};
 
 /// A running transcription: a stream of segments, with the [`Transcript`] at its end.
 /// [`whisper::Transcription`](crate::whisper::Transcription) is for programs with a loop of their own.
@@ -32,7 +29,7 @@ pub type TranscriptionJob = Job<Segment, Transcript>;
 pub struct Whisper {
     engine: Arc<Engine<WhisperBuilder>>,
     info: Arc<WhisperInfo>,
-    counts: RecordingCounts,
+    n_recordings: RecordingCount,
 }
 
 /// Properties of an open speech model.
@@ -52,40 +49,24 @@ pub struct WhisperInfo {
 /// Builder of a [`Whisper`].
 #[derive(Debug)]
 pub struct WhisperBuilder {
-    engine: EngineOptions,
+    common: CommonOptions,
     kv_dtype: KvDType,
     reserved: Options,
     n_windows: Option<usize>,
-    counts: RecordingCounts,
+    n_recordings: RecordingCount,
     on_step: OnStep,
 }
 
 impl Whisper {
-    /// Opens a model file of any supported format, a folder or an installed model by its name, on [`Device::Auto`].
-    ///
-    /// # Errors
-    /// If there is no such model, it is damaged, or the device is out of memory.
-    pub fn open(model: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::builder().open(model)
-    }
-
-    /// As [`open`](Self::open), without blocking.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub async fn open_async(model: impl AsRef<Path>) -> Result<Self, Error> {
-        Self::builder().open_async(model).await
-    }
-
     /// Starts a builder.
     #[must_use]
     pub fn builder() -> WhisperBuilder {
         WhisperBuilder {
-            engine: EngineOptions::default(),
+            common: CommonOptions::default(),
             kv_dtype: KvDType::F16,
             reserved: Options::default(),
             n_windows: None,
-            counts: RecordingCounts::default(),
+            n_recordings: RecordingCount::default(),
             on_step: OnStep::default(),
         }
     }
@@ -102,18 +83,12 @@ impl Whisper {
         recording: impl Into<Recording>,
         on_event: impl FnMut(Event) + Send + 'static,
     ) -> TranscriptionJob {
-        let (recording, guard) = (recording.into(), self.counts.wait());
+        let (recording, guard) = (recording.into(), self.n_recordings.guard());
         self.engine.submit(|sender| {
             let cancel = recording.cancel_token().clone();
-            let client = Client { sender, cancel, on_event: Box::new(on_event) };
-            QueuedRecording { recording, client, guard }
+            let client = Client { sender, cancel, on_event: Box::new(on_event), guard };
+            QueuedRecording { recording, client }
         })
-    }
-
-    /// Whether requests are served: false once a panic left the model without memory for a fresh state.
-    #[must_use]
-    pub fn is_running(&self) -> bool {
-        self.engine.is_running()
     }
 
     /// Properties of the model.
@@ -124,32 +99,11 @@ impl Whisper {
 }
 
 impl WhisperBuilder {
-    /// Sets the device; default [`Device::Auto`].
-    #[must_use]
-    pub fn device(mut self, device: Device) -> Self {
-        self.engine.device = device;
-        self
-    }
-
-    /// Sets the number of CPU threads; default 0 for one per physical core.
-    #[must_use]
-    pub fn threads(mut self, n: usize) -> Self {
-        self.engine.n_threads = n;
-        self
-    }
-
-    /// Uses the threads of `cpu`, which other models may use: steps of all take turns.
-    #[must_use]
-    pub fn cpu(mut self, cpu: Cpu) -> Self {
-        self.engine.cpu = Some(cpu);
-        self
-    }
-
     /// Lets other models go first: steps on the same [`cpu`](Self::cpu), and on Linux all threads where cores are busy
     /// (niceness 10); default false.
     #[must_use]
     pub fn background(mut self, is_background: bool) -> Self {
-        self.engine.is_background = is_background;
+        self.common.is_background = is_background;
         self
     }
 
@@ -186,53 +140,6 @@ impl WhisperBuilder {
         self
     }
 
-    /// Sets a callback that gets the message of each panic on the thread of the model. Then the recordings of the batch end
-    /// with [`Error::Panicked`], and the model gets a fresh state for later ones.
-    #[must_use]
-    pub fn on_panic(mut self, on_panic: impl FnMut(&str) + Send + 'static) -> Self {
-        self.engine.on_panic = OnPanic(Some(Box::new(on_panic)));
-        self
-    }
-
-    /// Sets a callback that gets the fraction loaded, 0 to 1.
-    #[must_use]
-    pub fn on_progress(mut self, on_progress: impl FnMut(f32) + Send + 'static) -> Self {
-        self.engine.on_progress = Some(Box::new(on_progress));
-        self
-    }
-
-    /// Opens a model; see [`Whisper::open`].
-    ///
-    /// # Errors
-    /// As [`Whisper::open`]; also if an option is out of range or the device does not exist.
-    pub fn open(self, model: impl AsRef<Path>) -> Result<Whisper, Error> {
-        pollster::block_on(self.open_async(model))
-    }
-
-    /// As [`open`](Self::open), without blocking.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub async fn open_async(self, model: impl AsRef<Path>) -> Result<Whisper, Error> {
-        self.start(ModelSource::Path(model.as_ref().to_owned())).await
-    }
-
-    /// Opens the model in `file`, which may be made from a reader ([`ModelFile::from_reader`]).
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_file(self, file: ModelFile) -> Result<Whisper, Error> {
-        pollster::block_on(self.open_file_async(file))
-    }
-
-    /// As [`open_file`](Self::open_file), without blocking.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub async fn open_file_async(self, file: ModelFile) -> Result<Whisper, Error> {
-        self.start(ModelSource::File(Box::new(file))).await
-    }
-
     /// Opens the model in `file` on a device that is open; [`device`](Self::device), [`threads`](Self::threads) and
     /// [`cpu`](Self::cpu) have no effect.
     ///
@@ -243,37 +150,39 @@ impl WhisperBuilder {
     }
 
     async fn start(self, model: ModelSource) -> Result<Whisper, Error> {
-        let counts = self.counts.clone();
+        let n_recordings = self.n_recordings.clone();
         let (engine, info) = Engine::start(self, model).await?;
-        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), counts })
+        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), n_recordings })
     }
 }
 
+open_models!(WhisperBuilder, Whisper);
+
 impl Load for WhisperBuilder {
-    type Query = QueuedRecording;
+    type Message = QueuedRecording;
     type Info = WhisperInfo;
 
     const THREAD: &'static str = "stonechat-whisper";
     const CAN_SPLIT: bool = false;
 
-    fn engine(&self) -> &EngineOptions {
-        &self.engine
+    fn common(&self) -> &CommonOptions {
+        &self.common
     }
 
-    fn run(self, server: Server<'_, Self>) -> Result<(), Error> {
-        let Self { mut engine, kv_dtype, reserved, n_windows, counts, on_step } = self;
+    fn run(self, thread: EngineThread<'_, Self>) -> Result<(), Error> {
+        let Self { mut common, kv_dtype, reserved, n_windows, n_recordings, on_step } = self;
         reserved.validate()?;
         if let Some(n) = n_windows {
             // The range and the message are those of batch sizes.
             Options { batch_size: Some(n), ..Options::default() }.validate()?;
         }
-        let model = engine.with_progress(|_, on_progress| {
-            server.device.load_speech_model(&server.file, on_progress)
+        let model = common.with_progress(|_, on_progress| {
+            thread.device.load_speech_model(&thread.file, on_progress)
         })?;
         let n_decoded = n_windows.or(reserved.batch_size).unwrap_or(1);
         let sizes = StateOptions {
             n_windows: n_decoded,
-            n_encoded: model.n_encoded(n_decoded),
+            encoder_batch_size: model.encoder_batch_size(n_decoded),
             n_sequences: reserved.n_sequences(),
             kv_dtype,
             has_alignment: reserved.needs_alignment(),
@@ -286,7 +195,7 @@ impl Load for WhisperBuilder {
             device: model.describe(),
             load_stats: model.load_stats(),
         };
-        let prepared = speech_queue::start(server.open(info), &model, &counts)?;
-        SpeechEngine::new(decoder, n_windows, prepared, counts, on_step).run(engine.on_panic)
+        let prepared = speech_queue::start(thread.open(info), &model)?;
+        SpeechEngine::new(decoder, n_windows, prepared, n_recordings, on_step).run(common.on_panic)
     }
 }

@@ -22,43 +22,29 @@ use crate::{Error, Recording};
 /// Threads for files and bytes in memory. Decoding is far faster than transcription.
 const N_THREADS: usize = 2;
 
-/// Numbers of recordings of a model.
+/// Number of recordings of a model that have not ended.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RecordingCounts {
-    /// Recordings that wait or are prepared.
-    waiting: Arc<AtomicUsize>,
-    /// Recordings of the batch.
-    active: Arc<AtomicUsize>,
-}
+pub(crate) struct RecordingCount(Arc<AtomicUsize>);
 
-impl RecordingCounts {
-    pub(crate) fn n_waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+impl RecordingCount {
+    pub(crate) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts a waiting recording until the guard is dropped.
-    pub(crate) fn wait(&self) -> WaitingGuard {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        WaitingGuard(Arc::clone(&self.waiting))
-    }
-
-    pub(crate) fn set_active(&self, n: usize) {
-        self.active.store(n, Ordering::Relaxed);
-    }
-
-    /// Whether steps of the batch use the threads of the device.
-    fn has_active(&self) -> bool {
-        self.active.load(Ordering::Relaxed) > 0
+    /// Counts a recording until the guard is dropped.
+    pub(crate) fn guard(&self) -> CountGuard {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        CountGuard(self.clone())
     }
 }
 
-/// Waiting recording.
+/// Recording that is counted.
 #[derive(Debug)]
-pub(crate) struct WaitingGuard(Arc<AtomicUsize>);
+pub(crate) struct CountGuard(RecordingCount);
 
-impl Drop for WaitingGuard {
+impl Drop for CountGuard {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -68,6 +54,7 @@ pub(crate) struct Client {
     /// Cancels the recording beside the token of its job.
     pub(crate) cancel: CancelToken,
     pub(crate) on_event: Box<dyn FnMut(Event) + Send>,
+    pub(crate) guard: CountGuard,
 }
 
 impl fmt::Debug for Client {
@@ -95,37 +82,38 @@ impl Client {
 pub(crate) struct QueuedRecording {
     pub(crate) recording: Recording,
     pub(crate) client: Client,
-    pub(crate) guard: WaitingGuard,
 }
 
-/// Recording that is ready for the engine, or cannot be transcribed.
-pub(crate) struct Prepared {
+/// Recording that is ready for the batch or in it.
+pub(crate) struct Run {
+    pub(crate) transcription: Transcription<'static>,
+    pub(crate) options: Options,
     pub(crate) client: Client,
-    pub(crate) guard: WaitingGuard,
-    pub(crate) result: Result<(Transcription<'static>, Options), Error>,
+    pub(crate) transcript: Transcript,
 }
 
-/// Starts the threads, which end once the queue is disconnected. Then the returned one is, too.
+/// Recording that is ready for the engine, or the job of one that cannot be transcribed.
+pub(crate) type Prepared = Result<Run, (JobSender<Segment, Transcript>, Error)>;
+
+/// Starts the threads, which end once the queue is disconnected. The returned receiver is disconnected then, too.
 ///
 /// # Errors
 /// If a thread cannot be started.
 pub(crate) fn start(
     queue: Receiver<QueuedRecording>,
     model: &Model,
-    counts: &RecordingCounts,
 ) -> Result<Receiver<Prepared>, Error> {
     let (to_engine, prepared) = channel();
     let (queue, to_engine) = (Arc::new(Mutex::new(queue)), Arc::new(to_engine));
     for _ in 0..N_THREADS {
-        let (queue, to_engine) = (Arc::clone(&queue), Arc::clone(&to_engine));
-        let preparer = Preparer { model: model.clone(), counts: counts.clone() };
+        let (queue, model, to_engine) = (Arc::clone(&queue), model.clone(), Arc::clone(&to_engine));
         let body = move || {
             loop {
                 let request = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok(request) = request else { return };
                 if request.recording.may_block() {
-                    spawn_reader(request, &preparer, Arc::downgrade(&to_engine));
-                } else if let Some(prepared) = preparer.prepare(request) {
+                    spawn_reader(request, &model, Arc::downgrade(&to_engine));
+                } else if let Some(prepared) = prepare(request, &model) {
                     // An engine that stopped drops it.
                     let _ = to_engine.send(prepared);
                 }
@@ -142,15 +130,15 @@ fn spawn(body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
 }
 
 /// Prepares a recording on a thread of its own. A reader that stalls does not keep the engine running.
-fn spawn_reader(request: QueuedRecording, preparer: &Preparer, to_engine: Weak<Sender<Prepared>>) {
-    let preparer = preparer.clone();
+fn spawn_reader(request: QueuedRecording, model: &Model, to_engine: Weak<Sender<Prepared>>) {
+    let model = model.clone();
     let shared = Arc::new(Mutex::new(Some(request)));
     let own = Arc::clone(&shared);
     let take = |shared: &Mutex<Option<QueuedRecording>>| {
         shared.lock().unwrap_or_else(PoisonError::into_inner).take()
     };
     let body = move || {
-        let prepared = take(&own).and_then(|request| preparer.prepare(request));
+        let prepared = take(&own).and_then(|request| prepare(request, &model));
         if let (Some(prepared), Some(to_engine)) = (prepared, to_engine.upgrade()) {
             let _ = to_engine.send(prepared);
         }
@@ -162,38 +150,34 @@ fn spawn_reader(request: QueuedRecording, preparer: &Preparer, to_engine: Weak<S
     }
 }
 
-/// Makes transcriptions of recordings.
-#[derive(Debug, Clone)]
-struct Preparer {
-    model: Model,
-    counts: RecordingCounts,
+/// Prepares a recording for the engine; `None` if nobody waits for it.
+fn prepare(request: QueuedRecording, model: &Model) -> Option<Prepared> {
+    let QueuedRecording { recording, client } = request;
+    if client.sender.is_abandoned() {
+        return None;
+    }
+    let result = catch_unwind(AssertUnwindSafe(|| transcription(recording, model, &client)));
+    let result = result.unwrap_or_else(|payload| Err(Error::panicked(&*payload)));
+    Some(match result {
+        Ok((transcription, options)) => {
+            Ok(Run { transcription, options, client, transcript: Transcript::default() })
+        }
+        Err(error) => Err((client.sender, error)),
+    })
 }
 
-impl Preparer {
-    /// Prepares a recording for the engine; `None` if nobody waits for it.
-    fn prepare(&self, request: QueuedRecording) -> Option<Prepared> {
-        let QueuedRecording { recording, guard, client } = request;
-        if client.sender.is_abandoned() {
-            return None;
-        }
-        let result = catch_unwind(AssertUnwindSafe(|| self.transcription(recording, &client)));
-        let result = result.unwrap_or_else(|payload| Err(Error::panicked(&*payload)));
-        Some(Prepared { client, guard, result })
+fn transcription(
+    recording: Recording,
+    model: &Model,
+    client: &Client,
+) -> Result<(Transcription<'static>, Options), Error> {
+    let token = client.sender.cancel_token();
+    let is_cancelled = || client.cancel.is_cancelled() || token.is_cancelled();
+    let (samples, options) = recording.decode(is_cancelled)?;
+    let mut transcription = Transcription::new(model, samples, &options)?;
+    // The engine computes the spectrogram on all threads if there is no other recording.
+    if client.guard.0.get() > 1 {
+        transcription.prepare();
     }
-
-    fn transcription(
-        &self,
-        recording: Recording,
-        client: &Client,
-    ) -> Result<(Transcription<'static>, Options), Error> {
-        let is_cancelled =
-            || client.cancel.is_cancelled() || client.sender.cancel_token().is_cancelled();
-        let (samples, options) = recording.decode(is_cancelled)?;
-        let mut transcription = Transcription::new(&self.model, samples, &options)?;
-        // Without others, the engine computes the spectrogram on all threads.
-        if self.counts.has_active() {
-            transcription.prepare();
-        }
-        Ok((transcription, options))
-    }
+    Ok((transcription, options))
 }

@@ -8,7 +8,7 @@ use stonechat::formats::ModelFile;
 use stonechat::llm::OnFull;
 use stonechat::sampling::SamplingOptions;
 use stonechat::{
-    Chat, Device, Error, Finish, GenerateOptions, GpuLayers, Llm, Models, Recording, Whisper,
+    ChatRequest, Device, Error, Finish, GenerateOptions, GpuLayers, Llm, Models, Recording, Whisper,
 };
 
 const TEXT: &str = " The quick brown fox jumps over the lazy dog.";
@@ -99,16 +99,17 @@ fn a_text_is_completed_and_its_prefix_is_cached() {
 #[test]
 fn a_conversation_is_answered_by_its_options() {
     let llm = llm();
-    let chat = Chat::from("Hello").options(greedy(8));
+    let chat = ChatRequest::from("Hello").options(greedy(8));
     let answer = pollster::block_on(llm.chat(&chat)).unwrap();
     assert_eq!(answer.tokens.len(), 8);
     // The next turn begins with the one before.
     let next = chat.assistant(&answer.text).user("And then?");
     assert_eq!(next.messages().len(), 3);
     assert!(llm.chat(&next).wait().unwrap().cached_tokens > 8);
-    let seeded = |seed| llm.chat(Chat::from("Hello").seed(seed).max_tokens(8).temperature(2.0));
+    let seeded =
+        |seed| llm.chat(ChatRequest::from("Hello").seed(seed).max_tokens(8).temperature(2.0));
     assert_eq!(seeded(7).wait().unwrap().text, seeded(7).wait().unwrap().text);
-    let error = llm.chat(Chat::from("Hello").options(GenerateOptions {
+    let error = llm.chat(ChatRequest::from("Hello").options(GenerateOptions {
         sampling: SamplingOptions { top_p: f32::NAN, ..SamplingOptions::default() },
         ..GenerateOptions::default()
     }));
@@ -171,8 +172,8 @@ fn loading_is_awaited_and_reported() {
     // The callback is dropped with the load, so that this ends.
     let fractions: Vec<f32> = fractions.into_iter().collect();
     assert!(fractions.is_sorted() && fractions.last() == Some(&1.0), "{fractions:?}");
-    let with_template = llm.chat(Chat::from("Hello").options(greedy(1))).wait().unwrap();
-    let plain = self::llm().chat(Chat::from("Hello").options(greedy(1))).wait().unwrap();
+    let with_template = llm.chat(ChatRequest::from("Hello").options(greedy(1))).wait().unwrap();
+    let plain = self::llm().chat(ChatRequest::from("Hello").options(greedy(1))).wait().unwrap();
     assert_ne!(with_template.prompt_tokens, plain.prompt_tokens);
 }
 
@@ -184,7 +185,8 @@ fn models_are_opened_through_readers() {
 
     let file = read(test_data("golden/llm/llama.gguf"));
     let read = Llm::builder().device(Device::Cpu).n_ctx(256).open_file(file).unwrap();
-    let text = |llm: &Llm| llm.chat(Chat::from("Hello").options(greedy(8))).wait().unwrap().text;
+    let text =
+        |llm: &Llm| llm.chat(ChatRequest::from("Hello").options(greedy(8))).wait().unwrap().text;
     assert_eq!(text(&read), text(&llm()));
     let file = ModelFile::open(speech_model()).unwrap();
     let error = Llm::builder().device(Device::Cpu).open_file(file).unwrap_err();

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use stonechat_compute::{DType, LogMelTables};
 use stonechat_nn::op::{PoolId, Port, Weight};
 use stonechat_nn::{
-    BoxFuture, Capabilities, Counts, Device, DeviceApi, Error, Executable, HostTask, LoadStats,
-    LogMelKernel, MatrixSource, PortRange, Program, Step,
+    BoxFuture, Capabilities, CheckedStep, Counts, Device, DeviceApi, Error, Executable, HostTask,
+    InputLimits, LoadStats, LogMelKernel, MatrixSource, PortRange, Program,
 };
 
 use crate::{Reference, ReferenceLogMel};
@@ -174,8 +174,12 @@ impl Executable for RunningAhead {
         true
     }
 
-    fn run(&mut self, step: &Step<'_>) {
-        self.executable.run(step);
+    fn limits(&self) -> &InputLimits {
+        self.executable.limits()
+    }
+
+    fn run_checked(&mut self, step: CheckedStep<'_>) {
+        self.executable.run_checked(step);
     }
 
     fn fetch(&mut self, ranges: &[PortRange], is_last: bool) {
@@ -204,7 +208,11 @@ impl Executable for RunningAhead {
         self.executable.read_page(pool, page, out)
     }
 
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
-        self.executable.write_page(pool, page, bytes)
+    fn page_bytes(&self, pool: PoolId) -> usize {
+        self.executable.page_bytes(pool)
+    }
+
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        self.executable.write_checked_page(pool, page, bytes)
     }
 }

@@ -1,11 +1,12 @@
 //! The ops of a decode step do not allocate, on two threads.
 
 use stonechat_compute::cpu::{
-    Attention, DenseWeight, Epilogue, KvPool, LayerNorm, MatMut, MatRef, RmsNorm, Rope, Rotation,
-    attention, gated, layer_norm, log_sum_exp, matmul, rms_norm, rope,
+    Attention, DenseWeight, Epilogue, KvPool, MatMut, MatRef, attention, gated, layer_norm,
+    log_sum_exp, matmul, rms_norm, rope,
 };
 use stonechat_compute::op::{
-    Activation, GatedActivation, KvDType, KvLayout, KvRow, Precision, QueryRow, RopePairs,
+    Activation, AttentionArgs, GatedActivation, KvDType, KvLayout, KvRow, NormArgs, PoolId,
+    Precision, QueryRow, RopeArgs, RopePairs, Rotation, RowTable,
 };
 use stonechat_compute::{Cpu, Isa, ThreadTeam};
 use stonechat_testkit::CountingAllocator;
@@ -39,30 +40,33 @@ fn ops_of_a_decode_step_do_not_allocate() {
     let (mut y, mut hidden) = (x.clone(), vec![0.0; n_rows * d_ff]);
     let mut step = || {
         let epilogue = Epilogue { bias: None, activation: Activation::Gelu, accumulate: false };
-        let norm = LayerNorm { weight: &norm, bias: Some(&norm), eps: 1e-5 };
+        let norm = NormArgs { weight: &norm[..], bias: Some(&norm[..]), eps: 1e-5 };
         layer_norm(&cpu, MatMut::packed(&mut y, n_rows, width), rows_of(&x), norm);
-        let norm = RmsNorm { weight: norm.weight, eps: 1e-5, accumulate: true };
-        rms_norm(&cpu, MatMut::packed(&mut y, n_rows, width), rows_of(&x), norm);
+        rms_norm(&cpu, MatMut::packed(&mut y, n_rows, width), rows_of(&x), norm, true);
         for pairs in [RopePairs::Neox, RopePairs::Adjacent] {
-            let table = MatRef::packed(&angles, n_rows, 64);
             let norm = Some((&norm.weight[..64], 1e-5));
-            let rotation = Some(Rotation { table, positions: &positions, pairs });
-            let args = Rope { head_dim: 64, norm, rotation };
-            rope(&cpu, MatMut::packed(&mut y, n_rows, width), args);
+            let rotation = Some(Rotation { table: &angles[..], n_rot: 64, pairs });
+            let args = RopeArgs { head_dim: 64, norm, rotation };
+            rope(&cpu, MatMut::packed(&mut y, n_rows, width), args, &positions);
         }
         for pool in &mut pools {
             pool.write(&cpu, rows_of(&y), rows_of(&y), &slots);
             let args = Attention {
                 q: rows_of(&y),
                 kv: pool,
-                n_heads: 4,
-                scale: 0.125,
-                soft_cap: Some(30.0),
-                slopes: Some(&per_head),
-                sinks: Some(&per_head),
                 rows: &rows,
                 page_table: &page_table,
-                precision: Precision::Bf16,
+                op: AttentionArgs {
+                    pool: PoolId(0),
+                    layer: 0,
+                    n_heads: 4,
+                    scale: 0.125,
+                    soft_cap: Some(30.0),
+                    slopes: Some(&per_head[..]),
+                    sinks: Some(&per_head[..]),
+                    rows: RowTable::FULL,
+                    precision: Precision::Bf16,
+                },
             };
             attention(&cpu, MatMut::packed(&mut x, n_rows, width), args);
         }

@@ -5,7 +5,7 @@
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
 use stonechat_quant::{
-    ActivationBuffer, PackedMatrix, PackedProduct, QuantMatrix, dequantize_row, matmul,
+    ActivationBuffer, PackedMatmul, PackedMatrix, QuantMatrix, dequantize_row, gemv_blocks,
     matmul_packed, needs_importance, quantize_rows,
 };
 use stonechat_testkit::{Lcg, random_weights};
@@ -45,10 +45,10 @@ fn multiply(
 ) {
     let Case { dtype, n, k, .. } = *case;
     let Some(mut w) = PackedMatrix::zeroed(cpu.isa, dtype, n, k).unwrap() else {
-        return matmul(cpu, out, x, QuantMatrix::new(dtype, n, k, bytes).unwrap(), epilogue);
+        return gemv_blocks(cpu, out, x, QuantMatrix::new(dtype, n, k, bytes).unwrap(), epilogue);
     };
     w.pack(cpu, 0, bytes);
-    matmul_packed(cpu, x, [Some(PackedProduct { out, w: &w, rows: 0..n, epilogue })]);
+    matmul_packed(cpu, x, [Some(PackedMatmul { out, w: &w, rows: 0..n, epilogue })]);
 }
 
 fn check(case: &Case, threads: &ThreadTeam) {

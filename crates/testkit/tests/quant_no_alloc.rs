@@ -2,7 +2,7 @@
 
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::{Cpu, DType};
-use stonechat_quant::{ActivationBuffer, QuantMatrix, matmul};
+use stonechat_quant::{ActivationBuffer, QuantMatrix, gemv_blocks};
 use stonechat_testkit::CountingAllocator;
 
 #[global_allocator]
@@ -24,7 +24,7 @@ fn decode_steps_do_not_allocate() {
     for rows in [m, 1, m] {
         activations.quantize(&cpu, MatRef::packed(&x[..rows * k], rows, k));
         let out = MatMut::packed(&mut y[..rows * n], rows, n);
-        matmul(&cpu, out, &activations, w, Epilogue::default());
+        gemv_blocks(&cpu, out, &activations, w, Epilogue::default());
     }
     assert_eq!(ALLOCATOR.thread_count(), before);
 }

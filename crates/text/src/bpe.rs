@@ -16,7 +16,7 @@ pub(crate) enum MergeRule {
     Pairs { pairs: HashMap<(u32, u32), (u32, u32)>, whole_pieces: bool },
 }
 
-/// The merge engine: a vocabulary's rule and its single-byte tokens.
+/// Merge rule and single-byte tokens of a vocabulary.
 #[derive(Debug, Clone)]
 pub(crate) struct Bpe {
     rule: MergeRule,

@@ -72,10 +72,10 @@ impl fmt::Debug for ChatTemplate {
 
 const NAME: &str = "chat";
 
-/// White space that no template writes.
+/// White space that templates never emit.
 const TRIMMED: char = '\u{1f}';
 
-/// Most special tokens in what the assistant said that a template is asked about.
+/// Maximum number of special tokens in assistant messages that are probed, one rendering each.
 const MAX_SAID: usize = 16;
 
 type Code<'a> = (Instructions<'a>, BTreeMap<&'a str, Instructions<'a>>);
@@ -320,7 +320,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// The engine's error in this crate's words.
+/// Converts an error of the engine.
 fn failure(error: &minijinja::Error) -> Error {
     // Errors inside macros are wrapped; the innermost line is where it happened.
     let mut line = error.line().unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Decoding token by token, without ever showing half a code point.
+//! Streaming detokenizer that emits whole code points only.
 
 use std::ops::Deref;
 
 use crate::tokenizer::Tokenizer;
 
-/// Turns a stream of tokens into text as it comes.
+/// Decodes a stream of tokens.
 ///
 /// Bytes of an unfinished code point are pending until the next token. The joined results of
 /// [`push`](Self::push) and [`flush`](Self::flush) equal [`Tokenizer::decode`] of the same ids (and
@@ -54,7 +54,7 @@ impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
     }
 }
 
-/// Length of the tail of `bytes` that more bytes could turn into a code point.
+/// Length of an incomplete code point at the end of `bytes`.
 fn unfinished_len(bytes: &[u8]) -> usize {
     let mut rest = bytes;
     while let Err(error) = std::str::from_utf8(rest) {

@@ -161,11 +161,11 @@ fn merge_rules(merges: &[Merge<'_>], entries: &HashMap<Cow<'_, str>, u32>) -> Re
     Ok(rules)
 }
 
-/// Whether some rule needs a token that no rule makes, so that it can never apply.
+/// Whether a rule needs a token that no rule produces, so that it can never apply.
 ///
-/// The published files of OpenAI's multilingual speech models are so: their first rule, a space
-/// and `t`, was lost as if it were a header, and " the" would become two tokens that the model
-/// never saw together.
+/// The published files of OpenAI's multilingual speech models lack their first rule, a space and
+/// `t`, which was dropped as a header: " the" would become two tokens that the model has not seen
+/// together.
 fn lacks_a_rule(rules: &[Rule], vocab: &Vocab) -> bool {
     let made: HashSet<u32> = rules.iter().map(|rule| rule.merged).collect();
     let is_byte = |id: u32| vocab.bytes(id).is_some_and(|bytes| bytes.len() == 1);
@@ -173,7 +173,7 @@ fn lacks_a_rule(rules: &[Rule], vocab: &Vocab) -> bool {
     rules.iter().any(|rule| never_made(rule.sides.0) || never_made(rule.sides.1))
 }
 
-/// Whether ids ascend with the rules, so that ids can stand in for ranks.
+/// Whether ids ascend with the rules, so that ids can replace ranks.
 fn ids_are_ranks(rules: &[Rule]) -> bool {
     rules.is_sorted_by(|a, b| a.merged < b.merged)
 }

@@ -27,7 +27,7 @@ pub(crate) struct HfTokenizers {
     strips_first_space: bool,
 }
 
-/// The parts of the file that say how tokens are written.
+/// Fields of the file that define the notation of tokens.
 #[derive(Deserialize)]
 struct Decoding {
     #[serde(default)]
@@ -202,7 +202,7 @@ fn steps(decoder: &Value) -> Vec<&Value> {
     }
 }
 
-/// Whether decoding takes back the space that encoding put before the text.
+/// Whether decoding strips the space that encoding prepends.
 fn strips_first_space(decoder: &Value) -> bool {
     steps(decoder).iter().any(|step| match step["type"].as_str() {
         Some("Strip") => step["content"] == " " && step["start"].as_u64().unwrap_or(0) > 0,

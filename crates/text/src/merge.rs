@@ -1,4 +1,4 @@
-//! The merge loop of byte-pair encoding: symbols, ranked pairs, and no quadratic cost.
+//! Merge loop of byte-pair encoding in `O(n log n)`.
 //!
 //! A piece starts as its smallest symbols; the adjacent pair with the lowest rank is merged, the
 //! leftmost first among equals, until no pair has a rank. Candidate pairs are in a heap and symbols
@@ -24,7 +24,7 @@ const NONE: u32 = u32::MAX;
 /// entry from a live one: the bytes a symbol covers determine its id.
 type Candidate = Reverse<(u32, u32, u32, u32)>;
 
-/// The loop's memory, used again for each piece.
+/// Scratch memory of the merge loop, reused for each piece.
 #[derive(Debug, Default)]
 pub(crate) struct Merger {
     symbols: Vec<Symbol>,

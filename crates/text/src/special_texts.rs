@@ -39,7 +39,7 @@ impl SpecialTexts {
         Self { texts, finder }
     }
 
-    /// Indices of the tokens that are spelled in what the assistant said.
+    /// Indices of the tokens that are spelled in assistant messages.
     pub(crate) fn said(&self, conversation: &Conversation) -> Vec<usize> {
         let mut found = BTreeSet::new();
         let said = conversation.messages.iter().filter(|message| is_assistant(message));
@@ -129,7 +129,7 @@ fn is_assistant(message: &Value) -> bool {
     message["role"] == "assistant"
 }
 
-/// How a part of a conversation is marked.
+/// Options for marking a part of a conversation.
 #[derive(Clone, Copy)]
 struct Marks<'a> {
     specials: &'a SpecialTexts,
@@ -138,7 +138,7 @@ struct Marks<'a> {
 }
 
 impl Marks<'_> {
-    /// Marks a value; whether it has changed.
+    /// Marks a value; returns whether it has changed.
     fn value(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) => self.text(text),

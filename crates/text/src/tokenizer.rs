@@ -6,7 +6,7 @@ use crate::ggml::{FimTokens, Ggml, GgmlVocabulary, Special};
 use crate::hf_tokenizers::HfTokenizers;
 use crate::marked_text::MarkedText;
 
-/// A tokenizer, whatever its vocabulary was read from.
+/// Tokenizer of any vocabulary.
 ///
 /// Two kinds of tokens: ordinary ones stand for text; *special* ones (`<|en|>`, `<|im_end|>`) have
 /// a text of their own and steer the model. Special tokens are produced only on request

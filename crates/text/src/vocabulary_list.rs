@@ -1,5 +1,5 @@
 //! CTranslate2's vocabularies: the tokens in id order, in GPT-2's printable form, special tokens
-//! included; one a line (`vocabulary.txt`) or as a JSON array (`vocabulary.json`).
+//! included; one per line (`vocabulary.txt`) or as a JSON array (`vocabulary.json`).
 //!
 //! Neither carries merges, so the id is the merge rank. Neither marks special tokens, so they are
 //! told by their shape, `<|…|>`, which no learned token has.

@@ -11,7 +11,7 @@
 //!
 //! Source: openai/whisper `transcribe.py`.
 
-mod unheard;
+mod missed_speech;
 
 use std::ops::Range;
 
@@ -96,7 +96,7 @@ impl Chunk {
         self
     }
 
-    /// Sets whether the samples are nothing but speech; see [`hear_all`](Self::hear_all).
+    /// Sets whether the samples are nothing but speech; see [`split_at_missed_speech`](Self::split_at_missed_speech).
     #[must_use]
     pub(crate) fn with_speech_only(mut self, is_speech: bool) -> Self {
         self.is_speech = is_speech;

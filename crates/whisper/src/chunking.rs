@@ -20,7 +20,7 @@ const MAX_WINDOWS: usize = 4;
 /// Samples whose energy is compared to find a quiet place: a pause between sentences, not words.
 const QUIET_SAMPLES: usize = SAMPLE_RATE / 2;
 
-/// Share of the threshold of speech that no step of a short recording reaches in which nobody speaks.
+/// Fraction of the speech threshold. A short recording without a step above it has no speech.
 const FAINT: f32 = 0.4;
 
 impl Options {

@@ -188,7 +188,7 @@ mod tests {
             assert!(!is_better(repeats, &worse, &options), "{repeats:?}");
         }
         assert!(is_better(&repeated, &looped(-0.2), &options));
-        // Of equal ones the first is kept.
+        // The first of equal results is kept.
         assert!(!is_better(&plain, &plain, &options));
     }
 

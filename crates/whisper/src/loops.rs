@@ -6,9 +6,9 @@
 /// Thresholds of loop detection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LoopLimits {
-    /// Least number of rounds.
+    /// Minimum number of repetitions.
     pub(crate) min_rounds: usize,
-    /// Least number of text tokens in all rounds: short words are repeated for emphasis.
+    /// Minimum number of text tokens in all repetitions: short words are repeated for emphasis.
     pub(crate) min_tokens: usize,
 }
 

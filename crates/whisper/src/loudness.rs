@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! level[i]  = root mean square of block i
-//! around[i] = min(max(level[i - reach..=i]), max(level[i..=i + reach])), a side that passes an end of the audio left out
+//! around[i] = min(max(level[i - reach..=i]), max(level[i..=i + reach])), without a side beyond an end of the audio
 //! gain[i]   = max(level) / around[i], less MAX_BELOW; 1 to MAX_GAIN
 //!
 //! level     ▆█▇▆▁▁▇▆▁▂▁▂▁▂▂▁▂▇▆█

@@ -176,10 +176,11 @@ impl Model {
         mel.inspect_err(|error| warn_of_log_mel(&self.device, error)).ok()
     }
 
-    /// Windows of a pass of the encoder ([`StateOptions::n_encoded`](crate::StateOptions::n_encoded)) of a state of `n_windows`: as many as keep the device at work,
-    /// but no more than a quarter, since they wait for each other while the rest is decoded.
+    /// Windows of a pass of the encoder ([`StateOptions::encoder_batch_size`](crate::StateOptions::encoder_batch_size)) of a state
+    /// of `n_windows`: as many as keep the device at work, but at most a quarter, since they wait for each other while the
+    /// others are decoded.
     #[must_use]
-    pub fn n_encoded(&self, n_windows: usize) -> usize {
+    pub fn encoder_batch_size(&self, n_windows: usize) -> usize {
         let busy = self.device.busy_rows() / self.info.config.n_audio_ctx;
         busy.min(n_windows / 4).max(1)
     }

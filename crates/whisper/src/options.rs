@@ -36,7 +36,8 @@ pub enum VadMode {
     Off,
     /// Always.
     On,
-    /// In recordings longer than one window (30 s); a shorter one is transcribed whole, unless nobody speaks. Not with clips.
+    /// In recordings longer than one window (30 s); a shorter one is transcribed whole unless it has no speech.
+    /// Clips are transcribed whole.
     #[default]
     Auto,
 }
@@ -121,8 +122,8 @@ pub struct Options {
     /// Options of voice activity detection. faster-whisper `vad_parameters`.
     pub vad_options: VadOptions,
     /// Start and end of each clip to transcribe, ascending seconds; the last end may be absent. Empty
-    /// (default) transcribes everything. Of clips all is transcribed, unless `vad` is `On`. openai
-    /// `--clip_timestamps`.
+    /// (default) transcribes everything. Clips are transcribed with their silence, unless `vad` is `On`.
+    /// openai `--clip_timestamps`.
     pub clip_timestamps: Vec<f64>,
     /// Find the times of words; default false. openai `--word_timestamps`.
     pub word_timestamps: bool,

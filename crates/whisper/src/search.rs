@@ -100,7 +100,7 @@ impl Search {
         }
     }
 
-    /// Unfinished hypotheses; empty when the search is over.
+    /// Unfinished hypotheses; empty when the search has ended.
     pub(crate) fn active(&self) -> &[Hypothesis] {
         &self.active
     }

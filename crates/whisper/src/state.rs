@@ -44,7 +44,7 @@ pub struct StateOptions {
     /// Whether words can be aligned with the audio.
     pub has_alignment: bool,
     /// Most windows of a pass of the encoder; at most all.
-    pub n_encoded: usize,
+    pub encoder_batch_size: usize,
 }
 
 impl Default for StateOptions {
@@ -55,7 +55,7 @@ impl Default for StateOptions {
             n_sequences: 1,
             kv_dtype: KvDType::F16,
             has_alignment: false,
-            n_encoded: 1,
+            encoder_batch_size: 1,
         }
     }
 }
@@ -98,7 +98,7 @@ impl StateOptions {
         };
         let audio = KvShape {
             n_layers: 1,
-            n_pages: self.n_encoded * audio_pages,
+            n_pages: self.encoder_batch_size * audio_pages,
             n_kv_heads: config.n_audio_heads,
             head_dim: config.audio_head_dim(),
             dtype: self.kv_dtype,
@@ -143,7 +143,7 @@ impl AudioPages {
             let first_page = (i / t * n_pages) as u32;
             QueryRow { first_page, n_pages: n_pages as u32, kv_start: 0, kv_len: t as u32 }
         };
-        let n_encoder_rows = options.n_encoded * t;
+        let n_encoder_rows = options.encoder_batch_size * t;
         Self {
             n_audio_ctx: t,
             sequences_per_window: options.n_sequences,
@@ -261,8 +261,8 @@ pub struct State {
 
 impl State {
     pub(crate) fn new(model: &Model, options: StateOptions) -> Result<Self, Error> {
-        let n_encoded = 1..=options.n_windows;
-        assert!(n_encoded.contains(&options.n_encoded), "a pass encodes {n_encoded:?} windows");
+        let sizes = 1..=options.n_windows;
+        assert!(sizes.contains(&options.encoder_batch_size), "a pass encodes {sizes:?} windows");
         let config = model.config();
         let limits = options.limits(config);
         let program = model.program(options);
@@ -272,7 +272,7 @@ impl State {
         for count in [Count::Logits, Count::TopK, Count::LogProbs] {
             max[count] = limits.n_outputs;
         }
-        max[Count::Windows] = options.n_encoded;
+        max[Count::Windows] = options.encoder_batch_size;
         max[Count::CapturedWindows] = options.n_windows;
         let mut state = Self {
             executable: model.device().compile(&program, &max)?,
@@ -299,7 +299,7 @@ impl State {
             self;
         let mut result = Ok(());
         executable.warm_up(&mut |executable| {
-            for n in BTreeSet::from([1, options.n_encoded]) {
+            for n in BTreeSet::from([1, options.encoder_batch_size]) {
                 executable.import(MEL, &vec![0.0; n * *n_mel_values]);
                 executable.run(&pages.encoder_step(n));
                 executable.run(&pages.audio_step(0..n));
@@ -335,11 +335,14 @@ impl State {
     /// Encodes windows of mel frames, `[windows, WINDOW_FRAMES, n_mels]`.
     ///
     /// # Panics
-    /// If `mel` has no whole windows, none, or more than [`StateOptions::n_encoded`].
+    /// If `mel` has no whole windows, none, or more than [`StateOptions::encoder_batch_size`].
     pub fn encode(&mut self, mel: &[f32]) {
         let n = mel.len() / self.n_mel_values;
         let is_whole = mel.len().is_multiple_of(self.n_mel_values);
-        assert!(is_whole && (1..=self.options.n_encoded).contains(&n), "windows of mel frames");
+        assert!(
+            is_whole && (1..=self.options.encoder_batch_size).contains(&n),
+            "windows of mel frames"
+        );
         self.executable.import(MEL, mel);
         self.executable.run(&self.pages.encoder_step(n));
         self.n_last_encoded = n;

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Without a batch size there is one current window at a time; its prompt holds the text before it,
-//! across chunks. Of several in one batch, each prompt holds only the text of its own chunk.
+//! across chunks. With several in one batch, a prompt holds only the text of its own chunk.
 //!
 //! Source: openai/whisper `transcribe.py`; faster-whisper `BatchedInferencePipeline`.
 
@@ -218,7 +218,7 @@ impl<'a> Transcription<'a> {
     where
         Self: 'r,
     {
-        let n = decoder.state_options().n_encoded;
+        let n = decoder.state_options().encoder_batch_size;
         let prepare = |timings: &mut Timings| {
             runs.into_iter().try_for_each(|run| run.prepare_chunks(n, timings))
         };
@@ -426,10 +426,10 @@ impl<'a> Transcription<'a> {
     /// Opens pending chunks with speech while windows of the batch are free, as many as the decoder encodes in a step. All but one
     /// of as many may wait for a window, so that it need not encode fewer.
     fn open_chunks(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
-        let n_encoded = decoder.state_options().n_encoded;
+        let encoder_batch_size = decoder.state_options().encoder_batch_size;
         let n_open = self.chunks.iter().filter(|open| !open.chunk.is_done()).count();
-        let max_open = self.options.n_windows() + n_encoded - 1;
-        let mut n = max_open.saturating_sub(n_open).min(n_encoded);
+        let max_open = self.options.n_windows() + encoder_batch_size - 1;
+        let mut n = max_open.saturating_sub(n_open).min(encoder_batch_size);
         while n > 0 {
             self.prepare_chunks(1, &mut decoder.timings)?;
             let Some(mut chunk) = self.prepared.pop_front() else { break };
@@ -487,7 +487,7 @@ impl<'a> Transcription<'a> {
                     let is_speech = |samples: &[f32]| {
                         vad.probabilities(samples).iter().map(|&p| p >= threshold).collect()
                     };
-                    let new = chunk.hear_all(new, &self.audio.samples, is_speech);
+                    let new = chunk.split_at_missed_speech(new, &self.audio.samples, is_speech);
                     let Some(new) = new else { return Ok(()) };
                     let DecodedWindow { temperature, has_failed, .. } = decoded;
                     let tokens = new.segments.iter().flat_map(|segment| &segment.tokens);

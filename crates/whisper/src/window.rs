@@ -29,7 +29,7 @@ pub struct WindowResult {
 }
 
 impl WindowResult {
-    /// Takes the result of a search that is over.
+    /// Takes the result of a search that has ended.
     pub(crate) fn new(
         search: &mut Search,
         tokenizer: &Tokenizer,

@@ -57,7 +57,7 @@ pub struct WindowDecoder {
 
 #[derive(Debug)]
 enum Task {
-    /// Of these languages; of all if there are none.
+    /// Candidate languages; all if there are none.
     DetectLanguage(Vec<Language>),
     Decode(Box<Decoding>),
     Align(AlignRequest),
@@ -164,11 +164,11 @@ struct PlannedWindow {
 /// Reusable host memory of a step.
 #[derive(Debug, Default)]
 struct Scratch {
-    /// Of the hypotheses of one window.
+    /// Logits of the hypotheses of one window.
     stats: Vec<LogitStats>,
     planned: Vec<PlannedWindow>,
     forks: Vec<(usize, usize)>,
-    /// Of the windows of a pass of the encoder.
+    /// Spectrograms of a pass of the encoder.
     mel: Vec<f32>,
 }
 
@@ -198,10 +198,10 @@ impl WindowDecoder {
         options.validate_for(model.config())?;
         let (n_windows, n_sequences) = (options.n_windows(), options.n_sequences());
         let has_alignment = options.needs_alignment();
-        let n_encoded = model.n_encoded(n_windows);
+        let encoder_batch_size = model.encoder_batch_size(n_windows);
         Self::new(
             model,
-            StateOptions { n_windows, n_sequences, kv_dtype, has_alignment, n_encoded },
+            StateOptions { n_windows, n_sequences, kv_dtype, has_alignment, encoder_batch_size },
         )
     }
 
@@ -385,10 +385,10 @@ impl WindowDecoder {
         }
     }
 
-    /// Encodes waiting windows into free places; no more than one pass of the encoder, since the texts of other windows wait
-    /// meanwhile. Texts go on while fewer places are free than windows that wait could have in a pass.
+    /// Encodes waiting windows into free places, in at most one pass of the encoder: other windows are not decoded meanwhile.
+    /// While others are decoded, a pass waits until there are as many free places as it could fill.
     fn encode_next(&mut self) -> bool {
-        let wanted = self.queue.len().min(self.state.options().n_encoded);
+        let wanted = self.queue.len().min(self.state.options().encoder_batch_size);
         let n_free = self.places.iter().filter(|place| place.is_free()).count();
         let has_active = self.places.iter().any(|place| matches!(place, Place::Active(_)));
         if wanted == 0 || n_free == 0 || (n_free < wanted && has_active) {
@@ -469,7 +469,7 @@ impl WindowDecoder {
         };
         let (mut rows, mut logits) = (outputs.clone(), state.outputs().logits(logits.clone()));
         if !decoding.is_prefilled {
-            // A prompt has a row after `<|startoftranscript|>` first, of which the logit of no speech is known.
+            // The first output of a prompt follows `<|startoftranscript|>`: it has the logit of no speech.
             let no_speech = logits[0] - state.outputs().log_sum_exp(rows.start);
             decoding.no_speech_prob = f64::from(no_speech.exp());
             decoding.is_prefilled = true;

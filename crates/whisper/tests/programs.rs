@@ -13,7 +13,7 @@ const OPTIONS: StateOptions = StateOptions {
     n_sequences: 2,
     kv_dtype: KvDType::F32,
     has_alignment: true,
-    n_encoded: 1,
+    encoder_batch_size: 1,
 };
 
 fn model(device: impl Into<Device>) -> Model {

@@ -64,7 +64,7 @@ fn windows_encoded_together_equal_windows_encoded_alone() {
         n_windows: 4,
         kv_dtype: KvDType::F32,
         has_alignment: true,
-        n_encoded: 3,
+        encoder_batch_size: 3,
         ..StateOptions::default()
     };
     let mut together = model.state(options).unwrap();

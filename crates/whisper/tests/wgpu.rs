@@ -17,8 +17,7 @@ fn kernels_are_compiled_before_the_first_window() {
     for backend in wgpu::backends("kernels_are_compiled_before_the_first_window") {
         let file = TinyWhisper::default().file();
         let model = Model::load(backend.clone(), &file, |_| {}).unwrap();
-        let mut transcriber =
-            Transcriber::new(&model, &Options::default(), KvDType::F16).unwrap();
+        let mut transcriber = Transcriber::new(&model, &Options::default(), KvDType::F16).unwrap();
         let before = backend.counters();
         let samples = Lcg::new(9).normals(5 * SAMPLE_RATE, 0.1);
         // A random model says nothing that passes a threshold.

@@ -37,12 +37,12 @@ fn cpu() -> Cpu {
 }
 
 /// Decoder of so many windows, so many of them in a pass of the encoder.
-fn decoder(model: &Model, (n_windows, n_encoded): (usize, usize)) -> WindowDecoder {
+fn decoder(model: &Model, (n_windows, encoder_batch_size): (usize, usize)) -> WindowDecoder {
     let options = StateOptions {
         n_windows,
         n_sequences: MAX_BEAMS,
         kv_dtype: KvDType::F32,
-        n_encoded,
+        encoder_batch_size,
         ..StateOptions::default()
     };
     let mut decoder = WindowDecoder::new(model, options).unwrap();

@@ -114,7 +114,7 @@ fn start(path: &Path, track: Option<usize>) -> std::io::Result<Child> {
 
 fn last_line(mut messages: impl Read) -> String {
     let mut text = Vec::new();
-    // Messages that cannot be read are not worth an error; the rest is read so that the program goes on.
+    // Messages that cannot be read are not worth an error; the rest is read so that the program does not block.
     let _ = messages.by_ref().take(MAX_MESSAGE_BYTES).read_to_end(&mut text);
     let _ = std::io::copy(&mut messages, &mut std::io::sink());
     let text = String::from_utf8_lossy(&text);

@@ -55,7 +55,7 @@ fn tags_are_skipped_whatever_is_in_them() {
             assert!(decode(tagged).samples == want, "{name}, {} bytes", body.len());
         }
         let all = bodies.map(id3).concat();
-        assert!(decode([all, file].concat()).samples == want, "{name} behind all tags");
+        assert!(decode([all, file].concat()).samples == want, "{name} after all tags");
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - FLAC: the stream header and the frames, without the other blocks.
 //! - AIFF, CAF: the chunks that describe the sound, and the sound with the size that it has.
-//! - MP4, Matroska: a box that the file's end cuts is filled with zeros, or left out if it holds no sound.
+//! - MP4, Matroska: a box that the file's end cuts is filled with zeros, or dropped if it holds no sound.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -161,7 +161,7 @@ fn caf<S: Read + Seek>(source: &mut S) -> Option<Mended> {
     let n_bytes = source.seek(SeekFrom::End(0)).ok()?;
     let found = chunks(source, 8, 12)?;
     let find = |id: &[u8; 4]| found.iter().find(|chunk| &chunk.0 == id).copied();
-    // A packet table may stand behind the sound; here it is before it.
+    // A packet table may follow the sound; here it precedes it.
     for id in [b"desc", b"chan", b"kuki", b"pakt"] {
         let Some((_, pos, size)) = find(id).filter(|chunk| chunk.2 <= MAX_CHUNK_BYTES) else {
             continue;

@@ -77,7 +77,7 @@ pub(super) fn decode(
 
 struct Run<'a, 'b> {
     sink: &'a mut Sink<'b>,
-    /// With the format that it was made for.
+    /// Decoder and the header of the format that it was made for.
     decoder: Option<(Header, Box<dyn AudioDecoder>)>,
     part: Position,
     n_decoded: u64,

@@ -11,7 +11,7 @@ use super::stream::SourceState;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Bytes(Vec<u8>),
-    /// Bytes `start..start + n` of the inner source; `u64::MAX` goes on to its end.
+    /// Bytes `start..start + n` of the inner source; `u64::MAX` reaches its end.
     Source {
         start: u64,
         n: u64,

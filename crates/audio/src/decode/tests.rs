@@ -192,7 +192,7 @@ fn streams_are_decoded_while_they_arrive() {
         }
     }
     let late = ["fox.aiff", "fox.caf", "fox.m4a", "fox_stereo.mp4", "fox_adpcm.wav"];
-    // Of less than a second.
+    // This file is shorter than a second.
     let late = [&late[..], &["fox_s24_48k_stereo.wav"]].concat();
     let expected =
         FORMATS.map(|format| format.name).into_iter().filter(|name| !late.contains(name));

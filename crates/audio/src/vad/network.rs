@@ -16,7 +16,7 @@ use std::{fmt, iter};
 use realfft::num_complex::Complex;
 use realfft::{RealFftPlanner, RealToComplex};
 use stonechat_compute::Cpu;
-use stonechat_compute::cpu::{Epilogue, Lstm, MatMut, MatRef, PackedWeight, matmul_packed};
+use stonechat_compute::cpu::{DensePanels, Epilogue, Lstm, MatMut, MatRef, matmul_panels};
 
 use super::STEP;
 
@@ -56,7 +56,7 @@ const _: () = assert!(WEIGHTS.len() == 4 * N_WEIGHTS, "the weights are those of 
 
 /// `y = w · x + bias`, `w` `[N, K]`.
 struct Layer {
-    weight: PackedWeight,
+    weight: DensePanels,
     bias: Vec<f32>,
 }
 
@@ -120,7 +120,7 @@ impl Network {
         let mut values = WEIGHTS.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
         let mut take = |n: usize| values.by_ref().take(n).collect::<Vec<f32>>();
         let mut layer = |n: usize, k: usize| Layer {
-            weight: PackedWeight::new(cpu.isa, take(n * k), k),
+            weight: DensePanels::new(cpu.isa, take(n * k), k),
             bias: take(n),
         };
         let convolutions = [
@@ -248,7 +248,7 @@ impl Network {
         let [c1, c2, c3, c4] = CHANNELS;
         let layer = |layer: &Layer, x: MatRef<'_>, out: MatMut<'_>| {
             let epilogue = Epilogue { bias: Some(&layer.bias), ..Epilogue::default() };
-            matmul_packed(&self.cpu, out, x, &layer.weight, epilogue);
+            matmul_panels(&self.cpu, out, x, &layer.weight, epilogue);
         };
         let [first, second, third, fourth] = &self.convolutions;
         // A convolution is a product for each of a step's frames, with the rows of all steps.

@@ -1,8 +1,8 @@
 //! Unit tests of the aliases.
 
 use super::{
-    Alias, DRAFTS, FileText, GLOBAL_FLAGS, Is, LLAMA, LLAMA_SERVER, Noted, OLLAMA, Program, Switch,
-    WHISPER, WITHOUT_TEMPLATE, expand,
+    Alias, COMMON, DRAFTS, FileText, GLOBAL_FLAGS, Is, LLAMA, LLAMA_SERVER, Noted, OLLAMA, Program,
+    Switch, WHISPER, WITHOUT_TEMPLATE, expand,
 };
 
 fn words(args: &str) -> impl Iterator<Item = std::ffi::OsString> {
@@ -140,8 +140,8 @@ fn every_flag_before_a_verb_is_known() {
 
 #[test]
 fn every_flag_has_one_alias() {
-    let language = [LLAMA, DRAFTS, OLLAMA].concat();
-    let server = [LLAMA_SERVER, DRAFTS].concat();
+    let language = [LLAMA, COMMON, DRAFTS, OLLAMA].concat();
+    let server = [LLAMA_SERVER, COMMON, DRAFTS].concat();
     for aliases in [WHISPER.to_vec(), language, server, WITHOUT_TEMPLATE.to_vec()] {
         for (i, (flag, _)) in aliases.iter().enumerate() {
             assert!(aliases[i + 1..].iter().all(|(other, _)| other != flag), "{flag}");

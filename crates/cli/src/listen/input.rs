@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use super::microphone::Microphone;
-use super::pcm::{Pcm, PcmFormat};
+use super::pcm::{Message, Pcm, PcmFormat};
 use crate::sniff;
 
 /// Capacity of the channel, at least half a minute. When it is full, a pipe blocks and a microphone drops audio.
@@ -41,15 +41,6 @@ impl Source {
             _ => Ok(Self::StandardInput(Box::new(Pcm::new(format, rate, channels)?))),
         }
     }
-}
-
-/// Message of the reader.
-#[derive(Debug)]
-pub(super) enum Message {
-    Samples(Vec<f32>),
-    /// End of input, with the number of bytes of an incomplete frame.
-    End(usize),
-    Failed(anyhow::Error),
 }
 
 /// Open audio input.

@@ -7,7 +7,7 @@ use cpal::traits::{DeviceTrait, HostTrait, StreamTrait};
 use cpal::{ErrorKind, FromSample, SampleFormat, SizedSample};
 use stonechat::audio::Resampler;
 
-use super::input::Message;
+use super::pcm::Message;
 
 /// A recording microphone.
 pub(super) struct Microphone {

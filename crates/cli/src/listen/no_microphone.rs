@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::SyncSender;
 
-use super::input::Message;
+use super::pcm::Message;
 
 /// Never constructed.
 #[derive(Debug)]

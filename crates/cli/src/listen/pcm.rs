@@ -31,6 +31,15 @@ impl PcmFormat {
     }
 }
 
+/// Message of a microphone or of the reader of standard input.
+#[derive(Debug)]
+pub(super) enum Message {
+    Samples(Vec<f32>),
+    /// End of input, with the number of bytes of an incomplete frame.
+    End(usize),
+    Failed(anyhow::Error),
+}
+
 /// Streaming converter: bytes in buffers of any length to 16 kHz mono samples.
 #[derive(Debug)]
 pub(super) struct Pcm {

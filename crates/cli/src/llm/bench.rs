@@ -15,7 +15,7 @@ use super::{Loaded, load};
 use crate::completions::language_names;
 use crate::find_model;
 use crate::headings::{DEVICE, TESTS};
-use crate::kv_type::KvType;
+use crate::kv_type::KeyTypeArgs;
 
 /// Sequence of the tests.
 const SLOT: Slot = Slot::new(0);
@@ -65,17 +65,8 @@ pub(crate) struct Args {
     /// Batch size for prompt processing in tokens
     #[arg(short, long, value_name = "N", default_value_t = 512, help_heading = TESTS)]
     batch_size: usize,
-    /// KV cache data type: f32, f16 or q8_0
-    #[arg(
-        long,
-        visible_alias = "ctk",
-        value_name = "TYPE",
-        value_enum,
-        hide_possible_values = true,
-        default_value_t = KvType::F16,
-        help_heading = TESTS
-    )]
-    cache_type_k: KvType,
+    #[command(flatten, next_help_heading = TESTS)]
+    kv_type: KeyTypeArgs,
     /// CPU threads, comma-separated; 0 is one per physical core
     #[arg(
         short,
@@ -169,7 +160,7 @@ fn run_tests(
 impl Args {
     /// State sizes of a test of `n` tokens.
     fn state(&self, n: usize) -> StateOptions {
-        let (n_batch, kv_dtype) = (self.batch_size.min(n.max(1)), self.cache_type_k.dtype());
+        let (n_batch, kv_dtype) = (self.batch_size.min(n.max(1)), self.kv_type.dtype());
         StateOptions { n_batch, kv_dtype, ..StateOptions::new(n.max(64)) }
     }
 }

@@ -22,9 +22,9 @@ use super::super::print;
 use super::generate::times;
 use super::sampling::SamplingArgs;
 use super::speculation::SpeculationArgs;
-use super::{ContextArgs, ModelName, RunArgs, read_text, with_context_advice};
+use super::{ContextArgs, ModelName, RunArgs, StopArgs, read_text, with_context_advice};
 use crate::find_model;
-use crate::headings::{INPUT, OUTPUT};
+use crate::headings::INPUT;
 use crate::interrupt::interrupt_flag;
 use crate::terminal::NoEcho;
 use prompt::{Line, Prompt};
@@ -64,19 +64,8 @@ pub(super) struct ChatArgs {
     /// Disable thinking of a reasoning model
     #[arg(long, help_heading = INPUT)]
     no_think: bool,
-    /// Number of tokens to predict per answer; -1 is no limit
-    #[arg(
-        short,
-        long,
-        value_name = "N",
-        default_value_t = -1,
-        allow_negative_numbers = true,
-        help_heading = OUTPUT
-    )]
-    n_predict: i64,
-    /// Stop string that ends an answer; repeatable
-    #[arg(short, long, visible_alias = "stop", value_name = "TEXT", help_heading = OUTPUT)]
-    reverse_prompt: Vec<String>,
+    #[command(flatten)]
+    stop: StopArgs,
     #[command(flatten)]
     context: ContextArgs,
     #[command(flatten)]
@@ -203,10 +192,10 @@ fn chat(
     let mut session = args.run.session(model, args.session(model.config()))?;
     let _draft_model = args.speculation.set_drafter(&args.run, &mut session)?;
     let mut options = GenerateOptions {
-        n_predict: usize::try_from(args.n_predict).ok(),
+        n_predict: args.stop.n_predict(),
         sampling: args.sampling.options(model.tokenizer())?,
         grammar: args.sampling.grammar(model)?,
-        stop: args.reverse_prompt.clone(),
+        stop: args.stop.reverse_prompt.clone(),
         ignore_eos: args.sampling.ignore_eos,
         on_full: OnFull::Stop,
         ..GenerateOptions::default()

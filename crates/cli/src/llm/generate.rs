@@ -17,7 +17,7 @@ use super::super::console::Console;
 use super::super::print;
 use super::sampling::{SamplingArgs, unescape};
 use super::speculation::SpeculationArgs;
-use super::{ContextArgs, ModelName, RunArgs, read_text, with_context_advice};
+use super::{ContextArgs, ModelName, RunArgs, StopArgs, read_text, with_context_advice};
 use crate::headings::{CONTEXT, GUIDANCE, INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
 use crate::json::rounded;
@@ -56,19 +56,8 @@ pub(crate) struct Args {
     /// Token healing: the prompt's last token may become a longer one
     #[arg(long, help_heading = INPUT)]
     heal: bool,
-    /// Number of tokens to predict; -1 is no limit
-    #[arg(
-        short,
-        long,
-        value_name = "N",
-        default_value_t = -1,
-        allow_negative_numbers = true,
-        help_heading = OUTPUT
-    )]
-    n_predict: i64,
-    /// Stop string that ends the text; repeatable
-    #[arg(short, long, visible_alias = "stop", value_name = "TEXT", help_heading = OUTPUT)]
-    reverse_prompt: Vec<String>,
+    #[command(flatten)]
+    stop: StopArgs,
     /// Print one JSON object at the end
     #[arg(long, help_heading = OUTPUT)]
     json: bool,
@@ -153,7 +142,7 @@ impl Args {
 }
 
 fn generate(args: &Args, prompt: &str, model: &Model) -> anyhow::Result<ExitCode> {
-    let n_predict = usize::try_from(args.n_predict).ok();
+    let n_predict = args.stop.n_predict();
     let tokens = match &args.suffix {
         Some(suffix) => model.infill(prompt, suffix)?,
         None => model.tokenize_prompt(prompt),
@@ -243,7 +232,7 @@ fn options(args: &Args, model: &Model, n_prompt: usize) -> anyhow::Result<Genera
         n_predict: None,
         sampling: args.sampling.options(model.tokenizer())?,
         grammar: args.sampling.grammar(model)?,
-        stop: args.reverse_prompt.clone(),
+        stop: args.stop.reverse_prompt.clone(),
         n_probs: args.n_probs,
         post_sampling_probs: false,
         ignore_eos: args.sampling.ignore_eos,

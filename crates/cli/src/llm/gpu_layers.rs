@@ -46,12 +46,10 @@ impl DevicesArgs {
         let mut devices = self.open(n_threads, file, console, verbose)?;
         let config = with_path(Config::from_file(file), path, file)?;
         let n_gpu = self.count(&devices.device, file, (&config, &state(&config)), console)?;
-        const STEPS: f32 = 1000.0;
-        console.begin("loading", STEPS as u64);
-        let progress = |done| console.advance((done * STEPS) as u64);
         let open_cpu = || self.device.cpu(n_threads);
-        let loaded = devices.device.load_language_model(file, n_gpu, open_cpu, progress);
-        console.end();
+        let loaded = console.stage("loading", |on_progress| {
+            devices.device.load_language_model(file, n_gpu, open_cpu, on_progress)
+        });
         Ok((with_path(loaded, path, file)?, devices))
     }
 

@@ -8,7 +8,7 @@ use super::super::console::Console;
 use super::super::print;
 use super::{ModelName, RunArgs, read_text};
 use crate::headings::{CONTEXT, INPUT, OUTPUT};
-use crate::kv_type::KvType;
+use crate::kv_type::KeyTypeArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,17 +32,8 @@ pub(crate) struct Args {
     /// Up to 16 tokens are computed with the precision of decoding, more in f32.
     #[arg(short, long, value_name = "N", default_value_t = 16, help_heading = CONTEXT)]
     batch_size: usize,
-    /// KV cache data type: f32, f16 or q8_0
-    #[arg(
-        long,
-        visible_alias = "ctk",
-        value_name = "TYPE",
-        value_enum,
-        hide_possible_values = true,
-        default_value_t = KvType::F16,
-        help_heading = CONTEXT
-    )]
-    cache_type_k: KvType,
+    #[command(flatten, next_help_heading = CONTEXT)]
+    kv_type: KeyTypeArgs,
     /// Print one JSON object
     #[arg(long, help_heading = OUTPUT)]
     json: bool,
@@ -65,7 +56,7 @@ impl Args {
         PerplexityOptions {
             n_ctx: self.ctx_size,
             n_batch: self.batch_size,
-            kv_dtype: self.cache_type_k.dtype(),
+            kv_dtype: self.kv_type.dtype(),
         }
     }
 }

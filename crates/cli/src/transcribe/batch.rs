@@ -12,7 +12,7 @@
 
 use std::panic;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -60,30 +60,6 @@ impl Decoded {
     fn audio_s(&self) -> f64 {
         let signals = self.signals.as_deref().unwrap_or_default();
         signals.first().map_or(0.0, |signal| signal.samples.duration())
-    }
-}
-
-/// Message of the reader.
-enum Message {
-    /// The first second of a file was decoded; sent once.
-    IsAudio,
-    Decoded(Decoded),
-}
-
-/// Recordings read ahead.
-struct Queue {
-    /// The recording received before the weights were loaded.
-    first: Option<Decoded>,
-    receiver: Option<Receiver<Message>>,
-}
-
-impl Queue {
-    /// Receives the next message; `None` at the end.
-    fn receive(&mut self) -> Option<Message> {
-        if let Some(first) = self.first.take() {
-            return Some(Message::Decoded(first));
-        }
-        self.receiver.as_ref()?.recv().ok()
     }
 }
 
@@ -201,7 +177,7 @@ impl Batch<'_> {
         stages: &mut Stages,
     ) -> anyhow::Result<(String, OpenDevices)> {
         let (sender, receiver) = sync_channel(1);
-        let queue = Mutex::new(Queue { first: None, receiver: Some(receiver) });
+        let (has_audio, first_audio) = channel();
         let open = |file: &ModelFile, stages: &mut Stages| {
             let started = Instant::now();
             let devices = open(file);
@@ -214,19 +190,18 @@ impl Batch<'_> {
         thread::scope(|scope| {
             let reader = thread::Builder::new().name(READER.to_owned());
             let reader = reader
-                .spawn_scoped(scope, move || self.read_all(to_do, &sender))
+                .spawn_scoped(scope, move || self.read_all(to_do, has_audio, &sender))
                 .context("cannot start a thread")?;
             let transcribed = opened.map_or_else(|| open(&file, stages), Ok).and_then(|devices| {
                 // Weights are not loaded if every input fails.
-                let has_audio = self.wait_for_audio(&queue);
+                let has_audio = first_audio.recv().is_ok();
                 let n_jobs = self.plan.jobs.min(to_do.len());
-                let run = || self.run(file, &devices, n_jobs, &queue, stages);
+                let run = || self.run(file, &devices, n_jobs, receiver, stages);
                 let done = has_audio.then(run).transpose()?;
                 Ok((done, devices))
             });
-            // Ends the reader: its decoder is cancelled and its next send fails.
+            // Ends the reader: its decoder is cancelled, and without a receiver its next send fails.
             self.stops_reading.store(true, Ordering::Relaxed);
-            lock(&queue).receiver = None;
             let read = reader.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
             (stages.audio, stages.audio_s) = (read.time, read.audio_s);
             let (done, devices) = transcribed?;
@@ -243,7 +218,7 @@ impl Batch<'_> {
         file: ModelFile,
         devices: &OpenDevices,
         n_jobs: usize,
-        queue: &Mutex<Queue>,
+        decoded: Receiver<Decoded>,
         stages: &mut Stages,
     ) -> anyhow::Result<(WhisperInfo, Timings)> {
         let Plan { recognizer, options, .. } = self.plan;
@@ -257,9 +232,10 @@ impl Batch<'_> {
             .on_step(move |step| *lock(&last) = step.timings);
         let whisper = recognizer.open(builder, file, devices, self.console)?;
         stages.load = started.elapsed();
+        let decoded = Mutex::new(decoded);
         thread::scope(|scope| {
             for _ in 0..n_jobs {
-                scope.spawn(|| self.work(&whisper, queue));
+                scope.spawn(|| self.work(&whisper, &decoded));
             }
         });
         let info = whisper.info().clone();
@@ -269,28 +245,39 @@ impl Batch<'_> {
         Ok((info, timings))
     }
 
-    /// Reads the inputs until the receiver is dropped.
-    fn read_all(&self, to_do: &[usize], sender: &SyncSender<Message>) -> ReadStats {
-        let (mut stats, mut is_audio) = (ReadStats::default(), false);
-        let mut on_audio = || {
-            if !std::mem::replace(&mut is_audio, true) {
-                // Without a receiver the decoder is cancelled.
-                let _ = sender.send(Message::IsAudio);
-            }
-        };
+    /// Reads the inputs until the receiver of `sender` is dropped. `has_audio` gets a message once an input has turned out to be
+    /// audio; errors before that are reported at once, later ones by a worker.
+    fn read_all(
+        &self,
+        to_do: &[usize],
+        has_audio: Sender<()>,
+        sender: &SyncSender<Decoded>,
+    ) -> ReadStats {
+        let (mut stats, mut has_audio) = (ReadStats::default(), Some(has_audio));
         for (i, &index) in to_do.iter().enumerate() {
             let started = Instant::now();
             // No worker runs while the first input is read.
             let n_threads = if i == 0 { self.plan.recognizer.n_threads() } else { 1 };
-            let signals = self.read(&self.plan.tasks[index].input, n_threads, &mut on_audio);
+            let signals = self.read(&self.plan.tasks[index].input, n_threads, &mut has_audio);
             let time = started.elapsed();
+            if self.is_cancelled() {
+                break;
+            }
+            let signals = match signals {
+                Err(error) if has_audio.is_some() => {
+                    self.fail(index, error, 0.0, time.as_secs_f64());
+                    continue;
+                }
+                signals => signals,
+            };
             let decoded = Decoded { index, signals, seconds: time.as_secs_f64() };
             if decoded.signals.is_ok() {
+                announce(&mut has_audio);
                 self.overall.set_length(index, decoded.audio_s());
                 stats.time += time;
                 stats.audio_s += decoded.audio_s();
             }
-            if self.is_cancelled() || sender.send(Message::Decoded(decoded)).is_err() {
+            if sender.send(decoded).is_err() {
                 break;
             }
         }
@@ -302,12 +289,12 @@ impl Batch<'_> {
         self.cancel.is_cancelled() || self.stops_reading.load(Ordering::Relaxed)
     }
 
-    /// Decodes an input and detects its speech; calls `on_audio` after each decoded second, unless reads may block.
+    /// Decodes an input and detects its speech; announces audio after the first decoded second, unless reads may block.
     fn read(
         &self,
         input: &Input,
         n_threads: usize,
-        on_audio: &mut dyn FnMut(),
+        has_audio: &mut Option<Sender<()>>,
     ) -> anyhow::Result<Vec<Signal>> {
         let may_block = input.may_block();
         let mut decoder = Decoder::new()
@@ -315,7 +302,7 @@ impl Batch<'_> {
             .cancelled_by(|| self.is_cancelled())
             .on_progress(|_| {
                 if !may_block {
-                    on_audio()
+                    announce(has_audio);
                 }
             });
         if let Some(number) = self.plan.audio_track {
@@ -334,50 +321,11 @@ impl Batch<'_> {
         channels.into_iter().map(signal).collect()
     }
 
-    /// Waits until an input turns out to be audio; reports those that fail before it. `false` if there is none.
-    fn wait_for_audio(&self, queue: &Mutex<Queue>) -> bool {
-        while !self.cancel.is_cancelled() {
-            let mut queue = lock(queue);
-            match queue.receive() {
-                Some(Message::IsAudio) => return true,
-                Some(Message::Decoded(decoded)) => {
-                    let Some(decoded) = self.readable(decoded) else { continue };
-                    queue.first = Some(decoded);
-                    return true;
-                }
-                None => return false,
-            }
-        }
-        false
-    }
-
-    /// Takes the next readable recording; reports those that failed before it.
-    fn next(&self, queue: &Mutex<Queue>) -> Option<Decoded> {
-        let mut queue = lock(queue);
-        while !self.cancel.is_cancelled() {
-            if let Message::Decoded(decoded) = queue.receive()?
-                && let Some(decoded) = self.readable(decoded)
-            {
-                return Some(decoded);
-            }
-        }
-        None
-    }
-
-    /// The recording, if it could be read; else reports its error.
-    fn readable(&self, decoded: Decoded) -> Option<Decoded> {
-        match decoded.signals {
-            Ok(_) => Some(decoded),
-            Err(error) => {
-                self.fail(decoded.index, error, 0.0, decoded.seconds);
-                None
-            }
-        }
-    }
-
-    /// Transcribes recordings until the queue ends.
-    fn work(&self, whisper: &Whisper, queue: &Mutex<Queue>) {
-        while let Some(decoded) = self.next(queue) {
+    /// Transcribes recordings until the reader ends.
+    fn work(&self, whisper: &Whisper, recordings: &Mutex<Receiver<Decoded>>) {
+        loop {
+            let next = lock(recordings).recv();
+            let Some(decoded) = next.ok().filter(|_| !self.cancel.is_cancelled()) else { return };
             let (started, length_s) = (Instant::now(), decoded.audio_s());
             let Decoded { index, signals, seconds } = decoded;
             let result = signals.and_then(|signals| self.transcribe_one(whisper, index, signals));
@@ -419,10 +367,9 @@ impl Batch<'_> {
             let before_s = duration_s * number as f64;
             let recording = Recording::from(samples).options(options.clone());
             let (sender, events) = channel();
-            let job = whisper
-                .transcribe_with(recording.cancelled_by(self.cancel), move |event| {
-                    let _ = sender.send(event);
-                });
+            let job = whisper.transcribe_with(recording.cancelled_by(self.cancel), move |event| {
+                let _ = sender.send(event);
+            });
             for event in events {
                 match event {
                     Event::Language(language, probability) => {
@@ -540,6 +487,14 @@ impl Batch<'_> {
     fn finish(&self, index: usize, outcome: Outcome) {
         self.overall.finish(index);
         lock(&self.outcomes)[index] = Some(outcome);
+    }
+}
+
+/// Tells the receiver that there is audio; once.
+fn announce(has_audio: &mut Option<Sender<()>>) {
+    if let Some(has_audio) = has_audio.take() {
+        // The receiver may be gone after an error of the device.
+        let _ = has_audio.send(());
     }
 }
 

@@ -3,8 +3,8 @@
 use anyhow::{Context, ensure};
 use stonechat::whisper::Options;
 
-use super::plan::Threshold;
 use crate::headings::DECODING;
+use crate::vad::Threshold;
 
 /// Flags about decoding.
 #[derive(Debug, clap::Args)]

@@ -51,7 +51,7 @@ impl Files {
             self.notes.push(format!("{shown}: left out, links to folders are not followed"));
             return false;
         }
-        // Also the extension of TypeScript.
+        // TypeScript files have this extension, too.
         let is_stream = has_extension(path, &["ts"]) && start(path).first() == Some(&0x47);
         if is_stream || has_extension(path, EXTENSIONS) || has_extension(path, &OTHER_MEDIA) {
             if !path.is_file() {

@@ -1,7 +1,6 @@
 //! Checks of all arguments before the first recording is read.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use anyhow::{Context, bail, ensure};
 use stonechat::audio::Channels;
@@ -44,24 +43,6 @@ pub(super) struct Plan {
     pub(super) notes: Vec<String>,
     /// Folders that cannot be listed.
     pub(super) unreadable: Vec<String>,
-}
-
-/// A number, or `none`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Threshold(pub(crate) Option<f64>);
-
-impl FromStr for Threshold {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text.eq_ignore_ascii_case("none") {
-            return Ok(Self(None));
-        }
-        match text.parse() {
-            Ok(value) if f64::is_finite(value) => Ok(Self(Some(value))),
-            _ => Err("expected a number or none".to_owned()),
-        }
-    }
 }
 
 impl Plan {
@@ -302,7 +283,7 @@ mod tests {
 
     use stonechat::whisper::OutputFormat;
 
-    use super::{Threshold, format_of_name};
+    use super::format_of_name;
 
     #[test]
     fn files_are_named_by_their_extension() {
@@ -319,13 +300,5 @@ mod tests {
         ] {
             assert_eq!(format_of_name(Path::new(name)), format, "{name}");
         }
-    }
-
-    #[test]
-    fn thresholds_can_be_none() {
-        assert_eq!("none".parse(), Ok(Threshold(None)));
-        assert_eq!("-1.5".parse(), Ok(Threshold(Some(-1.5))));
-        assert!("high".parse::<Threshold>().is_err());
-        assert!("nan".parse::<Threshold>().is_err());
     }
 }

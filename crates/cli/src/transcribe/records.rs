@@ -63,7 +63,7 @@ struct Record {
     digest: String,
 }
 
-/// What is at the path of a result.
+/// State of the file at the path of a result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
@@ -71,16 +71,16 @@ pub(super) enum Found {
     Current,
     /// The same, edited since.
     Edited,
-    /// A result of this recording that was not edited; why it must be made anew.
+    /// A result of this recording that was not edited; why it is out of date.
     Outdated(&'static str),
     /// A file that must not be replaced; why.
     Foreign(String),
 }
 
-/// Whose result lies at a path.
+/// Recording that the result at a path belongs to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// None is recorded.
+    /// No record exists.
     Nobody,
     This,
     Other(String),
@@ -103,7 +103,7 @@ impl Records {
         Self { folder: Some(folder.to_owned()) }
     }
 
-    /// Tells whose result lies at `path`.
+    /// Recording that the result at `path` belongs to.
     pub(super) fn owner(&self, path: &Path, input: &Input) -> Owner {
         if !path.is_file() {
             return Owner::Nobody;

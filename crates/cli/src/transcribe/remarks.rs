@@ -1,4 +1,4 @@
-//! What is said about a recording beside its text.
+//! Notes on a recording, printed beside its text.
 
 use std::path::PathBuf;
 
@@ -10,8 +10,8 @@ use super::plan::Plan;
 use super::results::Task;
 use crate::recognizer::MULTILINGUAL;
 
-/// Mean log-probability of a text below which an English-only model probably heard another language. Of 26 clips in
-/// other languages all are below it, of 40 English ones those of one word (tiny.en).
+/// Mean log-probability below which the text of an English-only model is probably that of another language. With tiny.en, all
+/// of 26 clips in other languages were below it, and of 40 English ones only those of one word.
 const FOREIGN_LOGPROB: f64 = -0.8;
 /// Fewest tokens for that judgement.
 const FOREIGN_TOKENS: usize = 12;

@@ -1,4 +1,4 @@
-//! Names of result files, and what becomes of those that exist.
+//! Names of result files, and whether existing ones are kept, replaced or refused.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;

@@ -15,7 +15,7 @@ pub(super) struct Stages {
     pub(super) device: Duration,
     /// Loading the model.
     pub(super) load: Duration,
-    /// Decoding, resampling and finding speech. Of the first recording, beside the device and the model.
+    /// Decoding, resampling and finding speech. The first recording is read while the device and the model are opened.
     pub(super) audio: Duration,
     /// Seconds of audio.
     pub(super) audio_s: f64,

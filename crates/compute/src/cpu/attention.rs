@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Query heads that share a KV head are rows of the same block, so that a decode step reads each page once. `K` and `V`
-//! are read as stored (f32, f16), with scales applied to `S` (8 bits, decode), widened to f32 once a block (8 bits,
-//! prefill), or packed to bf16 once a block (`bf16`, prefill on AVX-512 BF16 and AMX). A decode block, of at most
+//! are read as stored (f32, f16), with scales applied to `S` (8 bits, decode), widened to f32 once per block (8 bits,
+//! prefill), or packed to bf16 once per block (`bf16`, prefill on AVX-512 BF16 and AMX). A decode block, of at most
 //! [`MAX_DECODE_ROWS`] rows, prefetches the next page while it reads one.
 
 #[cfg(target_arch = "x86_64")]
@@ -32,7 +32,8 @@ use self::head::{PageHead, Q8PageHead, UnscaledHead, VisibleSlots};
 use super::kv::{KvHead, KvPool};
 use super::math::{exp, tanh};
 use super::matrix::{MatMut, MatRef, SharedMut};
-use crate::op::{KvDType, KvLayout, PAGE_LEN, Precision, QueryRow};
+use crate::check_eq;
+use crate::op::{AttentionArgs, KvDType, KvLayout, PAGE_LEN, Precision, QueryRow};
 use crate::scratch::with_scratch;
 use crate::simd::{F32, Kernel, Simd};
 use crate::{Cpu, Isa};
@@ -64,29 +65,19 @@ pub struct Attention<'a> {
     pub q: MatRef<'a>,
     /// Pages of keys and values.
     pub kv: &'a KvPool,
-    /// Query heads `H`, a multiple of the KV heads `G`; head `h` reads KV head `h / (H / G)`.
-    pub n_heads: usize,
-    /// Factor of the scores, usually `1/sqrt(C)`.
-    pub scale: f32,
-    /// Scores become `cap * tanh(score / cap)` before masking.
-    pub soft_cap: Option<f32>,
-    /// `[H]`: `ALiBi` slopes; `slope * (pos_k - (kv_len - 1))` is added to a score.
-    pub slopes: Option<&'a [f32]>,
-    /// `[H]`: attention sinks, one logit per head that adds to the softmax denominator only.
-    pub sinks: Option<&'a [f32]>,
     /// `[T]`: positions of each query row. Adjacent rows with the same pages share a block.
     pub rows: &'a [QueryRow],
     /// Page indices of all sequences, concatenated.
     pub page_table: &'a [u32],
-    /// Precision of the factors in prefill blocks.
-    pub precision: Precision,
+    /// Heads, scores and precision.
+    pub op: AttentionArgs<&'a [f32]>,
 }
 
 /// `out[t,h] = sum_p softmax_p(scale * q[t,h] · k[p,g]) * v[p,g]` over the positions
 /// `kv_start .. kv_len` of the row's pages.
 ///
 /// Shapes: `out` = `[T, H*C]`. Numerics: f32 sums, `exp` within 2 ULP, `tanh` within 4; with bf16
-/// ([`Attention::precision`]) each factor of a product has a relative error of up to `2^-8`. Slots before the first and
+/// ([`AttentionArgs::precision`]) each operand of a product has a relative error of up to `2^-8`. Slots before the first and
 /// after the last position that the rows of a sequence see are not used, whatever they hold. A row that sees no position
 /// gives zeros.
 ///
@@ -96,11 +87,11 @@ pub struct Attention<'a> {
 pub fn attention(cpu: &Cpu, out: MatMut<'_>, args: Attention<'_>) {
     let out = out.checked();
     let group = check(&out, &args);
-    if args.rows.is_empty() || args.n_heads == 0 {
+    if args.rows.is_empty() || args.op.n_heads == 0 {
         return;
     }
     let out = out.shared();
-    let use_bf16 = uses_bf16(cpu.isa, args.kv.layout(), args.precision);
+    let use_bf16 = uses_bf16(cpu.isa, args.kv.layout(), args.op.precision);
     let n_block_rows = if use_bf16 { BF16_BLOCK_ROWS } else { BLOCK_ROWS };
     let block_rows = (n_block_rows / group).max(1);
     let n_kv_heads = args.kv.layout().n_kv_heads;
@@ -154,25 +145,25 @@ fn uses_bf16(isa: Isa, layout: KvLayout, precision: Precision) -> bool {
 fn work(args: &Attention<'_>) -> usize {
     let visible = |row: &QueryRow| row.kv_len.saturating_sub(row.kv_start) as usize;
     let positions: usize = args.rows.iter().map(visible).sum();
-    2 * positions * args.n_heads * args.kv.layout().head_dim
+    2 * positions * args.op.n_heads * args.kv.layout().head_dim
 }
 
 /// Checks the shapes; returns the number of query heads per KV head.
 #[track_caller]
 fn check(out: &MatMut<'_>, args: &Attention<'_>) -> usize {
     let (q, layout) = (args.q.checked(), args.kv.layout());
-    let width = args.n_heads * layout.head_dim;
+    let width = args.op.n_heads * layout.head_dim;
     assert!(
-        layout.n_kv_heads > 0 && args.n_heads.is_multiple_of(layout.n_kv_heads),
-        "attention: {} heads are no multiple of {} kv heads",
-        args.n_heads,
+        layout.n_kv_heads > 0 && args.op.n_heads.is_multiple_of(layout.n_kv_heads),
+        "attention: {} heads are not a multiple of {} KV heads",
+        args.op.n_heads,
         layout.n_kv_heads
     );
-    assert_eq!((q.rows, q.cols), (args.rows.len(), width), "attention: shape of the queries");
-    assert_eq!((out.rows, out.cols), (args.rows.len(), width), "attention: shape of the output");
-    for (what, values) in [("slope", args.slopes), ("sink", args.sinks)] {
-        let len = values.map_or(args.n_heads, <[f32]>::len);
-        assert_eq!(len, args.n_heads, "attention: expected one {what} a head");
+    check_eq!((q.rows, q.cols), (args.rows.len(), width), "attention: shape of the queries");
+    check_eq!((out.rows, out.cols), (args.rows.len(), width), "attention: shape of the output");
+    for (what, values) in [("slope", args.op.slopes), ("sink", args.op.sinks)] {
+        let len = values.map_or(args.op.n_heads, <[f32]>::len);
+        check_eq!(len, args.op.n_heads, "attention: {what}s, one per head");
     }
     for (t, row) in args.rows.iter().enumerate() {
         let is_new = t == 0 || !row.has_pages_of(&args.rows[t - 1]);
@@ -185,11 +176,15 @@ fn check(out: &MatMut<'_>, args: &Attention<'_>) -> usize {
         );
         if is_new {
             for &page in &args.page_table[pages] {
-                assert!((page as usize) < args.kv.n_pages(), "attention: page {page} not in pool");
+                let n_pages = args.kv.n_pages();
+                assert!(
+                    (page as usize) < n_pages,
+                    "attention: expected pages below {n_pages}, got {page}"
+                );
             }
         }
     }
-    args.n_heads / layout.n_kv_heads
+    args.op.n_heads / layout.n_kv_heads
 }
 
 /// Splits the rows into blocks of at most `block_rows` adjacent rows with the same pages, as (first row, number of rows).
@@ -352,9 +347,9 @@ impl<'s> SoftmaxState<'s> {
             let head = block.query_head(r);
             let x = &args.q.row(block.row(r))[head * c..][..c];
             for (y, &x) in q[r * c..][..c].iter_mut().zip(x) {
-                *y = x * args.scale;
+                *y = x * args.op.scale;
             }
-            if let Some(sinks) = args.sinks
+            if let Some(sinks) = args.op.sinks
                 && sinks[head] > f32::NEG_INFINITY
             {
                 max[r] = sinks[head];
@@ -373,7 +368,8 @@ impl<'s> SoftmaxState<'s> {
         visible: VisibleSlots,
         weights: &mut impl StoreWeights<S>,
     ) {
-        let needs_no_adjustment = block.args.soft_cap.is_none() && block.args.slopes.is_none();
+        let needs_no_adjustment =
+            block.args.op.soft_cap.is_none() && block.args.op.slopes.is_none();
         for r in 0..block.tile_rows() {
             let QueryRow { kv_start, kv_len, .. } = block.query(r);
             let to = (kv_len as usize).saturating_sub(visible.first_pos).min(visible.to);
@@ -480,13 +476,13 @@ fn adjust_scores<S: Simd>(
     distance: f32,
 ) {
     let (scores, _) = s.split_mut(scores);
-    if let Some(cap) = block.args.soft_cap {
+    if let Some(cap) = block.args.op.soft_cap {
         let (cap, inverse) = (s.splat(cap), s.splat(1.0 / cap));
         for v in &mut *scores {
             *v = s.mul(tanh(s, s.mul(*v, inverse)), cap);
         }
     }
-    if let Some(slopes) = block.args.slopes {
+    if let Some(slopes) = block.args.op.slopes {
         let (slope, distance) = (s.splat(slopes[block.query_head(r)]), s.splat(distance));
         let (index, _) = s.split(&INDEX);
         for (v, &i) in scores.iter_mut().zip(index) {
@@ -553,11 +549,11 @@ fn softmax_row<S: Simd>(
     if s.any(s.less_than(s.splat(old + RESCALE_THRESHOLD), max)) {
         let new = old.max(s.reduce_max(max));
         state.max[r] = new;
-        let factor = if old == f32::NEG_INFINITY { 0.0 } else { (old - new).exp() };
-        *total = s.mul(*total, s.splat(factor));
+        let rescale = if old == f32::NEG_INFINITY { 0.0 } else { (old - new).exp() };
+        *total = s.mul(*total, s.splat(rescale));
         let (acc, _) = s.split_mut(&mut state.acc[r * stride..][..stride]);
         for v in acc {
-            *v = s.mul(*v, s.splat(factor));
+            *v = s.mul(*v, s.splat(rescale));
         }
     }
     if state.max[r] == f32::NEG_INFINITY {

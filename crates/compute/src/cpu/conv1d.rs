@@ -1,6 +1,7 @@
 //! 1-D convolution as a matmul over overlapping rows (im2col without a copy).
 
 use super::matrix::{MatMut, MatRef};
+use crate::check_eq;
 use crate::scratch::with_scratch;
 
 const TAPS: usize = 3;
@@ -23,9 +24,13 @@ pub fn conv1d(
 ) {
     let (mut out, x) = (out.checked(), x.checked());
     let (t_in, c_in) = (x.rows, x.cols);
-    assert!(stride > 0, "conv1d: stride is 0");
-    assert!(x.stride == c_in || t_in <= 1, "conv1d: input rows have gaps");
-    assert_eq!(out.rows, t_in.div_ceil(stride), "conv1d: {t_in} positions by {stride}");
+    assert!(stride > 0, "conv1d: expected a stride of at least 1, got 0");
+    assert!(
+        x.stride == c_in || t_in <= 1,
+        "conv1d: expected rows of {c_in} columns without gaps, got a stride of {}",
+        x.stride
+    );
+    check_eq!(out.rows, t_in.div_ceil(stride), "conv1d: rows of the output");
     let edge = |out: MatMut<'_>, t: usize, matmul: &mut dyn FnMut(MatMut<'_>, MatRef<'_>)| {
         with_scratch(TAPS * c_in, |taps| {
             for tap in 0..TAPS {

@@ -4,6 +4,7 @@ use super::math::tanh;
 use super::row_tasks::for_row_ranges;
 use super::{MatMut, MatRef};
 use crate::Cpu;
+use crate::check_eq;
 use crate::simd::{Kernel, Simd};
 
 /// `out[t,d] += x[t,d]`.
@@ -15,7 +16,7 @@ use crate::simd::{Kernel, Simd};
 #[track_caller]
 pub fn add(cpu: &Cpu, out: MatMut<'_>, x: MatRef<'_>) {
     let x = x.checked();
-    assert_eq!((out.rows, out.cols), (x.rows, x.cols), "add: shapes");
+    check_eq!((x.rows, x.cols), (out.rows, out.cols), "add: shape of the second operand");
     for_each_row(cpu, out, |out, r| out.iter_mut().zip(x.row(r)).for_each(|(y, x)| *y += x));
 }
 

@@ -1,6 +1,7 @@
 //! Epilogue of a matmul: bias, activation and residual, applied while the sums are in cache.
 
 use super::math::{gelu, gelu_tanh};
+use crate::check_eq;
 use crate::op::Activation;
 use crate::simd::{F32, Simd};
 
@@ -61,6 +62,6 @@ impl Epilogue<'_> {
     #[track_caller]
     pub(crate) fn check(self, n: usize) {
         let len = self.bias.map_or(n, <[f32]>::len);
-        assert_eq!(len, n, "matmul: bias length is not the number of outputs");
+        check_eq!(len, n, "matmul: values of the bias");
     }
 }

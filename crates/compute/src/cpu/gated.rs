@@ -3,6 +3,7 @@
 use super::math::{gelu_tanh, sigmoid, silu};
 use super::matrix::{MatMut, MatRef};
 use super::row_tasks::for_row_ranges;
+use crate::check_eq;
 use crate::op::GatedActivation;
 use crate::simd::{F32, Kernel, Simd};
 use crate::{Cpu, Isa};
@@ -13,7 +14,7 @@ impl GatedActivation {
     /// # Panics
     /// If the lengths differ.
     pub fn combine(self, isa: Isa, out: &mut [f32], gate: &[f32], up: &[f32]) {
-        assert_eq!([gate.len(), up.len()], [out.len(); 2], "gated: lengths");
+        check_eq!([gate.len(), up.len()], [out.len(); 2], "gated: lengths of gate and up");
         isa.dispatch(Combine { activation: self, out, gate, up });
     }
 
@@ -48,8 +49,8 @@ pub fn gated(
     activation: GatedActivation,
 ) {
     let (out, gate, up) = (out.checked(), gate.checked(), up.checked());
-    assert_eq!((out.rows, out.cols), (gate.rows, gate.cols), "gated: shape of the gate");
-    assert_eq!((out.rows, out.cols), (up.rows, up.cols), "gated: shape of the other factor");
+    check_eq!((gate.rows, gate.cols), (out.rows, out.cols), "gated: shape of the gate");
+    check_eq!((up.rows, up.cols), (out.rows, out.cols), "gated: shape of up");
     let out = out.shared();
     for_row_ranges(cpu, out.rows, out.cols, |rows| {
         for r in rows {

@@ -22,4 +22,4 @@ mod pack;
 
 pub(crate) use driver::{Weights, gemm};
 pub(crate) use microkernel::{MulAdd, Operands, run_tiles};
-pub use pack::PackedWeight;
+pub use pack::DensePanels;

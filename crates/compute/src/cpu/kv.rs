@@ -13,6 +13,7 @@ use half::f16;
 pub(crate) use self::q8_0::Q8Head;
 use super::matrix::MatRef;
 use crate::aligned::AlignedVec;
+use crate::check_eq;
 use crate::error::{Error, Result};
 use crate::op::{KvDType, KvLayout, KvRow, PAGE_LEN};
 use crate::simd::{Kernel, Simd, prefetch, prefetch_span, transposed};
@@ -56,7 +57,7 @@ impl KvPool {
         &bytemuck::cast_slice(&self.memory)[page as usize * len..][..len]
     }
 
-    /// Bytes of a page, to overwrite with those of a page of the same layout.
+    /// Bytes of a page, to overwrite with a page of the same layout.
     ///
     /// # Panics
     /// If there is no such page.
@@ -92,8 +93,8 @@ impl KvPool {
     pub fn write(&mut self, cpu: &Cpu, k: MatRef<'_>, v: MatRef<'_>, rows: &[KvRow]) {
         let (k, v) = (k.checked(), v.checked());
         let width = self.layout.n_kv_heads * self.layout.head_dim;
-        assert_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
-        assert_eq!((v.rows, v.cols), (rows.len(), width), "kv write: shape of the values");
+        check_eq!((k.rows, k.cols), (rows.len(), width), "kv write: shape of the keys");
+        check_eq!((v.rows, v.cols), (rows.len(), width), "kv write: shape of the values");
         for row in rows {
             let inside = (row.page as usize) < self.n_pages && (row.slot as usize) < PAGE_LEN;
             assert!(inside, "kv write: {row:?} is outside of {} pages", self.n_pages);
@@ -101,7 +102,7 @@ impl KvPool {
         let layout = self.layout;
         let memory = Parts::new(bytemuck::cast_slice_mut(&mut self.memory));
         let write_head = |g: usize| {
-            // SAFETY: `memory` was made for this call, which runs one task a head.
+            // SAFETY: `memory` was made for this call, which runs one task per head.
             let pages = unsafe { HeadPages::new(memory, layout, g) };
             let channels = g * layout.head_dim..(g + 1) * layout.head_dim;
             let head = HeadWriter { pages, k, v, rows, channels };
@@ -125,7 +126,7 @@ impl KvPool {
     #[track_caller]
     pub fn copy_page(&mut self, src: u32, dst: u32) {
         let (src, dst, n) = (src as usize, dst as usize, self.n_pages);
-        assert!(src < n && dst < n, "kv copy: page {src} to {dst} of {n}");
+        assert!(src < n && dst < n, "kv copy: expected pages below {n}, got {src} to {dst}");
         let bytes = self.layout.page_bytes();
         let memory: &mut [u8] = bytemuck::cast_slice_mut(&mut self.memory);
         memory.copy_within(src * bytes..(src + 1) * bytes, dst * bytes);
@@ -225,7 +226,7 @@ impl<'a> HeadPages<'a> {
         unsafe { self.memory.part(start..start + self.layout.head_bytes()) }
     }
 
-    /// Prefetches the keys of a slot: as many lines as there are channels, for each of which a store would wait.
+    /// Prefetches the keys of a slot: one cache line per channel, on each of which a store would otherwise miss.
     #[inline(always)]
     fn prefetch_keys<T>(&self, row: KvRow) {
         let keys = self.memory.address(self.start(row.page)).cast::<T>();

@@ -8,6 +8,7 @@
 
 use super::gemm::{Operands, run_tiles};
 use super::math::{sigmoid, tanh};
+use crate::check_eq;
 use crate::simd::{Isa, Kernel, Simd};
 
 /// Width of a tile in vectors.
@@ -40,7 +41,7 @@ impl Lstm {
             is_whole,
             "lstm: expected a hidden size that is a multiple of {HIDDEN_MULTIPLE}, got {h}"
         );
-        assert_eq!(weight.len(), 4 * h * h, "lstm: length of the weights for hidden size {h}");
+        check_eq!(weight.len(), 4 * h * h, "lstm: values of the weights for hidden size {h}");
         let mut panels = Vec::with_capacity(weight.len());
         for first in (0..4 * h).step_by(PANEL) {
             for k in 0..h {
@@ -61,7 +62,7 @@ impl Lstm {
     pub fn step(&self, isa: Isa, gates: &mut [f32], hidden: &mut [f32], cell: &mut [f32]) {
         let h = self.hidden_size;
         let lengths = [gates.len(), hidden.len(), cell.len()];
-        assert_eq!(lengths, [4 * h, h, h], "lstm: lengths for hidden size {h}");
+        check_eq!(lengths, [4 * h, h, h], "lstm: lengths of gates, h and c for hidden size {h}");
         isa.dispatch(LstmStep { gates, panels: &self.panels, hidden, cell });
     }
 }

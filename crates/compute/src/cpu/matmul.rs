@@ -6,10 +6,11 @@ use half::{bf16, f16};
 
 use super::element::Element;
 use super::epilogue::Epilogue;
-use super::gemm::{PackedWeight, Weights, gemm};
+use super::gemm::{DensePanels, Weights, gemm};
 use super::gemv::{MAX_ROWS, gemv, gemv_dequantized};
 use super::matrix::{MatMut, MatRef};
 use crate::Cpu;
+use crate::check_eq;
 
 /// A weight matrix `[N, K]`, row-major, without gaps.
 #[derive(Debug, Clone, Copy)]
@@ -53,11 +54,11 @@ pub fn matmul(
 /// # Panics
 /// If the shapes do not fit or the weights were packed for another instruction set.
 #[track_caller]
-pub fn matmul_packed(
+pub fn matmul_panels(
     cpu: &Cpu,
     out: MatMut<'_>,
     x: MatRef<'_>,
-    w: &PackedWeight,
+    w: &DensePanels,
     epilogue: Epilogue<'_>,
 ) {
     dense(cpu, out, x, w.rows(), epilogue, Weights::Packed(w));
@@ -77,7 +78,7 @@ pub fn matmul_dequantized(
     epilogue: Epilogue<'_>,
 ) {
     let (out, x) = (out.checked(), x.checked());
-    assert_eq!(out.rows, x.rows, "matmul: output and input differ in rows");
+    check_eq!(out.rows, x.rows, "matmul: rows of the output");
     epilogue.check(out.cols);
     if out.rows == 0 || out.cols == 0 {
         return;
@@ -100,8 +101,8 @@ fn dense<E: Element>(
     rows: Weights<'_>,
 ) {
     let (out, x) = (out.checked(), x.checked());
-    assert_eq!(out.rows, x.rows, "matmul: output and input differ in rows");
-    assert_eq!(w.len(), out.cols * x.cols, "matmul: weight is not {}x{}", out.cols, x.cols);
+    check_eq!(out.rows, x.rows, "matmul: rows of the output");
+    check_eq!(w.len(), out.cols * x.cols, "matmul: values of {}x{} weights", out.cols, x.cols);
     epilogue.check(out.cols);
     if out.rows == 0 || out.cols == 0 {
         return;
@@ -122,7 +123,7 @@ fn widen_rows<E: Element>(w: &[E], k: usize) -> impl Fn(Range<usize>, &mut [f32]
 mod tests {
     use half::{bf16, f16};
 
-    use super::{DenseWeight, PackedWeight, matmul, matmul_dequantized, matmul_packed};
+    use super::{DensePanels, DenseWeight, matmul, matmul_dequantized, matmul_panels};
     use crate::cpu::math::tests::{erf_f64, gelu_tanh_f64};
     use crate::cpu::test_data::{assert_close, random};
     use crate::cpu::{Epilogue, MatMut, MatRef};
@@ -201,8 +202,8 @@ mod tests {
         if k > 0 {
             let (mut out, mut packed_out) = (y.clone(), y);
             matmul(cpu, MatMut::packed(&mut out, m, n), x, DenseWeight::F32(&w), epilogue);
-            let packed = PackedWeight::new(cpu.isa, w, k);
-            matmul_packed(cpu, MatMut::packed(&mut packed_out, m, n), x, &packed, epilogue);
+            let packed = DensePanels::new(cpu.isa, w, k);
+            matmul_panels(cpu, MatMut::packed(&mut packed_out, m, n), x, &packed, epilogue);
             assert_eq!(packed_out, out, "packed {} {m}x{n}x{k}", cpu.isa);
         }
     }

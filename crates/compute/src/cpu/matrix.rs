@@ -72,7 +72,8 @@ impl<'a> MatRef<'a> {
     #[must_use]
     #[track_caller]
     pub fn slice(self, from: usize, rows: usize) -> Self {
-        assert!(from + rows <= self.rows, "rows {from}+{rows} of {}", self.rows);
+        let end = from + rows;
+        assert!(end <= self.rows, "rows {from}..{end}: expected at most {}", self.rows);
         let data = if rows == 0 { &[] } else { &self.data[from * self.stride..] };
         Self { data, rows, ..self }
     }
@@ -131,7 +132,8 @@ impl<'a> MatMut<'a> {
     #[must_use]
     #[track_caller]
     pub fn slice(self, from: usize, rows: usize) -> Self {
-        assert!(from + rows <= self.rows, "rows {from}+{rows} of {}", self.rows);
+        let end = from + rows;
+        assert!(end <= self.rows, "rows {from}..{end}: expected at most {}", self.rows);
         let data = if rows == 0 { &mut [] } else { &mut self.data[from * self.stride..] };
         Self { data, rows, ..self }
     }
@@ -184,7 +186,10 @@ impl<'a> SharedMut<'a> {
     pub unsafe fn span(self, r: usize, col: usize, len: usize) -> &'a mut [f32] {
         let Self { rows, cols, stride, .. } = self;
         let is_inside = r < rows && col <= cols && len <= cols - col;
-        assert!(is_inside, "columns {col}+{len} of row {r} of a {rows}x{cols} output");
+        assert!(
+            is_inside,
+            "columns {col}+{len} of row {r}: expected a part of a {rows}x{cols} output"
+        );
         let start = r * stride + col;
         // SAFETY: rows do not overlap, so that the caller's promise about columns is one about elements.
         unsafe { self.data.part(start..start + len) }
@@ -203,7 +208,7 @@ mod tests {
     use super::{MatMut, MatRef};
 
     #[test]
-    #[should_panic(expected = "columns 1+2 of row 1 of a 2x2 output")]
+    #[should_panic(expected = "columns 1+2 of row 1: expected a part of a 2x2 output")]
     fn a_span_beyond_its_row_is_refused() {
         let mut data = [0.0; 8];
         let out = MatMut::new(&mut data, 2, 2, 4).shared();

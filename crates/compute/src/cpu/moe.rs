@@ -1,8 +1,9 @@
-//! Mixture of experts: routing of tokens, and the order of the choices by expert.
+//! Mixture of experts: routing of tokens, and the order of the routes by expert.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::matrix::MatRef;
+use crate::check_eq;
 use crate::op::Routing;
 
 /// Expert that a token is routed to.
@@ -21,30 +22,30 @@ pub struct RoutedExpert {
 /// # Panics
 /// If `routes` has another length.
 pub fn route(routes: &mut [RoutedExpert], logits: MatRef<'_>, n_used: usize, routing: Routing) {
-    assert_eq!(routes.len(), logits.rows * n_used, "route: choices");
-    for (t, choices) in routes.chunks_exact_mut(n_used).enumerate() {
-        route_row(choices, logits.row(t), routing);
+    check_eq!(routes.len(), logits.rows * n_used, "route: routed experts");
+    for (t, row) in routes.chunks_exact_mut(n_used).enumerate() {
+        route_row(row, logits.row(t), routing);
     }
 }
 
-fn route_row(choices: &mut [RoutedExpert], logits: &[f32], routing: Routing) {
-    // Insertion into a sorted list: there are few choices.
+fn route_row(routes: &mut [RoutedExpert], logits: &[f32], routing: Routing) {
+    // Insertion into a sorted list: there are few routes.
     let mut len = 0;
     for (expert, &logit) in (0..).zip(logits) {
-        let at = choices[..len].iter().position(|r| r.weight < logit).unwrap_or(len);
-        if at < choices.len() {
-            len = (len + 1).min(choices.len());
-            choices[at..len].rotate_right(1);
-            choices[at] = RoutedExpert { expert, weight: logit };
+        let at = routes[..len].iter().position(|r| r.weight < logit).unwrap_or(len);
+        if at < routes.len() {
+            len = (len + 1).min(routes.len());
+            routes[at..len].rotate_right(1);
+            routes[at] = RoutedExpert { expert, weight: logit };
         }
     }
-    let Some(max) = choices.first().map(|r| r.weight) else { return };
-    choices.iter_mut().for_each(|r| r.weight = (r.weight - max).exp());
+    let Some(max) = routes.first().map(|r| r.weight) else { return };
+    routes.iter_mut().for_each(|r| r.weight = (r.weight - max).exp());
     let total: f32 = match routing {
         Routing::Softmax => logits.iter().map(|l| (l - max).exp()).sum(),
-        Routing::NormalizedTopK => choices.iter().map(|r| r.weight).sum(),
+        Routing::NormalizedTopK => routes.iter().map(|r| r.weight).sum(),
     };
-    choices.iter_mut().for_each(|r| r.weight /= total);
+    routes.iter_mut().for_each(|r| r.weight /= total);
 }
 
 /// Indexes of `routes` in ascending order of (expert, index).
@@ -52,7 +53,7 @@ fn route_row(choices: &mut [RoutedExpert], logits: &[f32], routing: Routing) {
 /// # Panics
 /// If `order` has another length.
 pub fn sort_by_expert(order: &mut [u32], routes: &[RoutedExpert]) {
-    assert_eq!(order.len(), routes.len(), "sort_by_expert: choices");
+    check_eq!(order.len(), routes.len(), "sort_by_expert: length of the order");
     order.iter_mut().zip(0..).for_each(|(order, i)| *order = i);
     order.sort_unstable_by_key(|&i| (routes[i as usize].expert, i));
 }
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn choices_of_one_expert_keep_their_order() {
+    fn routes_of_one_expert_keep_their_order() {
         let routes = [3, 1, 1, 0, 3].map(|expert| RoutedExpert { expert, weight: 1.0 });
         let mut order = [9; 5];
         sort_by_expert(&mut order, &routes);

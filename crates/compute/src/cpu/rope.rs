@@ -2,69 +2,53 @@
 
 use std::ops::Range;
 
-use super::matrix::{MatMut, MatRef, SharedMut};
-use super::rms_norm::inverse_rms;
+use super::matrix::{MatMut, SharedMut};
+use super::norm::inverse_rms;
 use super::row_tasks::for_row_ranges;
 use crate::Cpu;
-use crate::op::RopePairs;
+use crate::check_eq;
+use crate::op::{RopeArgs, RopePairs, Rotation};
 use crate::simd::{Kernel, Simd};
 
-/// Arguments of [`rope`].
-#[derive(Debug, Clone, Copy)]
-pub struct Rope<'a> {
-    /// Width of a head `C`.
-    pub head_dim: usize,
-    /// RMS norm of every head before the rotation: weight `[C]` and epsilon.
-    pub norm: Option<(&'a [f32], f32)>,
-    /// Rotation of each row; `None` for the norm alone.
-    pub rotation: Option<Rotation<'a>>,
-}
-
-/// Angles of a rotary embedding.
-#[derive(Debug, Clone, Copy)]
-pub struct Rotation<'a> {
-    /// `[n_ctx, R]`: `R/2` cosines, then `R/2` sines of each position. Only the first `R` of the `C` channels of a head
-    /// are rotated.
-    pub table: MatRef<'a>,
-    /// Position of each row, `[T]`.
-    pub positions: &'a [u32],
-    /// Pairing of channels.
-    pub pairs: RopePairs,
-}
-
-/// Norms every head of `x` and rotates its pairs `(u, v)` to `(u cos - v sin, u sin + v cos)`.
+/// Norms every head of `x` and rotates its pairs `(u, v)` to `(u cos - v sin, u sin + v cos)` by the angles of the row's
+/// position; `positions` is `[T]`, or empty without a rotation.
 ///
 /// Shapes: `x` = `[T, H*C]`. Numerics: f32. Source: Su et al. 2021, eq. 34.
 ///
 /// # Panics
 /// If the shapes do not fit, `R` is odd or a position is outside the table.
 #[track_caller]
-pub fn rope(cpu: &Cpu, x: MatMut<'_>, args: Rope<'_>) {
+pub fn rope(cpu: &Cpu, x: MatMut<'_>, args: RopeArgs<&[f32]>, positions: &[u32]) {
     let x = x.checked();
     let c = args.head_dim;
-    assert!(c > 0 && x.cols.is_multiple_of(c), "rope: {} columns in heads of {c}", x.cols);
+    assert!(
+        c > 0 && x.cols.is_multiple_of(c),
+        "rope: {} columns are not a multiple of head_dim {c}",
+        x.cols
+    );
     if let Some((weight, _)) = args.norm {
-        assert_eq!(weight.len(), c, "rope: norm weight length is not the head width");
+        check_eq!(weight.len(), c, "rope: values of the norm");
     }
-    if let Some(rotation) = args.rotation {
-        let MatRef { rows, cols, .. } = rotation.table.checked();
+    if let Some(Rotation { table, n_rot, .. }) = args.rotation {
         assert!(
-            cols.is_multiple_of(2) && cols <= c,
-            "rope: {cols} rotated channels in heads of {c}"
+            n_rot.is_multiple_of(2) && n_rot <= c,
+            "rope: expected an even number of rotated channels, at most {c}, got {n_rot}"
         );
-        assert_eq!(rotation.positions.len(), x.rows, "rope: a position a row");
-        let inside = rotation.positions.iter().all(|&position| (position as usize) < rows);
-        assert!(inside, "rope: a position is outside of {rows} rows of the table");
+        check_eq!(positions.len(), x.rows, "rope: positions, one per row");
+        let n_ctx = table.len().checked_div(n_rot).unwrap_or(usize::MAX);
+        let max = positions.iter().max().map_or(0, |&max| max as usize + 1);
+        assert!(max <= n_ctx, "rope: expected positions below {n_ctx}, got {}", max - 1);
     }
     let x = x.shared();
     for_row_ranges(cpu, x.rows, x.cols, |rows| {
-        cpu.isa.dispatch(RopeRows { x, args, rows });
+        cpu.isa.dispatch(RopeRows { x, args, positions, rows });
     });
 }
 
 struct RopeRows<'a> {
     x: SharedMut<'a>,
-    args: Rope<'a>,
+    args: RopeArgs<&'a [f32]>,
+    positions: &'a [u32],
     rows: Range<usize>,
 }
 
@@ -76,8 +60,8 @@ impl Kernel for RopeRows<'_> {
         for r in self.rows {
             // SAFETY: the row ranges of tasks are disjoint, and the span ends before the next row.
             let row = unsafe { self.x.span(r, 0, self.x.cols) };
-            let rotation = self.args.rotation.map(|Rotation { table, positions, pairs }| {
-                (table.row(positions[r] as usize), pairs)
+            let rotation = self.args.rotation.map(|Rotation { table, n_rot, pairs }| {
+                (&table[self.positions[r] as usize * n_rot..][..n_rot], pairs)
             });
             for head in row.chunks_exact_mut(self.args.head_dim) {
                 if let Some((weight, eps)) = self.args.norm {
@@ -140,10 +124,10 @@ fn rotate_adjacent(head: &mut [f32], cos_sin: &[f32]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Rope, Rotation, rope};
+    use super::rope;
+    use crate::cpu::MatMut;
     use crate::cpu::test_data::{assert_close, random};
-    use crate::cpu::{MatMut, MatRef};
-    use crate::op::RopePairs;
+    use crate::op::{RopeArgs, RopePairs, Rotation};
     use crate::{Cpu, Isa, ThreadTeam};
 
     /// `t` rows of `n_heads` heads of `c` channels, `r` of them rotated.
@@ -155,21 +139,21 @@ mod tests {
         r: usize,
     }
 
-    fn expected(head: &[f32], args: Rope<'_>, t: usize) -> Vec<f64> {
+    fn expected(head: &[f32], args: RopeArgs<&[f32]>, position: usize) -> Vec<f64> {
         let mut head: Vec<f64> = head.iter().map(|&v| f64::from(v)).collect();
         if let Some((weight, eps)) = args.norm {
             let mean = head.iter().map(|v| v * v).sum::<f64>() / head.len() as f64;
             let scale = 1.0 / (mean + f64::from(eps)).sqrt();
             head.iter_mut().zip(weight).for_each(|(v, &w)| *v *= scale * f64::from(w));
         }
-        if let Some(Rotation { table, positions, pairs }) = args.rotation {
-            let half = table.cols / 2;
+        if let Some(Rotation { table, n_rot, pairs }) = args.rotation {
+            let half = n_rot / 2;
             for i in 0..half {
                 let (a, b) = match pairs {
                     RopePairs::Adjacent => (2 * i, 2 * i + 1),
                     RopePairs::Neox => (i, i + half),
                 };
-                let row = table.row(positions[t] as usize);
+                let row = &table[position * n_rot..][..n_rot];
                 let (cos, sin) = (f64::from(row[i]), f64::from(row[i + half]));
                 (head[a], head[b]) = (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
             }
@@ -182,22 +166,25 @@ mod tests {
         let stride = width + 3;
         let n_ctx = t + 7;
         let (x, weight, angles) = (random(t * stride, 1), random(c, 2), random(n_ctx * r, 3));
-        let table = MatRef::packed(&angles, n_ctx, r);
         // The last position first; two rows may have one position.
         let positions: Vec<u32> =
             (0..t).map(|row| ((row * 5 + 1) * (n_ctx - 1) % n_ctx) as u32).collect();
-        let neox = Rotation { table, positions: &positions, pairs: RopePairs::Neox };
+        let neox = Rotation { table: &angles[..], n_rot: r, pairs: RopePairs::Neox };
         let adjacent = Rotation { pairs: RopePairs::Adjacent, ..neox };
         for norm in [None, Some((&weight[..], 1e-6))] {
             for rotation in [None, Some(neox), Some(adjacent)] {
-                let args = Rope { head_dim: c, norm, rotation };
+                let args = RopeArgs { head_dim: c, norm, rotation };
                 let mut y = x.clone();
-                rope(cpu, MatMut::new(&mut y, t, width, stride), args);
+                rope(cpu, MatMut::new(&mut y, t, width, stride), args, &positions);
                 let mut all: Vec<f64> = x.iter().map(|&v| f64::from(v)).collect();
                 for row in 0..t {
                     for head in 0..n_heads {
                         let at = row * stride + head * c..row * stride + (head + 1) * c;
-                        all[at.clone()].copy_from_slice(&expected(&x[at], args, row));
+                        all[at.clone()].copy_from_slice(&expected(
+                            &x[at],
+                            args,
+                            positions[row] as usize,
+                        ));
                     }
                 }
                 assert_close(&y, &all, 4e-6, cpu.isa.name());
@@ -221,27 +208,27 @@ mod tests {
     #[test]
     #[should_panic(expected = "rotated channels")]
     fn more_rotated_channels_than_a_head_has_are_refused() {
-        rotate_row(MatRef::packed(&[0.0; 6], 1, 6), &[0]);
+        rotate_row(&[0.0; 6], 6, &[0]);
     }
 
     #[test]
-    #[should_panic(expected = "a position is outside of 3 rows of the table")]
+    #[should_panic(expected = "expected positions below 3, got 3")]
     fn positions_outside_the_table_are_refused() {
-        rotate_row(MatRef::packed(&[0.0; 12], 3, 4), &[3]);
+        rotate_row(&[0.0; 12], 4, &[3]);
     }
 
     #[test]
-    #[should_panic(expected = "a position a row")]
+    #[should_panic(expected = "positions, one per row: expected 1, got 0")]
     fn fewer_positions_than_rows_are_refused() {
-        rotate_row(MatRef::packed(&[0.0; 12], 3, 4), &[]);
+        rotate_row(&[0.0; 12], 4, &[]);
     }
 
     /// Rotates one row of two heads of 4 channels.
-    fn rotate_row(table: MatRef<'_>, positions: &[u32]) {
+    fn rotate_row(table: &[f32], n_rot: usize, positions: &[u32]) {
         let cpu = Cpu { isa: Isa::available()[0], threads: ThreadTeam::new(1).unwrap() };
-        let rotation = Some(Rotation { table, positions, pairs: RopePairs::Neox });
+        let rotation = Some(Rotation { table, n_rot, pairs: RopePairs::Neox });
         let mut x = [0.0; 8];
-        let args = Rope { head_dim: 4, norm: None, rotation };
-        rope(&cpu, MatMut::packed(&mut x, 1, 8), args);
+        let args = RopeArgs { head_dim: 4, norm: None, rotation };
+        rope(&cpu, MatMut::packed(&mut x, 1, 8), args, positions);
     }
 }

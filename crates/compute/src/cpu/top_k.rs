@@ -38,7 +38,7 @@ impl TopKEntry {
 /// If `k` is 0.
 pub fn top_k(row: &[f32], k: usize, out: &mut Vec<TopKEntry>) {
     const CHUNK: usize = 32;
-    assert!(k > 0, "top_k: k is 0");
+    assert!(k > 0, "top_k: expected k of at least 1, got 0");
     let limit = k.saturating_mul(2).max(64);
     let mut threshold = f32::NEG_INFINITY;
     out.clear();

@@ -42,7 +42,7 @@ impl RowTable {
     /// List `index` of a step, `index < N`, and its name in the text of a program.
     #[must_use]
     pub const fn new(index: usize, name: &'static str) -> Self {
-        assert!(index < Self::N, "a step has no such list of rows");
+        assert!(index < Self::N, "expected an index below RowTable::N");
         Self { index, name }
     }
 
@@ -59,7 +59,7 @@ impl fmt::Debug for RowTable {
     }
 }
 
-/// Precision of the factors of `Q·Kᵀ` and `P·V` in prefill blocks.
+/// Precision of the operands of `Q·Kᵀ` and `P·V` in prefill blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
     /// f32.
@@ -72,9 +72,10 @@ pub enum Precision {
     Bf16,
 }
 
-/// Arguments of [`Op::Attention`].
-#[derive(Debug, Clone)]
-pub struct AttentionArgs {
+/// Arguments of [`Op::Attention`](super::Op::Attention). `W` holds values: a [`Weight`] in a program, or the memory of a
+/// device.
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionArgs<W = Weight> {
     /// The pool.
     pub pool: PoolId,
     /// Layer of the pool.
@@ -86,11 +87,21 @@ pub struct AttentionArgs {
     /// Soft cap: `cap * tanh(score / cap)`, before masking (Gemma 2).
     pub soft_cap: Option<f32>,
     /// `[H]`: `ALiBi` slopes. Adds `slope * (pos_k - pos_q)` to a score, `pos_q = kv_len - 1`.
-    pub slopes: Option<Weight>,
+    pub slopes: Option<W>,
     /// `[H]`: attention sinks, an extra logit per head in the softmax's denominator (gpt-oss).
-    pub sinks: Option<Weight>,
+    pub sinks: Option<W>,
     /// Pages and visible positions of the rows.
     pub rows: RowTable,
-    /// Precision of the factors of `Q·Kᵀ` and `P·V` in prefill.
+    /// Precision of the operands of `Q·Kᵀ` and `P·V` in prefill.
     pub precision: Precision,
+}
+
+impl<W> AttentionArgs<W> {
+    /// The same arguments with the values of a device.
+    #[must_use]
+    pub fn map<'a, V>(&'a self, values: impl Fn(&'a W) -> V) -> AttentionArgs<V> {
+        let Self { pool, layer, n_heads, scale, soft_cap, rows, precision, .. } = *self;
+        let [slopes, sinks] = [&self.slopes, &self.sinks].map(|w| w.as_ref().map(&values));
+        AttentionArgs { pool, layer, n_heads, scale, soft_cap, slopes, sinks, rows, precision }
+    }
 }

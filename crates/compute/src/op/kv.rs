@@ -10,8 +10,8 @@
 //! C'    = C rounded up to a multiple of 16; the added columns are zero
 //! ```
 //!
-//! [`KvDType::Q8_0`] has one-byte elements in the same places, then f16 scales: of the keys `[B][PAGE_LEN]`, of the values
-//! `[B][PAGE_LEN]`, with `B = ceil(C / 32)`.
+//! [`KvDType::Q8_0`] has one-byte elements in the same places, then the f16 scales of the keys and those of the values, each
+//! `[B][PAGE_LEN]` with `B = ceil(C / 32)`.
 //!
 //! Other devices may order the elements in their own way. Pages that leave a device have this layout.
 
@@ -153,7 +153,7 @@ impl SlotTable {
     /// List `index` of a step, `index < N`, and its name in the text of a program.
     #[must_use]
     pub const fn new(index: usize, name: &'static str) -> Self {
-        assert!(index < Self::N, "a step has no such list of slots");
+        assert!(index < Self::N, "expected an index below SlotTable::N");
         Self { index, name }
     }
 
@@ -170,7 +170,7 @@ impl fmt::Debug for SlotTable {
     }
 }
 
-/// Arguments of [`Op::KvWrite`].
+/// Arguments of [`Op::KvWrite`](super::Op::KvWrite).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvWriteArgs {
     /// The pool.

@@ -2,7 +2,7 @@
 
 use super::{Activation, GatedActivation, TensorType, Weight};
 
-/// Arguments of [`Op::Matmul`].
+/// Arguments of [`Op::Matmul`](super::Op::Matmul).
 #[derive(Debug, Clone)]
 pub struct MatmulArgs {
     /// `[N, K]`.
@@ -13,7 +13,7 @@ pub struct MatmulArgs {
     pub activation: Activation,
 }
 
-/// Arguments of [`Op::Conv1d`].
+/// Arguments of [`Op::Conv1d`](super::Op::Conv1d).
 #[derive(Debug, Clone)]
 pub struct ConvArgs {
     /// `[C_out, 3 * C_in]`, tap-major; bias `[C_out]`; activation.
@@ -22,7 +22,7 @@ pub struct ConvArgs {
     pub stride: usize,
 }
 
-/// Arguments of [`Op::GatedProduct`]: matmuls without activation.
+/// Arguments of [`Op::GatedProduct`](super::Op::GatedProduct): matmuls without activation.
 #[derive(Debug, Clone)]
 pub struct GatedProductArgs {
     /// `[F, D]`.
@@ -35,7 +35,7 @@ pub struct GatedProductArgs {
     pub dtype: TensorType,
 }
 
-/// Arguments of [`Op::Im2col`].
+/// Arguments of [`Op::Im2col`](super::Op::Im2col).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Im2colArgs {
     /// Input rows per output row.

@@ -2,7 +2,7 @@
 
 use super::{GatedActivation, Weight};
 
-/// Arguments of [`Op::Moe`]. Expert weights are stacked: expert `e` is rows `e * N .. (e + 1) * N`.
+/// Arguments of [`Op::Moe`](super::Op::Moe). Expert weights are stacked: expert `e` is rows `e * N .. (e + 1) * N`.
 #[derive(Debug, Clone)]
 pub struct MoeArgs {
     /// `[E * F, D]`.
@@ -38,7 +38,7 @@ pub enum Routing {
     NormalizedTopK,
 }
 
-/// Arguments of [`Op::MoeRoute`].
+/// Arguments of [`Op::MoeRoute`](super::Op::MoeRoute).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MoeRouteArgs {
     /// Experts per token (top-k).
@@ -47,7 +47,7 @@ pub struct MoeRouteArgs {
     pub routing: Routing,
 }
 
-/// Arguments of [`Op::MoeSort`].
+/// Arguments of [`Op::MoeSort`](super::Op::MoeSort).
 #[derive(Debug, Clone)]
 pub struct MoeSortArgs {
     /// Experts `E`.
@@ -56,7 +56,7 @@ pub struct MoeSortArgs {
     pub weights: Vec<Weight>,
 }
 
-/// Arguments of [`Op::ExpertMatmul`].
+/// Arguments of [`Op::ExpertMatmul`](super::Op::ExpertMatmul).
 #[derive(Debug, Clone)]
 pub struct ExpertMatmulArgs {
     /// `[E * N, K]`: expert `e` is rows `e * N .. (e + 1) * N`.
@@ -65,6 +65,6 @@ pub struct ExpertMatmulArgs {
     pub bias: Option<Weight>,
     /// Experts `E`.
     pub n_experts: usize,
-    /// Arguments of the [`Op::MoeSort`] whose order is the third operand; `None` without that operand.
+    /// Arguments of the [`Op::MoeSort`](super::Op::MoeSort) whose order is the third operand; `None` without that operand.
     pub order: Option<MoeSortArgs>,
 }

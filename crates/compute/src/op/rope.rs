@@ -11,27 +11,42 @@ pub enum RopePairs {
     Neox,
 }
 
-/// Angles of a rotary embedding.
-#[derive(Debug, Clone)]
-pub struct Rotation {
+/// Angles of a rotary embedding. `W` holds values: a [`Weight`] in a program, or the memory of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct Rotation<W = Weight> {
     /// `[n_ctx, R]`: `R/2` cosines, then `R/2` sines of a position, times the model's `mscale` if it has one. Only the
     /// first `R` of the `C` channels of a head are rotated.
-    pub table: Weight,
+    pub table: W,
     /// Rotated channels `R`, even.
     pub n_rot: usize,
     /// Pairing of the channels: adjacent (GPT-J) or `(i, i + R/2)` (GPT-NeoX).
     pub pairs: RopePairs,
 }
 
-/// Arguments of [`Op::Rope`].
-#[derive(Debug, Clone)]
-pub struct RopeArgs {
+/// Arguments of [`Op::Rope`](super::Op::Rope). `W` as in [`Rotation`].
+#[derive(Debug, Clone, Copy)]
+pub struct RopeArgs<W = Weight> {
     /// Width of a head `C`.
     pub head_dim: usize,
     /// QK norm, the RMS norm of every head before the rotation: weight `[C]` and epsilon (Qwen 3, Gemma 3).
-    pub norm: Option<(Weight, f32)>,
+    pub norm: Option<(W, f32)>,
     /// Rotation after the norm; `None` only norms.
-    pub rotation: Option<Rotation>,
+    pub rotation: Option<Rotation<W>>,
+}
+
+impl<W> RopeArgs<W> {
+    /// The same arguments with the values of a device.
+    #[must_use]
+    pub fn map<'a, V>(&'a self, values: impl Fn(&'a W) -> V) -> RopeArgs<V> {
+        let Self { head_dim, norm, rotation } = self;
+        let rotation = rotation.as_ref().map(|Rotation { table, n_rot, pairs }| Rotation {
+            table: values(table),
+            n_rot: *n_rot,
+            pairs: *pairs,
+        });
+        let norm = norm.as_ref().map(|(weight, eps)| (values(weight), *eps));
+        RopeArgs { head_dim: *head_dim, norm, rotation }
+    }
 }
 
 impl RopeArgs {
@@ -47,18 +62,18 @@ impl RopeArgs {
     }
 }
 
-/// Arguments of [`Op::RopeKv`]. Both embeddings have the same width of a head and the same rotation.
+/// Arguments of [`Op::RopeKv`](super::Op::RopeKv). Both embeddings have the same width of a head and the same rotation.
 #[derive(Debug, Clone)]
 pub struct RopeKvArgs {
-    /// Of the queries.
+    /// Rotation of the queries.
     pub q: RopeArgs,
-    /// Of the keys.
+    /// Rotation of the keys.
     pub k: RopeArgs,
-    /// Of the keys and values.
+    /// KV write of the keys and values.
     pub write: KvWriteArgs,
 }
 
-/// Arguments of [`Op::RopeAttention`].
+/// Arguments of [`Op::RopeAttention`](super::Op::RopeAttention).
 #[derive(Debug, Clone)]
 pub struct RopeAttentionArgs {
     /// Rotations and KV write.

@@ -7,19 +7,19 @@ use std::fmt;
 pub enum Count {
     /// Tokens `T` of the batch.
     Tokens,
-    /// Tokens whose logits are computed: those of [`Count::TopK`] first.
+    /// Tokens whose logits are computed. The [`Count::TopK`] tokens come first.
     Logits,
-    /// Tokens of which the top-k logits are read: those of [`Count::LogProbs`] first.
+    /// Tokens whose top-k logits are read. The [`Count::LogProbs`] tokens come first.
     TopK,
-    /// Tokens of which the log-sum-exp of the logits is read.
+    /// Tokens whose log-sum-exp of the logits is read.
     LogProbs,
     /// Tokens whose hidden states are read.
     Hidden,
-    /// Windows of audio.
+    /// Windows, the inputs of an encoder.
     Windows,
-    /// Windows of audio whose keys are captured for alignment: 0 or [`Count::Windows`].
+    /// Windows whose keys are exported: 0 or [`Count::Windows`].
     CapturedWindows,
-    /// Tokens whose queries are captured for alignment: 0 or [`Count::Tokens`].
+    /// Tokens whose queries are exported: 0 or [`Count::Tokens`].
     CapturedTokens,
 }
 
@@ -33,12 +33,12 @@ impl Count {
 pub struct Rows {
     /// Number that the step decides.
     pub count: Count,
-    /// Rows of each.
+    /// Rows for each.
     pub each: usize,
 }
 
 impl Rows {
-    /// One row of each of `count`.
+    /// One row for each of `count`.
     #[must_use]
     pub const fn of(count: Count) -> Self {
         Self { count, each: 1 }
@@ -63,7 +63,7 @@ pub enum TensorType {
     F16,
     /// int8 in groups of 32 with a scale, row-major.
     Q8,
-    /// Words: choices of experts and their order.
+    /// Words: routes to experts and their order.
     U32,
     /// Activations of products, in the type and order of the device's kernels: q8 blocks, or bf16 tiles with AMX.
     Operand,
@@ -84,7 +84,7 @@ impl TensorType {
 }
 
 /// Type and shape of a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Number of rows.
     pub rows: Rows,
@@ -92,6 +92,13 @@ pub struct TensorInfo {
     pub cols: usize,
     /// Type and order.
     pub dtype: TensorType,
+}
+
+impl fmt::Debug for TensorInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rows, cols, dtype } = self;
+        write!(f, "{}[{rows}, {cols}]", dtype.name())
+    }
 }
 
 impl TensorInfo {
@@ -108,7 +115,7 @@ impl TensorInfo {
     }
 }
 
-/// A value, or the first rows and a range of the columns of one.
+/// A value, or its first rows and a range of its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tensor {
     /// Index of the value in its program.
@@ -129,11 +136,12 @@ impl Tensor {
     #[must_use]
     #[track_caller]
     pub fn columns(self, from: usize, cols: usize) -> Self {
-        assert!(from + cols <= self.cols, "columns {from}+{cols} of {}", self.cols);
+        let end = from + cols;
+        assert!(end <= self.cols, "columns {from}..{end}: expected at most {}", self.cols);
         Self { first_col: self.first_col + from, cols, ..self }
     }
 
-    /// The first rows: as many as `count`, which counts some of the rows of this tensor.
+    /// The first `count` rows.
     ///
     /// # Panics
     /// If `count` does not count rows of this tensor.
@@ -146,7 +154,11 @@ impl Tensor {
             Count::CapturedWindows => self.rows.count == Count::Windows,
             _ => self.rows.count == count,
         };
-        assert!(is_part, "{count:?} are no part of {}", self.rows);
+        assert!(
+            is_part,
+            "first rows: expected a count that is part of {}, got {count:?}",
+            self.rows
+        );
         Self { rows: Rows { count, ..self.rows }, ..self }
     }
 }

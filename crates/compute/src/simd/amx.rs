@@ -12,6 +12,7 @@
 //! Stable Rust has neither intrinsics nor feature detection for AMX, hence assembly and `cpuid`. Linux grants the tile
 //! registers to a process on request.
 
+use crate::check_eq;
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
 use std::cell::Cell;
@@ -176,7 +177,7 @@ impl Tiles {
     /// If the lengths differ.
     pub fn accumulate(&self, sums: &mut TileSums, inputs: [&[Tile]; 2], weights: &[[Tile; 2]]) {
         let n = weights.len();
-        assert_eq!([inputs[0].len(), inputs[1].len()], [n, n], "tiles: lengths differ");
+        check_eq!([inputs[0].len(), inputs[1].len()], [n, n], "tiles: lengths of the inputs");
         if n == 0 {
             return;
         }
@@ -249,9 +250,20 @@ impl Tiles {
         [m, k, n]: [usize; 3],
         accumulate: bool,
     ) {
-        assert!(m.is_multiple_of(Self::SIDE) && n.is_multiple_of(Self::SIDE), "tiles: {m} by {n}");
-        assert!(k > 0 && k.is_multiple_of(PAIRS), "tiles: sums of {k} pairs");
-        assert_eq!([c.len(), a.len(), b.len()], [m * n, m * k, k * n], "tiles: lengths differ");
+        let side = Self::SIDE;
+        assert!(
+            m.is_multiple_of(side) && n.is_multiple_of(side),
+            "tiles: expected multiples of {side} rows and columns, got {m} and {n}"
+        );
+        assert!(
+            k > 0 && k.is_multiple_of(PAIRS),
+            "tiles: expected sums of a multiple of {PAIRS} pairs, got {k}"
+        );
+        check_eq!(
+            [c.len(), a.len(), b.len()],
+            [m * n, m * k, k * n],
+            "tiles: lengths of c, a and b"
+        );
         for row in (0..m).step_by(Self::SIDE) {
             for column in (0..n).step_by(Self::SIDE) {
                 // SAFETY:

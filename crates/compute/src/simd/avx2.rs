@@ -1,6 +1,7 @@
 //! AVX2, FMA and F16C: 256-bit vectors. Pairs of products are added in 16 bits (`vpmaddubsw`), and sums widened before they
 //! overflow.
 
+use crate::check_eq;
 use std::arch::x86_64::{__m256i, _mm256_cvtph_ps, _mm256_cvtps_ph};
 
 use half::slice::HalfFloatSliceExt;
@@ -36,7 +37,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn narrow_f16(self, to: &mut [f16], from: &[f32]) {
-        assert_eq!(to.len(), from.len(), "narrow: lengths differ");
+        check_eq!(to.len(), from.len(), "narrow: length of the output");
         let (head, tail) = from.as_chunks::<8>();
         let (to, rest) = to.as_chunks_mut::<8>();
         for i in 0..head.len() {

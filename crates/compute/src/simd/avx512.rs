@@ -1,5 +1,6 @@
 //! AVX-512 without VNNI: 512-bit vectors of f32; integers as with AVX2.
 
+use crate::check_eq;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use pulp::x86::V4;
@@ -42,7 +43,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn narrow_f16(self, to: &mut [f16], from: &[f32]) {
-        assert_eq!(to.len(), from.len(), "narrow: lengths differ");
+        check_eq!(to.len(), from.len(), "narrow: length of the output");
         let (head, tail) = from.as_chunks::<16>();
         let (to, rest) = to.as_chunks_mut::<16>();
         for i in 0..head.len() {

@@ -1,5 +1,6 @@
 //! AVX-512 with VNNI and BF16: dot products of bf16 pairs and conversion from f32.
 
+use crate::check_eq;
 use std::arch::x86_64::{
     __m512bh, __m512i, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_permutexvar_epi16,
 };
@@ -77,7 +78,7 @@ impl Avx512Bf16 {
     /// If `from` is not twice as long as `to`.
     #[inline(always)]
     pub(crate) fn narrow_slice_bf16(self, to: &mut [u32], from: &[f32]) {
-        assert_eq!(2 * to.len(), from.len(), "narrow: lengths differ");
+        check_eq!(2 * to.len(), from.len(), "narrow: length of the output");
         let (from, tail) = from.as_chunks::<32>();
         let (to, rest) = to.as_chunks_mut::<16>();
         for i in 0..from.len() {

@@ -32,8 +32,8 @@ const MAX_TASKS: usize = u32::MAX as usize / 2;
 /// Epoch of a team that is dropped. Other epochs are odd while a loop runs and even between loops.
 const CLOSED: usize = usize::MAX - 1;
 
-/// Epoch behind the loop of `epoch`. A team of a 32-bit machine has 2³¹ loops, and then again.
-const fn epoch_behind(epoch: usize) -> usize {
+/// Epoch after the loop of `epoch`. On a 32-bit machine the epochs wrap after 2³¹ loops.
+const fn next_epoch(epoch: usize) -> usize {
     if epoch + 1 == CLOSED { 0 } else { epoch + 1 }
 }
 
@@ -128,7 +128,7 @@ impl Workers {
             (0..n_tasks).for_each(task);
             return;
         }
-        assert!(n_tasks <= MAX_TASKS, "a loop of {n_tasks} tasks");
+        assert!(n_tasks <= MAX_TASKS, "loop: expected at most {MAX_TASKS} tasks, got {n_tasks}");
         let shared = &*self.shared;
         let mut benched_until = shared.leader_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let start = Instant::now();
@@ -301,7 +301,7 @@ impl Drop for JoinGuard<'_> {
     fn drop(&mut self) {
         IN_LOOP.set(false);
         let CurrentLoop { epoch, .. } = &self.shared.current;
-        epoch.store(epoch_behind(epoch.load(Ordering::Relaxed)), Ordering::SeqCst);
+        epoch.store(next_epoch(epoch.load(Ordering::Relaxed)), Ordering::SeqCst);
         let finished = Instant::now();
         let workers = &self.shared.slots[1..];
         let mean_task = (finished - self.start) * (workers.len() + 1) as u32 / self.n_tasks as u32;
@@ -329,10 +329,10 @@ impl Drop for JoinGuard<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CLOSED, epoch_behind};
+    use super::{CLOSED, next_epoch};
 
     #[test]
     fn no_loop_closes_the_team() {
-        assert_eq!([epoch_behind(1), epoch_behind(CLOSED - 1)], [2, 0]);
+        assert_eq!([next_epoch(1), next_epoch(CLOSED - 1)], [2, 0]);
     }
 }

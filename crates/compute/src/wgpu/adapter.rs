@@ -4,7 +4,7 @@ use ::wgpu::{Backends, DeviceType, Features, Instance, InstanceDescriptor, Insta
 
 use crate::{Error, Result};
 
-/// Shape of cooperative matrices: f16 factors, f32 accumulators, one subgroup each.
+/// Shape of cooperative matrices: f16 operands, f32 accumulators, one subgroup each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoopMatrices {
     /// Rows and columns: 8 or 16.

@@ -54,7 +54,7 @@ impl GpuBuffer {
         Ok(Self { inner: Arc::new(allocation) })
     }
 
-    /// In place of a buffer of `bytes` that could not be allocated: for checks of sizes, no kernel may use it.
+    /// Stands in for a buffer of `bytes` that could not be allocated: its size can be checked, but no kernel may use it.
     pub(super) fn missing(gpu: &Gpu, placeholder: &Self, bytes: usize) -> Self {
         let allocation = Allocation {
             raw: placeholder.raw().clone(),

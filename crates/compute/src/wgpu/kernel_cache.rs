@@ -1,17 +1,15 @@
 //! Pipeline cache saved between runs, where the driver supports it.
 //!
 //! ```text
-//! saved = "kernels1" | hash of data (u64, little endian) | data of wgpu's PipelineCache
+//! saved = "kernels2" | CRC-32 of data (u32, little endian) | data of wgpu's PipelineCache
 //! ```
-
-use std::hash::{DefaultHasher, Hasher};
 
 use super::{Adapter, Gpu};
 
 /// Magic bytes.
-const MAGIC: &[u8; 8] = b"kernels1";
-/// Bytes of magic and hash.
-const HEADER_BYTES: usize = MAGIC.len() + 8;
+const MAGIC: &[u8; 8] = b"kernels2";
+/// Bytes of magic and checksum.
+const HEADER_BYTES: usize = MAGIC.len() + size_of::<u32>();
 
 impl Adapter {
     /// Name for the file of [`Gpu::save_kernels`], equal for adapters that can share it; `None` without a pipeline cache.
@@ -35,7 +33,7 @@ impl Gpu {
             fallback: true,
         };
         self.inner.kernel_cache.get_or_init(|| {
-            // SAFETY: bytes with a matching hash come from `PipelineCache::get_data` in `save_kernels`; wgpu rejects
+            // SAFETY: bytes with a matching checksum come from `PipelineCache::get_data` in `save_kernels`; wgpu rejects
             // those of another device or driver.
             unsafe { device.create_pipeline_cache(&descriptor) }
         });
@@ -48,34 +46,27 @@ impl Gpu {
         let data = self.inner.kernel_cache.get()?.get_data()?;
         let mut saved = Vec::with_capacity(HEADER_BYTES + data.len());
         saved.extend_from_slice(MAGIC);
-        saved.extend_from_slice(&hash(&data).to_le_bytes());
+        saved.extend_from_slice(&crc32fast::hash(&data).to_le_bytes());
         saved.extend_from_slice(&data);
         Some(saved)
     }
 }
 
-/// Data behind the header, if magic and hash match.
+/// Data after the header, if magic and checksum match.
 fn payload(saved: &[u8]) -> Option<&[u8]> {
     let (header, data) = saved.split_at_checked(HEADER_BYTES)?;
-    let expected = hash(data).to_le_bytes();
+    let expected = crc32fast::hash(data).to_le_bytes();
     header.strip_prefix(MAGIC).is_some_and(|found| found == expected).then_some(data)
-}
-
-/// Checksum. `DefaultHasher` may change between Rust releases, which invalidates saved files.
-fn hash(data: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(data);
-    hasher.finish()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{MAGIC, hash, payload};
+    use super::{MAGIC, payload};
 
     #[test]
     fn only_whole_files_are_taken() {
         let data = b"what a driver gave";
-        let saved = [&MAGIC[..], &hash(data).to_le_bytes(), data].concat();
+        let saved = [&MAGIC[..], &crc32fast::hash(data).to_le_bytes(), data].concat();
         assert_eq!(payload(&saved), Some(&data[..]));
         for i in 0..saved.len() {
             assert_eq!(payload(&saved[..i]), None);

@@ -6,8 +6,8 @@
 //! list   = (pipeline, bind group, offset of the params, workgroups), ...
 //! ```
 //!
-//! Parameters are uniform binding 0 at a dynamic offset, so that lists share the bind groups. Params of a new list that find
-//! no place take that of all lists before, which are then invalid.
+//! Parameters are uniform binding 0 at a dynamic offset, so that lists share the bind groups. When
+//! the parameter buffer is full, it restarts at 0 and all earlier lists become invalid.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use super::counters::count;
 use super::gpu::{FIRST_BUFFER_ID, Gpu};
 use super::params::KernelParams;
 use super::shader::{Access, Kernel, PARAM_BYTES};
+use crate::check_eq;
 use crate::{Error, Result};
 
 /// Most storage buffers of a kernel.
@@ -58,7 +59,7 @@ impl<'a> From<Option<&'a GpuBuffer>> for Bind<'a> {
 pub(super) struct Dispatch {
     pub(super) kernel: Arc<Kernel>,
     group: ::wgpu::BindGroup,
-    /// Offset of the parameters, of those of the list at first.
+    /// Offset of the parameters, at first from the start of those of the list.
     offset: u32,
     groups: [u32; 3],
 }
@@ -198,8 +199,13 @@ impl Recorder {
             return;
         }
         let params: &[u32] = bytemuck::cast_slice(bytemuck::bytes_of(params));
-        assert!(4 * params.len() <= PARAM_BYTES as usize, "{}: parameters", kernel.name);
-        assert_eq!(4 * params.len(), kernel.param_bytes, "{}: parameters", kernel.name);
+        let bytes = 4 * params.len();
+        assert!(
+            bytes <= PARAM_BYTES as usize,
+            "{}: expected parameters of at most {PARAM_BYTES} bytes, got {bytes}",
+            kernel.name
+        );
+        check_eq!(bytes, kernel.param_bytes, "{}: bytes of the parameters", kernel.name);
         let first = self.words.len();
         self.words.extend_from_slice(params);
         self.words.resize(first + self.param_words(), 0);
@@ -277,7 +283,7 @@ impl Recorder {
     }
 
     fn bind_group(&mut self, kernel: &Kernel, binds: &[Bind<'_>]) -> ::wgpu::BindGroup {
-        assert_eq!(binds.len(), kernel.access.len(), "{}: buffers", kernel.name);
+        check_eq!(binds.len(), kernel.access.len(), "{}: buffers", kernel.name);
         let mut key = BindKey { access: kernel.access, ids: [UNUSED_ID; MAX_BINDINGS] };
         for (id, bind) in key.ids.iter_mut().zip(binds) {
             *id = match bind {

@@ -33,6 +33,7 @@ pub fn sources(variant: Variant) -> Vec<Source> {
         elementwise::SPEC,
         copy::SPEC,
         copy::GATHER,
+        copy::IM2COL,
         rope::SPEC,
         gated::SPEC,
         log_sum_exp::SPEC,
@@ -44,7 +45,6 @@ pub fn sources(variant: Variant) -> Vec<Source> {
         attention_args::MERGE,
     ];
     let mut all: Vec<_> = specs.iter().map(|spec| spec.source(variant)).collect();
-    all.push(copy::im2col_source(variant));
     all.extend(norm::sources(variant));
     all.extend(kv::sources(variant));
     all.extend(rope::sources(variant));

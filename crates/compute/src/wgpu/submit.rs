@@ -82,7 +82,12 @@ impl Gpu {
     /// # Panics
     /// If the range is outside `dst`.
     pub fn write(&self, dst: &GpuBuffer, offset: usize, words: &[u32]) {
-        assert!(4 * (offset + words.len()) <= dst.bytes(), "write: {offset}+{}", words.len());
+        let end = 4 * (offset + words.len());
+        assert!(
+            end <= dst.bytes(),
+            "write: expected an end of at most {} bytes, got {end}",
+            dst.bytes()
+        );
         count(&self.inner.counters.uploads);
         let bytes = bytemuck::cast_slice(words);
         self.inner.queue.write_buffer(dst.raw(), 4 * offset as u64, bytes);
@@ -97,7 +102,12 @@ impl Gpu {
     /// # Panics
     /// If the range is outside `dst`.
     pub fn upload(&self, dst: &GpuBuffer, offset: usize, bytes: &[u8]) -> Result<()> {
-        assert!(offset + bytes.len() <= dst.bytes(), "upload: {offset}+{}", bytes.len());
+        let end = offset + bytes.len();
+        assert!(
+            end <= dst.bytes(),
+            "upload: expected an end of at most {} bytes, got {end}",
+            dst.bytes()
+        );
         for (i, chunk) in bytes.chunks(STAGING_BYTES).enumerate() {
             let at = (offset + i * STAGING_BYTES) as u64;
             self.inner.queue.write_buffer(dst.raw(), at, chunk);
@@ -117,7 +127,7 @@ impl Gpu {
         self.submit_all(Some(list), None);
     }
 
-    /// Submits a list, if there is one, and copies of `ranges` behind it, in one submission.
+    /// Submits a list, if there is one, then copies of `ranges`, in one submission.
     ///
     /// # Errors
     /// If there is no memory for the copies. The list is submitted.
@@ -131,8 +141,16 @@ impl Gpu {
         copies: &mut HostCopies,
     ) -> Result<()> {
         for CopyRange { src, offset, len } in ranges {
-            assert!(offset + len <= src.bytes(), "read: {offset}+{len} bytes");
-            assert!(offset.is_multiple_of(4) && len.is_multiple_of(4), "read: unaligned");
+            let end = offset + len;
+            assert!(
+                end <= src.bytes(),
+                "read: expected an end of at most {} bytes, got {end}",
+                src.bytes()
+            );
+            assert!(
+                offset.is_multiple_of(4) && len.is_multiple_of(4),
+                "read: expected multiples of 4 bytes, got {offset}+{len}"
+            );
         }
         let bytes: u64 = ranges.iter().map(|range| range.len as u64).sum();
         let mut result = Ok(());
@@ -172,7 +190,7 @@ impl Gpu {
         Ok((&readback.raw, *used - bytes))
     }
 
-    /// Submits a list, if there is one, and other commands behind it, in one submission.
+    /// Submits a list, if there is one, then other commands, in one submission.
     fn submit_all(
         &self,
         mut list: Option<&mut CommandList>,

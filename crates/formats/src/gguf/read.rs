@@ -121,7 +121,7 @@ fn value(r: &mut Reader<'_>) -> Result<Value> {
     })
 }
 
-/// An error whose key the caller fills in.
+/// Error without its key, which the caller fills in.
 fn unknown_kind(kind: u32) -> Error {
     Error::metadata("", "a value kind of 0 to 12", kind.to_string())
 }
@@ -196,7 +196,7 @@ fn tensor_info(r: &mut Reader<'_>, alignment: usize) -> Result<(TensorInfo, u64)
     Ok((TensorInfo { name, dtype, shape }, offset))
 }
 
-/// The table of tensors, each inside the file and none over another.
+/// Tensor table; each tensor must be inside the file, without overlaps.
 fn place(infos: Vec<(TensorInfo, u64)>, data_start: u64, file_len: u64) -> Result<TensorTable> {
     let data_len = file_len - data_start;
     let mut placed = Vec::with_capacity(infos.len());

@@ -10,8 +10,8 @@ use crate::value::{Array, Value};
 
 const VERSION: u32 = 3;
 
-/// Writes a GGUF file: the header when made, then the data of each tensor as it comes. The same
-/// input gives the same bytes.
+/// Writes a GGUF file: the header at construction, then the data of each tensor as it is passed.
+/// Equal input gives equal bytes.
 #[derive(Debug)]
 pub struct GgufWriter<W> {
     out: W,
@@ -71,7 +71,7 @@ impl<W: Write> GgufWriter<W> {
         self.bytes(&vec![0; padding])
     }
 
-    /// Flushes the output and gives it back.
+    /// Flushes the output and returns it.
     ///
     /// # Errors
     /// [`Error::MissingTensor`] if a tensor was announced and not written, [`Error::Write`] if

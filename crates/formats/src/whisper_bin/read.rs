@@ -10,7 +10,7 @@ use crate::parsed::Parsed;
 use crate::reader::Reader;
 use crate::tensor::{Place, TensorInfo, TensorTable};
 
-/// More tokens than any vocabulary has; bounds the memory of a hostile list of empty ones.
+/// Maximum number of tokens; bounds the memory of a hostile list of empty ones.
 const MAX_TOKENS: u64 = 1 << 20;
 
 pub(crate) fn parse(r: &mut Reader<'_>) -> Result<(Parsed, WhisperBin)> {

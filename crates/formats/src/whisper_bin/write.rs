@@ -6,7 +6,7 @@ use super::{MAGIC, MAX_DIMS, MelFilters, QNT_VERSION, QNT_VERSION_FACTOR, Whispe
 use crate::error::{Error, Result};
 use crate::tensor::TensorInfo;
 
-/// Writes a file that whisper.cpp loads: the header when made, then each tensor as it comes.
+/// Writes a file that whisper.cpp loads: the header at construction, then each tensor as it is passed.
 #[derive(Debug)]
 pub struct WhisperBinWriter<W> {
     out: W,
@@ -54,7 +54,7 @@ impl<W: Write> WhisperBinWriter<W> {
         Ok(writer)
     }
 
-    /// Writes a tensor. It must be of the type that [`WhisperHparams::stored_dtype`] gives.
+    /// Writes a tensor of the type [`WhisperHparams::stored_dtype`].
     ///
     /// # Errors
     /// [`Error::Tensor`] for a type or shape that whisper.cpp would not load or data of another
@@ -85,7 +85,7 @@ impl<W: Write> WhisperBinWriter<W> {
         self.bytes(data)
     }
 
-    /// Flushes the output and gives it back.
+    /// Flushes the output and returns it.
     ///
     /// # Errors
     /// [`Error::Write`] if the output fails.

@@ -132,10 +132,7 @@ impl PrefixCache {
             parent = id;
         }
         let rest = &tokens[len..];
-        let common = |&id: &u64| {
-            let node = &self.nodes[&id];
-            node.tokens.iter().zip(rest).take_while(|(a, b)| a == b).count()
-        };
+        let common = |&id: &u64| common_prefix(&self.nodes[&id].tokens, rest);
         if let Some(&best) = self.children(parent, salt).iter().max_by_key(|id| common(id)) {
             let n = common(&best);
             if n > 0 {
@@ -411,4 +408,9 @@ impl PrefixCache {
         let sequences = state.rolled_back();
         self.nodes.drain().for_each(|(_, node)| sequences.release_page(node.page));
     }
+}
+
+/// Number of equal tokens at the start.
+pub(crate) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

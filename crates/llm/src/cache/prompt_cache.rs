@@ -13,38 +13,11 @@ use std::path::Path;
 use stonechat_formats::AtomicFile;
 use stonechat_nn::{KvDType, PAGE_LEN, Slot};
 
-use crate::text::session::TEXT;
-use crate::{Error, ModelInfo, Session, State, StateOptions};
+use crate::{Error, ModelInfo, State, StateOptions};
 
 const MAGIC: &[u8; 8] = b"stonekv2";
 /// Magic, fingerprint, KV type, number of tokens, cache salt.
 const HEADER_BYTES: usize = 40;
-
-impl Session {
-    /// Saves the session's tokens and their KV pages; replaces a file of that name once the new one
-    /// is complete.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub async fn save(&mut self, path: &Path) -> Result<(), Error> {
-        let Self { model, state, tokens, .. } = self;
-        let text = SaltedText { tokens: &tokens[TEXT.index()], salt: 0 };
-        save(model, state, TEXT, text, path).await.map(|_| ())
-    }
-
-    /// Replaces the content of the session by a saved text; returns its number of tokens.
-    ///
-    /// # Errors
-    /// If the file cannot be read, is damaged, was saved with another model or KV type, or is longer
-    /// than the context. The session is empty then.
-    pub fn restore(&mut self, path: &Path) -> Result<usize, Error> {
-        self.clear();
-        let Restored { tokens, .. } = restore(&self.model, &mut self.state, TEXT, path)?;
-        let n = tokens.len();
-        self.tokens[TEXT.index()] = tokens;
-        Ok(n)
-    }
-}
 
 /// A text, and the salt under which the prefix cache has it.
 #[derive(Debug, Clone, Copy)]

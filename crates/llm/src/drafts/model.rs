@@ -16,9 +16,9 @@ use std::cmp::Reverse;
 use stonechat_nn::{PAGE_LEN, Slot};
 use web_time::Instant;
 
-use crate::drafts::drafter::{DraftLength, DraftText};
+use crate::cache::prefix_cache::common_prefix;
+use crate::drafts::draft::{DraftLength, DraftText};
 use crate::model::vocabulary::same_vocabulary;
-use crate::text::session::common_prefix;
 use crate::{Config, Error, Model, ModelInfo, OutputRequest, OutputRow, State, StateOptions};
 
 /// Tokens that the first step of a draft runs at most; a text that lacks more catches up before.

@@ -6,7 +6,7 @@ use stonechat_nn::{RopePairs, Routing};
 use crate::Error;
 use crate::model::arch::{Architecture, Positions};
 use crate::model::hugging_face;
-use crate::text::embed::Pooling;
+use crate::model::pooling::Pooling;
 
 /// Sizes and constants of a language model. Defaults are those that the file format defines, no others.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,7 @@
 
 use stonechat_nn::PAGE_LEN;
 
-use crate::scheduler::request::RequestEvent;
+use crate::scheduler::event::RequestEvent;
 use crate::scheduler::task::{Task, TaskKey, TaskState};
 use crate::{Error, OnRequestEvent, Scheduler, State};
 

@@ -5,9 +5,9 @@ use std::mem::take;
 use stonechat_nn::Slot;
 use web_time::Instant;
 
-use crate::scheduler::request::{RequestEvent, RequestId};
+use crate::scheduler::event::{RequestEvent, RequestId};
 use crate::scheduler::task::{Kind, Task, TaskKey};
-use crate::text::generate::Finish;
+use crate::text::completion::Finish;
 use crate::{Error, Model, OnRequestEvent, Scheduler, SchedulerOptions};
 
 impl Scheduler {

@@ -4,26 +4,16 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use stonechat_nn::{PAGE_LEN, Slot};
 
-use crate::drafts::drafter::DraftText;
-use crate::scheduler::task::{Kind, Task, TaskKey};
-use crate::{Error, OutputRequest, Scheduler, StateOptions};
+use crate::drafts::draft::DraftText;
+use crate::scheduler::task::{Kind, Planned, Task, TaskKey};
+use crate::{Error, OutputRequest, Scheduler, StateOptions, StepReport};
 
 /// Minimum tokens of a prompt chunk: with fewer rows the matrix products are less efficient.
 const MIN_CHUNK: usize = 2 * PAGE_LEN;
 /// Positions of a prompt from which attention takes most of the time of a chunk, however many rows it has.
 const LONG_PROMPT: usize = 2048;
 /// Minimum tokens of a chunk that starts at [`LONG_PROMPT`] or later.
-pub(crate) const MIN_LATE_CHUNK: usize = PAGE_LEN;
-
-/// Tokens of a task in a step.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Planned {
-    pub(crate) key: TaskKey,
-    pub(crate) slot: Slot,
-    pub(crate) n: usize,
-    pub(crate) output: OutputRequest,
-    pub(crate) n_rows: usize,
-}
+const MIN_LATE_CHUNK: usize = PAGE_LEN;
 
 /// Tokens, rows and KV pages that are still available while a step is planned.
 #[derive(Debug)]
@@ -171,6 +161,19 @@ impl Scheduler {
                 }
                 None => return Ok(false),
             }
+        }
+    }
+
+    /// Records the `seconds` of a step of the model: per token of prompts, or by rows if it has no prompts.
+    pub(crate) fn measure(&mut self, report: &StepReport, seconds: f64) {
+        if report.prompt_tokens == 0 && report.text_tokens > 0 {
+            let n_drafted = report.text_tokens - report.n_decoding;
+            self.cost.record(report.text_tokens, n_drafted, seconds);
+        }
+        if report.prompt_tokens >= MIN_LATE_CHUNK {
+            let seconds = seconds / (report.prompt_tokens + report.text_tokens) as f64;
+            // Each chunk of a long prompt takes longer than the one before: an average would lag behind.
+            self.token_seconds = seconds.max(0.75 * self.token_seconds + 0.25 * seconds);
         }
     }
 }

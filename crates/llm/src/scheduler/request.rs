@@ -1,4 +1,4 @@
-//! Request of a text, and the events of all requests.
+//! Request of a text.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,8 +6,9 @@ use std::time::Duration;
 use web_time::Instant;
 
 use crate::scheduler::task::{Kind, Task};
-use crate::text::generate::GenerateOptions;
-use crate::{AcceptedToken, Completion, Error, Generation, ModelInfo};
+use crate::text::generation::Generation;
+use crate::text::options::GenerateOptions;
+use crate::{Error, ModelInfo};
 
 /// Tokens to continue, and their place among other requests.
 ///
@@ -68,50 +69,4 @@ impl Request {
         (task.deadline, task.max_decode) = (self.deadline, self.max_decode);
         Ok(task)
     }
-}
-
-/// Identity of a request in its scheduler. Requests run in this order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId {
-    pub(crate) priority: i32,
-    /// Order of arrival.
-    pub(crate) number: u64,
-}
-
-/// Event of a request.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum RequestEvent {
-    /// It has left the queue for the first time.
-    Started {
-        /// Tokens of its input that the prefix cache had.
-        cached_tokens: usize,
-    },
-    /// A chunk of its input has run. The last one of an embedding has no event.
-    Prompt {
-        /// Tokens cached or run.
-        done: usize,
-        /// Tokens of the input.
-        total: usize,
-    },
-    /// Tokens and text of a step.
-    Text {
-        /// Index of the text.
-        choice: usize,
-        /// Tokens, each with its range of `text`.
-        tokens: Vec<AcceptedToken>,
-        /// Text in whole code points; at the end also what was held back.
-        text: String,
-    },
-    /// A text has ended.
-    Ended {
-        /// Index of the text.
-        choice: usize,
-        /// The whole text.
-        completion: Completion,
-    },
-    /// The embedding, `[D]`, or `[T, D]` without pooling.
-    Embedded(Vec<f32>),
-    /// It has failed.
-    Failed(Error),
 }

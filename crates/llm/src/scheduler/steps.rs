@@ -1,7 +1,6 @@
 //! Steps of a scheduler on the device: in flight, then their outputs for the tasks.
 
-use crate::scheduler::plan::Planned;
-use crate::scheduler::task::{Kind, Task, TaskState};
+use crate::scheduler::task::{Kind, Planned, Task, TaskState};
 use crate::{Error, OnRequestEvent, Scheduler, Ticket};
 
 impl Scheduler {

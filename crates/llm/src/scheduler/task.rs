@@ -7,11 +7,11 @@ use stonechat_nn::Slot;
 use web_time::Instant;
 
 use crate::drafts::gate::DraftGate;
-use crate::scheduler::request::{RequestEvent, RequestId};
-use crate::text::generate::{Finish, Timings};
+use crate::scheduler::event::{RequestEvent, RequestId};
+use crate::text::completion::{Completion, Finish, Timings};
 use crate::text::generation::{Accepted, GenerationScratch};
 use crate::text::probabilities::TokenProbs;
-use crate::{Completion, Embedding, Error, Generation, OutputRequest, OutputRow};
+use crate::{Embedding, Error, Generation, OutputRequest, OutputRow};
 
 /// Output of a [`Task`].
 #[derive(Debug)]
@@ -56,6 +56,16 @@ pub(crate) enum TaskState {
 
 /// Request and choice: the order of service.
 pub(crate) type TaskKey = (RequestId, usize);
+
+/// Tokens of a task in a step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Planned {
+    pub(crate) key: TaskKey,
+    pub(crate) slot: Slot,
+    pub(crate) n: usize,
+    pub(crate) output: OutputRequest,
+    pub(crate) n_rows: usize,
+}
 
 /// A text or an embedding for a [`Scheduler`](crate::Scheduler): made by [`Request::prepare`](crate::Request::prepare), or from
 /// an [`Embedding`].

@@ -6,8 +6,8 @@ use stonechat_nn::{
     QueryRow, SegmentName, Sequences, Slot, Step, StepInputs, warmup_batch_sizes,
 };
 
-use crate::model::ModelInfo;
 use crate::model::config::RopeConfig;
+use crate::model::info::ModelInfo;
 use crate::model::rope::RopeFrequencies;
 use crate::model::weights::Weights;
 use crate::step::forward::{RopeTables, record};

@@ -58,25 +58,22 @@ impl ChatFormat {
         self.template.capabilities()
     }
 
-    /// Text of the prompt of a conversation; without [`Conversation::now`] the template sees the system's clock.
-    ///
-    /// # Errors
-    /// If the template fails or refuses the messages.
-    pub fn render(&self, conversation: &Conversation) -> Result<String, Error> {
-        Ok(self.template.render(&with_time(conversation))?)
-    }
-
     /// Text of the prompt of a conversation, for [`ModelInfo::tokenize_marked_chat`]: the names of special tokens in
-    /// messages, tools and variables are text. With `continues` the answer goes on with the last message.
+    /// messages, tools and variables are text. With `continues` the answer continues the last message. Without
+    /// [`Conversation::now`] the template sees the system's clock.
     ///
     /// # Errors
     /// If the template fails or refuses the messages.
     pub fn prompt(
         &self,
-        conversation: &Conversation,
+        mut conversation: Conversation,
         continues: bool,
     ) -> Result<MarkedText, Error> {
-        Ok(self.template.render_marked(&with_time(conversation), &self.specials, continues)?)
+        if conversation.now.is_none() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+            conversation.now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
+        }
+        Ok(self.template.render_marked(&conversation, &self.specials, continues)?)
     }
 
     /// Tokens of the prompt for the assistant's next answer. `messages` are objects of OpenAI's chat API, `variables`
@@ -96,16 +93,6 @@ impl ChatFormat {
             variables,
             ..Conversation::default()
         };
-        Ok(model.tokenize_marked_chat(&self.prompt(&conversation, false)?))
+        Ok(model.tokenize_marked_chat(&self.prompt(conversation, false)?))
     }
-}
-
-/// A conversation that has a time: its own, or the system's clock.
-fn with_time(conversation: &Conversation) -> Conversation {
-    let mut conversation = conversation.clone();
-    if conversation.now.is_none() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
-        conversation.now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
-    }
-    conversation
 }

@@ -1,67 +1,16 @@
-//! Generating text: prompt, sampling, stopping.
+//! Generation of a text in a session.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
-use stonechat_sampling::{CompiledGrammar, SamplingOptions};
 use web_time::Instant;
 
 use crate::drafts::gate::DraftGate;
-use crate::text::generation::{Accepted, AcceptedToken, DraftCounts};
+use crate::text::completion::{Completion, Finish, Timings};
+use crate::text::generation::{Accepted, AcceptedToken, Generation};
+use crate::text::options::{GenerateOptions, OnFull};
 use crate::text::probabilities::TokenProbs;
-use crate::text::session::{NEGATIVE_PROMPT, TEXT};
-use crate::{Error, Generation, OutputRequest, OutputRow, Session, Ticket};
-
-/// How to continue a prompt.
-#[derive(Debug, Clone, Default)]
-pub struct GenerateOptions {
-    /// Maximum tokens to generate; `None`: no limit.
-    pub n_predict: Option<usize>,
-    /// Sampling chain.
-    pub sampling: SamplingOptions,
-    /// Grammar that constrains the text; see [`ModelInfo::compile_grammar`](crate::ModelInfo::compile_grammar).
-    pub grammar: Option<Arc<CompiledGrammar>>,
-    /// Stop strings; the text ends before the first of them.
-    pub stop: Vec<String>,
-    /// Number of most probable tokens to report for each token.
-    pub n_probs: usize,
-    /// Whether these probabilities are those of the last draw, after all samplers, instead of those of the logits.
-    pub post_sampling_probs: bool,
-    /// Never sample end-of-generation tokens.
-    pub ignore_eos: bool,
-    /// Emit special tokens as their text.
-    pub show_special: bool,
-    /// Token healing: the prompt's last token may be replaced by a longer one.
-    pub heal: bool,
-    /// Classifier-free guidance.
-    pub guidance: Option<Guidance>,
-    /// Action when the context is full.
-    pub on_full: OnFull,
-}
-
-/// Classifier-free guidance (Sanchez et al. 2023): moves logits away from those after a negative prompt.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Guidance {
-    /// Tokens of the negative prompt.
-    pub negative: Vec<u32>,
-    /// Guidance scale; 1 changes nothing.
-    pub scale: f32,
-}
-
-/// Action when the context is full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum OnFull {
-    /// End the text.
-    #[default]
-    Stop,
-    /// Context shift: keep the first `keep` tokens and the second half of the others. They are run
-    /// again, so that their keys and values are those of the new positions.
-    Shift {
-        /// Number of tokens to keep at the start.
-        keep: usize,
-    },
-}
+use crate::text::session::{NEGATIVE_PROMPT, Session, TEXT};
+use crate::{Error, OutputRequest, OutputRow, Ticket};
 
 /// Event during generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,82 +26,6 @@ pub enum Event<'a> {
     /// Generated text in whole code points: one event per token and one at the end. Empty for a token without text, and
     /// while a stop string or a code point is incomplete.
     Text(&'a str),
-}
-
-/// Result of a generation.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Completion {
-    /// Text, without the stop string.
-    pub text: String,
-    /// Generated tokens, without the end token.
-    pub tokens: Vec<u32>,
-    /// Probabilities of each token, if `n_probs > 0`.
-    pub probs: Vec<TokenProbs>,
-    /// Reason of the end.
-    pub finish: Finish,
-    /// Stop string that ended the text.
-    pub stop: Option<String>,
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Tokens of the prompt found in the KV cache.
-    pub cached_tokens: usize,
-    /// Tokens of the drafts of speculative decoding.
-    pub drafts: DraftCounts,
-    /// Times that it lost its KV pages to another request of a batch.
-    pub preemptions: usize,
-    /// Seed of the sampler.
-    pub seed: u64,
-    /// Durations.
-    pub timings: Timings,
-}
-
-/// Reason of the end of a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Finish {
-    /// An end-of-generation token was sampled.
-    EndOfText,
-    /// The text reached a stop string.
-    StopString,
-    /// The text has `n_predict` tokens.
-    Length,
-    /// The context is full.
-    ContextFull,
-    /// The grammar is complete and allows no more text.
-    GrammarEnd,
-    /// The time of a request in a [`Scheduler`](crate::Scheduler) has passed.
-    TimeLimit,
-    /// The caller cancelled.
-    Cancelled,
-}
-
-impl Finish {
-    /// Name, for example `end_of_text`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::EndOfText => "end_of_text",
-            Self::StopString => "stop",
-            Self::Length => "length",
-            Self::ContextFull => "context_full",
-            Self::GrammarEnd => "grammar_end",
-            Self::TimeLimit => "time_limit",
-            Self::Cancelled => "cancelled",
-        }
-    }
-}
-
-/// Durations of a generation, in milliseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-#[non_exhaustive]
-pub struct Timings {
-    /// Time in the queue of a batch.
-    pub queue_ms: f64,
-    /// Prompt processing.
-    pub prompt_ms: f64,
-    /// Decoding.
-    pub decode_ms: f64,
 }
 
 /// Callback of a generation; a break cancels it. `Send`, but on wasm32.

@@ -23,8 +23,9 @@ use std::sync::Arc;
 use stonechat_sampling::{DryBreakers, Grammar, PrefixConstraint, SampleScratch, Sampler};
 use stonechat_text::{StreamDecoder, Tokenizer};
 
-use crate::model::ModelInfo;
-use crate::text::generate::{Finish, GenerateOptions, OnFull};
+use crate::model::info::ModelInfo;
+use crate::text::completion::{DraftCounts, Finish};
+use crate::text::options::{GenerateOptions, OnFull};
 use crate::text::probabilities::{TokenProbs, drawn_probs, guide, token_probs, top_k_probs};
 use crate::text::stop::StopFilter;
 use crate::{Error, OutputRequest, OutputRow};
@@ -80,17 +81,6 @@ pub struct AcceptedToken {
     pub text: Range<usize>,
     /// Its probability and those of the most probable tokens, if `n_probs > 0`.
     pub probs: Option<TokenProbs>,
-}
-
-/// Numbers of drafted tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DraftCounts {
-    /// Drafts.
-    pub drafts: usize,
-    /// Tokens proposed.
-    pub proposed: usize,
-    /// Tokens of these that were sampled.
-    pub accepted: usize,
 }
 
 impl Accepted {

@@ -9,9 +9,14 @@
 //! steps                   X Y Z      at most n_batch tokens each; then one token a step
 //! ```
 
+use std::path::Path;
+
 use stonechat_nn::{KvDType, Slot};
 
-use crate::drafts::drafter::{DraftText, Drafter};
+use crate::cache::prefix_cache::common_prefix;
+use crate::cache::prompt_cache::{self, Restored, SaltedText};
+use crate::drafts::draft::DraftText;
+use crate::drafts::drafter::Drafter;
 use crate::drafts::gate::{DraftGate, StepCost};
 use crate::text::generation::{Accepted, GenerationScratch};
 use crate::{Config, Error, Generation, Model, State, StateOptions};
@@ -140,6 +145,31 @@ impl Session {
         }
     }
 
+    /// Saves the session's tokens and their KV pages; replaces a file of that name once the new one
+    /// is complete.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub async fn save(&mut self, path: &Path) -> Result<(), Error> {
+        let Self { model, state, tokens, .. } = self;
+        let text = SaltedText { tokens: &tokens[TEXT.index()], salt: 0 };
+        prompt_cache::save(model, state, TEXT, text, path).await.map(|_| ())
+    }
+
+    /// Replaces the content of the session by a saved text; returns its number of tokens.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is damaged, was saved with another model or KV type, or is longer
+    /// than the context. The session is empty then.
+    pub fn restore(&mut self, path: &Path) -> Result<usize, Error> {
+        self.clear();
+        let Restored { tokens, .. } =
+            prompt_cache::restore(&self.model, &mut self.state, TEXT, path)?;
+        let n = tokens.len();
+        self.tokens[TEXT.index()] = tokens;
+        Ok(n)
+    }
+
     /// Cuts a slot, if the session has it, to `len` positions.
     pub(crate) fn truncate(&mut self, slot: Slot, len: usize) {
         if let Some(tokens) = self.tokens.get_mut(slot.index()) {
@@ -173,9 +203,4 @@ impl Session {
         generation.propose(&draft);
         Ok(())
     }
-}
-
-/// Number of equal tokens at the start.
-pub(crate) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -3,7 +3,7 @@
 use stonechat_compute::op::{MatmulArgs, Op, TensorType, WeightInfo, WeightLayout};
 use stonechat_quant::QuantMatrix;
 
-use super::products::MAX_INT_DOT_ROWS;
+use super::weights::MAX_INT_DOT_ROWS;
 use crate::fuse::{Capabilities, MoeKernels};
 use crate::program::RowClass;
 

@@ -9,52 +9,37 @@ use std::sync::Arc;
 use stonechat_compute::AlignedVec;
 use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, RoutedExpert, elementwise};
 use stonechat_compute::op::{
-    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeRouteArgs, NormArgs, Op, PoolId,
-    Port, RopeArgs, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
+    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeRouteArgs, Op, PoolId, Port, Tensor,
+    TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
 };
 use stonechat_quant::{ActivationBuffer, PackedRows, QuantMatrix, gated_packed};
 
-use super::Cpu;
 use super::capabilities::MAX_GROUP;
 use super::expert_mlp::{self, expert_mlp};
+use super::host::Host;
 use super::logits;
-use super::products::{MAX_INT_DOT_ROWS, Operand, Product, products, quantized_products};
+use super::products::{Operand, Product, products, quantized_products};
 use super::profile::label;
-use super::weights::{CpuMatrix, Weights};
-use crate::device::{
-    AttentionRows, Counts, Executable, HostFetches, PortRange, Step, layers_of_page, resolve_token,
-};
+use super::weights::{CpuMatrix, MAX_INT_DOT_ROWS, Weights, matrix, values};
+use crate::device::{Executable, HostFetches, PortRange};
+use crate::inputs::{AttentionRows, Step, resolve_token};
+use crate::inputs::{CheckedStep, InputLimits};
 use crate::plan::{SlotInfo, plan_slots};
+use crate::program::Counts;
 use crate::program::{Node, Program};
 use crate::tasks::for_each;
-use crate::weight_data::WeightData;
 use crate::{BoxFuture, Error, PageCopy};
 
 /// Values that one thread copies in a read: more than the logits of a token.
 const READ_LEN: usize = 1 << 18;
 
-/// Weights on the CPU.
-pub(super) type CpuWeight = WeightData<CpuMatrix, AlignedVec>;
-
-pub(super) fn matrix(weight: &Weight) -> &CpuMatrix {
-    CpuWeight::matrix(weight)
-}
-
-pub(super) fn values(weight: &Weight) -> &AlignedVec {
-    CpuWeight::values(weight)
-}
-
 fn bias(args: &MatmulArgs) -> Option<&[f32]> {
     args.bias.as_ref().map(|bias| &values(bias)[..])
 }
 
-fn layer_norm(NormArgs { weight, bias, eps }: &NormArgs) -> cpu::LayerNorm<'_> {
-    let bias = bias.as_ref().map(|bias| &values(bias)[..]);
-    cpu::LayerNorm { weight: values(weight), bias, eps: *eps }
-}
-
-fn rms_norm(NormArgs { weight, eps, .. }: &NormArgs, accumulate: bool) -> cpu::RmsNorm<'_> {
-    cpu::RmsNorm { weight: values(weight), eps: *eps, accumulate }
+/// Values of the CPU in the arguments of an op.
+fn slice(weight: &Weight) -> &[f32] {
+    values(weight)
 }
 
 fn epilogue(args: &MatmulArgs, accumulate: bool) -> cpu::Epilogue<'_> {
@@ -64,7 +49,7 @@ fn epilogue(args: &MatmulArgs, accumulate: bool) -> cpu::Epilogue<'_> {
 /// A compiled program.
 #[derive(Debug)]
 pub(super) struct CpuExecutable {
-    cpu: Cpu,
+    host: Host,
     program: Program,
     slot_of: Vec<Option<usize>>,
     /// By slot; empty for slots of operands.
@@ -76,6 +61,7 @@ pub(super) struct CpuExecutable {
     exports: BTreeMap<Port, AlignedVec>,
     scratch: Scratch,
     fetches: HostFetches,
+    limits: InputLimits,
 }
 
 /// Memory within an op.
@@ -94,10 +80,10 @@ fn alloc(len: usize) -> Result<AlignedVec, Error> {
 }
 
 impl CpuExecutable {
-    pub(super) fn new(cpu: &Cpu, program: &Program, max: &Counts) -> Result<Self, Error> {
+    pub(super) fn new(host: &Host, program: &Program, max: &Counts) -> Result<Self, Error> {
         let plan = plan_slots(program, max);
         let mut executable = Self {
-            cpu: cpu.clone(),
+            host: host.clone(),
             program: program.clone(),
             slot_of: plan.slot_of,
             values: Vec::with_capacity(plan.slots.len()),
@@ -106,6 +92,7 @@ impl CpuExecutable {
             exports: BTreeMap::new(),
             scratch: Scratch::default(),
             fetches: HostFetches::default(),
+            limits: InputLimits::new(program),
         };
         for SlotInfo { dtype, rows, cols, len } in plan.slots {
             let mut operand = ActivationBuffer::new();
@@ -205,7 +192,7 @@ impl CpuExecutable {
         if n_rows == 0 {
             return;
         }
-        let timer = self.cpu.profile.clone();
+        let timer = self.host.profile.clone();
         let _timer = timer.as_deref().map(|profile| profile.timer(label(node, step, n_rows)));
         match &node.op {
             Op::Import(_) => {}
@@ -213,7 +200,7 @@ impl CpuExecutable {
             Op::KvWrite(args) => {
                 let mut layers = std::mem::take(&mut self.pools[args.pool.0]);
                 let [k, v] = [0, 1].map(|i| self.view(node.inputs[i], &step.counts));
-                layers[args.layer].write(&self.cpu.device, k, v, step.slots(args.slots));
+                layers[args.layer].write(&self.host.device, k, v, step.slots(args.slots));
                 self.pools[args.pool.0] = layers;
             }
             op if self.is_operand(node.outputs[0]) => {
@@ -240,7 +227,7 @@ impl CpuExecutable {
                     let mut operand = std::mem::take(&mut self.operands[slot]);
                     let TensorInfo { rows, cols, .. } = self.program.tensors[*values];
                     let x = Tensor { id: *values, rows, first_col: 0, cols };
-                    operand.prepare(&self.cpu.device, self.view(x, &step.counts));
+                    operand.prepare(&self.host.device, self.view(x, &step.counts));
                     self.operands[slot] = operand;
                 }
             }
@@ -253,7 +240,7 @@ impl CpuExecutable {
 
     /// Runs an op whose result is an operand of products.
     fn run_to_operand(&self, op: &Op, out: &mut ActivationBuffer, x: Tensor, counts: &Counts) {
-        let (device, isa) = (&self.cpu.device, self.cpu.device.isa);
+        let (device, isa) = (&self.host.device, self.host.device.isa);
         if let Op::GatedProduct(args) = op {
             return self.gated_product(out, x, args);
         }
@@ -261,10 +248,10 @@ impl CpuExecutable {
         let part = |rows: Range<usize>| x.slice(rows.start, rows.len());
         match op {
             Op::LayerNorm(args) => out.prepare_rows(device, [x.rows, x.cols], |rows, out| {
-                layer_norm(args).run(isa, out, part(rows));
+                cpu::layer_norm_rows(isa, out, part(rows), args.map(slice));
             }),
             Op::RmsNorm(args) => out.prepare_rows(device, [x.rows, x.cols], |rows, out| {
-                rms_norm(args, false).run(isa, out, part(rows));
+                cpu::rms_norm_rows(isa, out, part(rows), args.map(slice));
             }),
             _ => out.prepare(device, x),
         }
@@ -295,7 +282,7 @@ impl CpuExecutable {
             let out = MatMut::packed(&mut out[..n_rows * n], n_rows, n);
             Some((out, w.all(), epilogue(args, node.residual.is_some())))
         });
-        products(&self.cpu.device, self.operand(node.inputs[0], counts), all);
+        products(&self.host.device, self.operand(node.inputs[0], counts), all);
         for (out, &id) in outs.into_iter().zip(ids) {
             self.put(id, out);
         }
@@ -310,7 +297,7 @@ impl CpuExecutable {
             PackedRows { w, rows: start..end, bias: bias(args) }
         };
         let factors = [factor(&args.gate), factor(&args.up)];
-        gated_packed(&self.cpu.device, out, x, factors, args.activation);
+        gated_packed(&self.host.device, out, x, factors, args.activation);
     }
 
     /// Runs an op with one result, which holds the residual, if there is one.
@@ -321,7 +308,7 @@ impl CpuExecutable {
         out: &mut AlignedVec,
         (scratch, step): (&mut Scratch, &Step<'_>),
     ) {
-        let (device, counts) = (&self.cpu.device, &step.counts);
+        let (device, counts) = (&self.host.device, &step.counts);
         let TensorInfo { rows, cols, .. } = self.program.tensors[node.outputs[0]];
         let n_rows = counts.rows(rows);
         let x = |i: usize| self.view(node.inputs[i], counts);
@@ -342,9 +329,11 @@ impl CpuExecutable {
                     result.row_mut(i).copy_from_slice(x.row(row));
                 }
             }
-            Op::LayerNorm(args) => cpu::layer_norm(device, result, x(0), layer_norm(args)),
-            Op::RmsNorm(args) => cpu::rms_norm(device, result, x(0), rms_norm(args, accumulate)),
-            Op::Rope(args) => cpu::rope(device, result, rope(args, step)),
+            Op::LayerNorm(args) => cpu::layer_norm(device, result, x(0), args.map(slice)),
+            Op::RmsNorm(args) => {
+                cpu::rms_norm(device, result, x(0), args.map(slice), accumulate);
+            }
+            Op::Rope(args) => cpu::rope(device, result, args.map(slice), step.positions),
             Op::Add => elementwise::add(device, result, x(1)),
             Op::SoftCap(cap) => elementwise::soft_cap(device, result, *cap),
             Op::Gated(activation) => cpu::gated(device, result, x(0), x(1), *activation),
@@ -399,7 +388,7 @@ impl CpuExecutable {
         for (t, &token) in step.tokens.iter().enumerate() {
             let row = out.row_mut(t);
             let token = resolve_token(token, |index| self.port(Port::TOP_K)[index]);
-            table.dequantize_row(self.cpu.device.isa, token as usize, row);
+            table.dequantize_row(self.host.device.isa, token as usize, row);
             if *scale != 1.0 {
                 row.iter_mut().for_each(|r| *r *= scale);
             }
@@ -420,14 +409,9 @@ impl CpuExecutable {
         cpu::Attention {
             q,
             kv: &self.pools[args.pool.0][args.layer],
-            n_heads: args.n_heads,
-            scale: args.scale,
-            soft_cap: args.soft_cap,
-            slopes: args.slopes.as_ref().map(|slopes| &values(slopes)[..]),
-            sinks: args.sinks.as_ref().map(|sinks| &values(sinks)[..]),
             rows,
             page_table,
-            precision: args.precision,
+            op: args.map(slice),
         }
     }
 
@@ -446,7 +430,7 @@ impl CpuExecutable {
             return out.copy_from_slice(values);
         }
         let parts = out.chunks_mut(READ_LEN).zip(values.chunks(READ_LEN));
-        for_each(&self.cpu.device.threads, n_tasks, parts, |(to, from)| {
+        for_each(&self.host.device.threads, n_tasks, parts, |(to, from)| {
             to.copy_from_slice(from);
         });
     }
@@ -469,19 +453,6 @@ fn copy_rows(out: &mut [f32], x: MatRef<'_>) {
     for (r, row) in out.chunks_exact_mut(x.cols).take(x.rows).enumerate() {
         row.copy_from_slice(x.row(r));
     }
-}
-
-fn rope<'a>(args: &'a RopeArgs, step: &Step<'a>) -> cpu::Rope<'a> {
-    let rotation = args.rotation.as_ref().filter(|rotation| rotation.n_rot > 0).map(|rotation| {
-        let (table, n_rot) = (values(&rotation.table), rotation.n_rot);
-        cpu::Rotation {
-            table: MatRef::packed(table, table.len() / n_rot, n_rot),
-            positions: step.positions,
-            pairs: rotation.pairs,
-        }
-    });
-    let norm = args.norm.as_ref().map(|(weight, eps)| (&values(weight)[..], *eps));
-    cpu::Rope { head_dim: args.head_dim, norm, rotation }
 }
 
 /// Checks that there is a kernel for an op that fusion makes for other devices, or lowers.
@@ -510,8 +481,12 @@ impl Executable for CpuExecutable {
         false
     }
 
-    fn run(&mut self, step: &Step<'_>) {
-        let (turns, is_background) = (Arc::clone(&self.cpu.turns), self.cpu.is_background);
+    fn limits(&self) -> &InputLimits {
+        &self.limits
+    }
+
+    fn run_checked(&mut self, step: CheckedStep<'_>) {
+        let (turns, is_background) = (Arc::clone(&self.host.turns), self.host.is_background);
         let mut turn = turns.take();
         for &PageCopy { from, to } in step.copies {
             self.pools[0].iter_mut().for_each(|pool| pool.copy_page(from, to));
@@ -519,7 +494,7 @@ impl Executable for CpuExecutable {
         let segments = std::mem::take(&mut self.program.segments);
         for segment in segments.iter().filter(|segment| step.runs(segment)) {
             for node in &segment.nodes {
-                self.run_node(node, step);
+                self.run_node(node, &step);
                 if is_background {
                     turn.give_way();
                 }
@@ -554,11 +529,10 @@ impl Executable for CpuExecutable {
         Box::pin(ready(Ok(())))
     }
 
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
         let layers = &mut self.pools[pool.0];
-        let page_bytes = layers.first().map_or(0, |layer| layer.layout().page_bytes());
-        let all = layers_of_page(bytes, layers.len(), page_bytes)?;
-        for (layer, bytes) in layers.iter_mut().zip(all) {
+        let page_bytes = bytes.len() / layers.len();
+        for (layer, bytes) in layers.iter_mut().zip(bytes.chunks_exact(page_bytes)) {
             layer.page_mut(page).copy_from_slice(bytes);
         }
         Ok(())

@@ -15,11 +15,10 @@ use std::ops::Range;
 use stonechat_compute::cpu::{self, MatMut, MatRef, RoutedExpert};
 use stonechat_compute::op::GatedActivation;
 use stonechat_compute::op::{MoeArgs, Weight};
-use stonechat_quant::{ActivationBuffer, PackedProduct, PackedRows, gated_packed, matmul_packed};
+use stonechat_quant::{ActivationBuffer, PackedMatmul, PackedRows, gated_packed, matmul_packed};
 
-use super::executable::{matrix, values};
-use super::products::{MAX_INT_DOT_ROWS, quantized_products};
-use super::weights::Weights;
+use super::products::quantized_products;
+use super::weights::{MAX_INT_DOT_ROWS, Weights, matrix, values};
 
 /// Scratch, kept between calls; it only grows.
 #[derive(Debug, Default)]
@@ -157,7 +156,7 @@ impl<'a> Mlp<'a> {
             quantized.prepare(device, x);
             gated_packed(device, quantized_hidden, quantized, [gate, up], activation);
             let epilogue = biased(down.bias);
-            let down = PackedProduct { out, w: down.w, rows: down.rows, epilogue };
+            let down = PackedMatmul { out, w: down.w, rows: down.rows, epilogue };
             matmul_packed(device, quantized_hidden, [Some(down)]);
             return;
         }

@@ -9,13 +9,9 @@
 //! ```
 
 use stonechat_compute::cpu::{self, MatMut, MatRef, matmul, matmul_dequantized};
-use stonechat_quant::{ActivationBuffer, PackedProduct, matmul_packed};
+use stonechat_quant::{ActivationBuffer, PackedMatmul, matmul_packed};
 
 use super::weights::Weights;
-
-/// Most rows of activations for which a quantized matrix of a type without panels is multiplied by int8 dot products.
-/// With more rows, each row of weights is dequantized once and multiplied in f32.
-pub(super) const MAX_INT_DOT_ROWS: usize = 16;
 
 /// Operand of products, in the types that their weights need.
 #[derive(Debug, Clone, Copy)]
@@ -40,10 +36,10 @@ pub(super) fn products<const N: usize>(
         match (w, x.quantized) {
             (Weights::Dense(w), _) => matmul(device, out, values(), w, epilogue),
             (Weights::Packed(w, start, end), _) => {
-                *packed = Some(PackedProduct { out, w, rows: start..end, epilogue });
+                *packed = Some(PackedMatmul { out, w, rows: start..end, epilogue });
             }
             (Weights::Quant(matrix), Some(x)) if w.reads_quantized(x.rows()) => {
-                stonechat_quant::matmul(device, out, x, matrix, epilogue);
+                stonechat_quant::gemv_blocks(device, out, x, matrix, epilogue);
             }
             (Weights::Quant(w), _) => {
                 let dequantize = |rows, values: &mut [f32]| {

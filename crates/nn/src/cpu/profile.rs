@@ -1,28 +1,16 @@
 //! Time per op.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use stonechat_compute::op::{MatmulArgs, Op};
 use web_time::Instant;
 
-use super::Cpu;
-use super::executable::matrix;
-use crate::device::Step;
+use super::weights::matrix;
+use crate::device::OpTime;
+use crate::inputs::Step;
 use crate::program::Node;
-
-/// Time of all runs of an op.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct OpTime {
-    /// Op, types and shapes of its weights, rows rounded up to a power of two.
-    pub name: String,
-    /// Number of runs.
-    pub runs: u64,
-    /// Time of all runs.
-    pub total: Duration,
-}
 
 /// Runs and time of each op, by name.
 #[derive(Debug, Default)]
@@ -48,27 +36,17 @@ impl Drop for Timer<'_> {
     }
 }
 
-impl Cpu {
-    /// Enables or disables the profile of this backend and its later clones. Timing costs an op about a microsecond.
-    #[must_use]
-    pub fn with_profile(self, is_on: bool) -> Self {
-        Self { profile: is_on.then(Arc::default), ..self }
-    }
-
-    /// Takes the profile since the last call, sorted by descending time; empty if it is disabled.
-    #[must_use]
-    pub fn take_profile(&self) -> Vec<OpTime> {
-        let Some(profile) = &self.profile else { return Vec::new() };
-        let mut totals = profile.totals.lock().unwrap_or_else(PoisonError::into_inner);
+impl Profile {
+    /// Takes the times since the last call, sorted by descending time.
+    pub(super) fn take(&self) -> Vec<OpTime> {
+        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let totals = std::mem::take(&mut *totals);
         let mut times: Vec<OpTime> =
             totals.into_iter().map(|(name, (runs, total))| OpTime { name, runs, total }).collect();
         times.sort_by_key(|time| std::cmp::Reverse(time.total));
         times
     }
-}
 
-impl Profile {
     /// Starts a timer for the op `name`.
     pub(super) fn timer(&self, name: String) -> Timer<'_> {
         Timer { profile: self, name, start: Instant::now() }

@@ -1,18 +1,21 @@
 //! Weight matrices in host memory: rows in the file's format, or repacked into panels.
 
 use std::ops::Range;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use stonechat_compute::cpu::DenseWeight;
 use stonechat_compute::op::Weight;
-use stonechat_compute::{DType, Isa, SharedBytes};
+use stonechat_compute::{AlignedVec, DType, Isa, SharedBytes};
 use stonechat_quant::{PackedMatrix, QuantMatrix, dequantize_rows};
 use web_time::Instant;
 
-use super::Cpu;
-use super::executable::matrix;
-use super::products::MAX_INT_DOT_ROWS;
-use crate::{Error, MatrixSource};
+use crate::device::MatrixSource;
+use crate::weight_data::WeightData;
+use crate::{Error, LoadStats};
+
+/// Most rows of activations for which a quantized matrix of a type without panels is multiplied by int8 dot products.
+/// With more rows, each row of weights is dequantized once and multiplied in f32.
+pub(super) const MAX_INT_DOT_ROWS: usize = 16;
 
 /// Bytes repacked at a time. The source pages of a chunk are released after it.
 const CHUNK_BYTES: usize = 8 << 20;
@@ -27,6 +30,17 @@ pub enum Repack {
     /// Uses weights from the memory-mapped file, which is read at their first use; types with panels are dequantized in each
     /// product. Copies only tensors that the model joins, and unaligned f32, f16 and bf16 values.
     Off,
+}
+
+/// Weights on the CPU.
+pub(super) type CpuWeight = WeightData<CpuMatrix, AlignedVec>;
+
+pub(super) fn matrix(weight: &Weight) -> &CpuMatrix {
+    CpuWeight::matrix(weight)
+}
+
+pub(super) fn values(weight: &Weight) -> &AlignedVec {
+    CpuWeight::values(weight)
 }
 
 /// A weight matrix in host memory.
@@ -101,7 +115,7 @@ impl CpuMatrix {
             DType::BF16 => DenseWeight::BF16(bytemuck::cast_slice(bytes)),
             _ => {
                 let matrix = QuantMatrix::new(dtype, rows.len(), self.k, bytes);
-                return Weights::Quant(matrix.expect("checked by `Cpu::load`"));
+                return Weights::Quant(matrix.expect("checked by `load`"));
             }
         })
     }
@@ -112,7 +126,7 @@ impl CpuMatrix {
             Storage::Packed(matrix) => matrix.dequantize_row(isa, row, out),
             Storage::Rows(dtype, bytes) => {
                 let bytes = &bytes[self.byte_range(bytes, row..row + 1)];
-                dequantize_rows(isa, *dtype, bytes, out).expect("checked by `Cpu::load`");
+                dequantize_rows(isa, *dtype, bytes, out).expect("checked by `load`");
             }
         }
     }
@@ -124,94 +138,87 @@ impl CpuMatrix {
     }
 }
 
-impl Cpu {
-    /// Name of the matmul kernel for `rows` rows of activations and `w`, for benchmarks.
-    ///
-    /// # Panics
-    /// If `w` is no matrix of the CPU.
-    #[must_use]
-    pub fn matmul_kernel(&self, w: &Weight, rows: usize) -> String {
-        let isa = self.device.isa;
-        let weights = matrix(w).all();
-        match weights {
-            Weights::Dense(DenseWeight::F32(_)) => format!("f32-{isa}"),
-            Weights::Dense(DenseWeight::F16(_)) => format!("f16-{isa}"),
-            Weights::Dense(DenseWeight::BF16(_)) => format!("bf16-{isa}"),
-            Weights::Packed(w, ..) => w.kernel_name(rows),
-            Weights::Quant(w) if weights.reads_quantized(rows) => {
-                stonechat_quant::kernel_name(isa, w.dtype())
-            }
-            Weights::Quant(w) => format!("{}-dequantized-f32-{isa}", w.dtype()),
+/// Name of the matmul kernel for `rows` rows of activations and `w`.
+pub(super) fn matmul_kernel(isa: Isa, w: &Weight, rows: usize) -> String {
+    let weights = matrix(w).all();
+    match weights {
+        Weights::Dense(DenseWeight::F32(_)) => format!("f32-{isa}"),
+        Weights::Dense(DenseWeight::F16(_)) => format!("f16-{isa}"),
+        Weights::Dense(DenseWeight::BF16(_)) => format!("bf16-{isa}"),
+        Weights::Packed(w, ..) => w.kernel_name(rows),
+        Weights::Quant(w) if weights.reads_quantized(rows) => {
+            stonechat_quant::kernel_name(isa, w.dtype())
         }
+        Weights::Quant(w) => format!("{}-dequantized-f32-{isa}", w.dtype()),
     }
+}
 
-    /// Checks the size of a matrix and stores it by [`Repack`].
-    pub(super) fn load(&self, source: MatrixSource<'_>) -> Result<CpuMatrix, Error> {
-        let MatrixSource { name, rows, cols, dtype, bytes } = source;
-        let expected =
-            rows.checked_mul(cols).and_then(|n| dtype.bytes_for(n)).unwrap_or(usize::MAX);
-        if bytes.len() != expected || !cols.is_multiple_of(dtype.block_len()) {
-            let (name, shape) = (name.to_owned(), [rows, cols]);
-            return Err(Error::WeightSize { name, dtype, shape, expected, got: bytes.len() });
+/// Checks the size of a matrix and stores it by [`Repack`].
+pub(super) fn load(
+    device: &stonechat_compute::Cpu,
+    repack: Repack,
+    stats: &Mutex<LoadStats>,
+    source: MatrixSource<'_>,
+) -> Result<CpuMatrix, Error> {
+    source.check("cpu")?;
+    let MatrixSource { rows, cols, dtype, bytes, .. } = source;
+    let alignment = match dtype {
+        DType::F32 => align_of::<f32>(),
+        DType::F16 | DType::BF16 => align_of::<half::f16>(),
+        _ => 1,
+    };
+    let start = Instant::now();
+    let mut stats = stats.lock().unwrap_or_else(PoisonError::into_inner);
+    let n_bytes = bytes.len() as u64;
+    let is_aligned = bytes.as_ptr().addr().is_multiple_of(alignment);
+    let storage = match repacked(device, repack, &source)? {
+        Some(matrix) => {
+            stats.repacked_bytes += n_bytes;
+            stats.repack_time += start.elapsed();
+            Storage::Packed(matrix)
         }
-        let alignment = match dtype {
-            DType::F32 => align_of::<f32>(),
-            DType::F16 | DType::BF16 => align_of::<half::f16>(),
-            _ if QuantMatrix::holds(dtype) => 1,
-            _ => {
-                let name = name.to_owned();
-                return Err(Error::UnsupportedWeight { name, dtype, backend: "cpu" });
-            }
-        };
-        let start = Instant::now();
-        let mut stats = self.load_stats.lock().unwrap_or_else(PoisonError::into_inner);
-        let n_bytes = bytes.len() as u64;
-        let is_aligned = bytes.as_ptr().addr().is_multiple_of(alignment);
-        let storage = match self.repacked(&source)? {
-            Some(matrix) => {
-                stats.repacked_bytes += n_bytes;
-                stats.repack_time += start.elapsed();
-                Storage::Packed(matrix)
-            }
-            // The model allocated these bytes for this matrix alone: no copy needed.
-            None if is_aligned && bytes.is_whole() => {
-                stats.copied_bytes += n_bytes;
-                Storage::Rows(dtype, bytes.clone())
-            }
-            None if is_aligned && self.repack == Repack::Off => {
-                stats.mapped_bytes += n_bytes;
-                Storage::Rows(dtype, bytes.clone())
-            }
-            None => {
-                let copy = bytes.copied(&self.device.threads);
-                let out_of_memory = Error::OutOfMemory { bytes: bytes.len(), backend: "cpu" };
-                let copy = copy.ok_or(out_of_memory)?;
-                stats.copied_bytes += n_bytes;
-                stats.copy_time += start.elapsed();
-                Storage::Rows(dtype, copy)
-            }
-        };
-        Ok(CpuMatrix { n: rows, k: cols, storage })
-    }
+        // The model allocated these bytes for this matrix alone: no copy needed.
+        None if is_aligned && bytes.is_whole() => {
+            stats.copied_bytes += n_bytes;
+            Storage::Rows(dtype, bytes.clone())
+        }
+        None if is_aligned && repack == Repack::Off => {
+            stats.mapped_bytes += n_bytes;
+            Storage::Rows(dtype, bytes.clone())
+        }
+        None => {
+            let copy = bytes.copied(&device.threads);
+            let out_of_memory = Error::OutOfMemory { bytes: bytes.len(), backend: "cpu" };
+            let copy = copy.ok_or(out_of_memory)?;
+            stats.copied_bytes += n_bytes;
+            stats.copy_time += start.elapsed();
+            Storage::Rows(dtype, copy)
+        }
+    };
+    Ok(CpuMatrix { n: rows, k: cols, storage })
+}
 
-    /// Repacks the weights, if enabled and the type has panels.
-    fn repacked(&self, source: &MatrixSource<'_>) -> Result<Option<PackedMatrix>, Error> {
-        let MatrixSource { rows, cols, dtype, bytes, .. } = *source;
-        if self.repack == Repack::Off {
-            return Ok(None);
-        }
-        let no_memory = Error::OutOfMemory { bytes: bytes.len(), backend: "cpu" };
-        let matrix = PackedMatrix::zeroed(self.device.isa, dtype, rows, cols);
-        let Some(mut matrix) = matrix.map_err(|_| no_memory)? else { return Ok(None) };
-        let row_bytes = matrix.row_bytes().max(1);
-        // A multiple of every panel height.
-        let chunk_rows = (CHUNK_BYTES / row_bytes).next_multiple_of(64).max(64);
-        for first in (0..rows).step_by(chunk_rows) {
-            let end = rows.min(first + chunk_rows);
-            let chunk = bytes.slice(first * row_bytes..end * row_bytes);
-            matrix.pack(&self.device, first, &chunk);
-            chunk.release();
-        }
-        Ok(Some(matrix))
+/// Repacks the weights, if enabled and the type has panels.
+fn repacked(
+    device: &stonechat_compute::Cpu,
+    repack: Repack,
+    source: &MatrixSource<'_>,
+) -> Result<Option<PackedMatrix>, Error> {
+    let MatrixSource { rows, cols, dtype, bytes, .. } = *source;
+    if repack == Repack::Off {
+        return Ok(None);
     }
+    let no_memory = Error::OutOfMemory { bytes: bytes.len(), backend: "cpu" };
+    let matrix = PackedMatrix::zeroed(device.isa, dtype, rows, cols);
+    let Some(mut matrix) = matrix.map_err(|_| no_memory)? else { return Ok(None) };
+    let row_bytes = matrix.row_bytes().max(1);
+    // A multiple of every panel height.
+    let chunk_rows = (CHUNK_BYTES / row_bytes).next_multiple_of(64).max(64);
+    for first in (0..rows).step_by(chunk_rows) {
+        let end = rows.min(first + chunk_rows);
+        let chunk = bytes.slice(first * row_bytes..end * row_bytes);
+        matrix.pack(device, first, &chunk);
+        chunk.release();
+    }
+    Ok(Some(matrix))
 }

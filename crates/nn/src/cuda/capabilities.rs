@@ -5,7 +5,7 @@ use stonechat_compute::cuda::ops::OPERAND_COLUMNS;
 use stonechat_compute::op::{MatmulArgs, Op, TensorType};
 use stonechat_quant::cuda::{CudaMatrix, MAX_GEMV_ROWS, can_group, can_pair, fuses_norm};
 
-use super::matrix;
+use super::weights::matrix;
 use crate::KvDType;
 use crate::fuse::{Capabilities, Conv1dKernels, MoeKernels};
 use crate::program::RowClass;

@@ -21,8 +21,11 @@ use web_time::Instant;
 use super::capabilities::operand_type;
 use super::memory::{ProgramMemory, Scratch};
 use super::record::RecordedStep;
-use super::{NAME, allocation_error};
-use crate::device::{Counts, Executable, PortRange, Step, check_page};
+use super::weights::{NAME, allocation_error};
+use crate::device::{Executable, PortRange};
+use crate::inputs::Step;
+use crate::inputs::{CheckedStep, InputLimits};
+use crate::program::Counts;
 use crate::program::{Node, Program};
 use crate::step_words::{StepShape, StepWords, impl_grid};
 use crate::{BoxFuture, Error};
@@ -45,6 +48,7 @@ pub(super) struct CudaExecutable {
     memory: ProgramMemory,
     scratch: Scratch,
     inputs: StepWords,
+    limits: InputLimits,
     step: StepBuffer,
     imports: HostWrites,
     /// Shape of the last step.
@@ -76,6 +80,7 @@ impl CudaExecutable {
             memory: ProgramMemory::new(gpu, program, max, rank)?,
             scratch: Scratch::new(gpu),
             inputs: StepWords::new(program),
+            limits: InputLimits::new(program),
             step: StepBuffer::new(gpu, STEP_BYTES).map_err(allocation_error)?,
             imports: HostWrites::new(gpu, STEP_BYTES).map_err(allocation_error)?,
             shape: StepShape::default(),
@@ -228,9 +233,13 @@ impl Executable for CudaExecutable {
         true
     }
 
-    fn run(&mut self, step: &Step<'_>) {
+    fn limits(&self) -> &InputLimits {
+        &self.limits
+    }
+
+    fn run_checked(&mut self, step: CheckedStep<'_>) {
         let started = Instant::now();
-        match self.run_step(step) {
+        match self.run_step(&step) {
             Err(error) if self.is_warming_up => _ = self.warm_up_error.get_or_insert(error),
             Err(error) => self.gpu.fault(error.to_string()),
             Ok(()) => {}
@@ -264,9 +273,7 @@ impl Executable for CudaExecutable {
         Box::pin(std::future::ready(self.read_page_now(pool, page, out)))
     }
 
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
-        let shape = &self.memory.program.pools[pool.0];
-        check_page(bytes, shape.n_layers, shape.layout().page_bytes())?;
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
         let (copies, layers) = self.page_copies(pool)?;
         Ok(copies.write(layers, page, bytes)?)
     }

@@ -15,12 +15,14 @@ use stonechat_compute::op::{PoolId, Port, Weight};
 use stonechat_compute::{DType, LogMelTables};
 use web_time::Instant;
 
+use super::device::{BUSY_ROWS, Cuda};
 use super::executable::CudaExecutable;
-use super::{BUSY_ROWS, Cuda, NAME};
-use crate::device::{
-    Counts, Device, DeviceApi, Executable, HostTask, LogMelKernel, PortRange, Step, layers_of_page,
-};
+use super::weights::{NAME, allocation_error};
+use crate::device::{Device, DeviceApi, Executable, HostTask, LogMelKernel, PortRange};
 use crate::fuse::{Capabilities, fuse};
+use crate::inputs::Step;
+use crate::inputs::{CheckedStep, InputLimits};
+use crate::program::Counts;
 use crate::program::Program;
 use crate::shard::{shard, sharded_matrix, sharded_values};
 use crate::{BoxFuture, Error, KvShape, LoadStats, MatrixSource, OpTime};
@@ -68,7 +70,7 @@ impl CudaGroup {
 
     fn with_ranks(ranks: Vec<Cuda>) -> Result<Self, Error> {
         let gpus: Vec<_> = ranks.iter().map(|rank| rank.gpu.clone()).collect();
-        let exchange = Exchange::new(&gpus).map_err(super::allocation_error)?;
+        let exchange = Exchange::new(&gpus).map_err(allocation_error)?;
         let (order, replicated) = (Mutex::default(), Mutex::default());
         Ok(Self(Arc::new(Group { ranks, exchange, order, replicated })))
     }
@@ -201,6 +203,7 @@ impl DeviceApi for CudaGroup {
         Ok(Box::new(GroupExecutable {
             ranks: ranks.collect::<Result<_, _>>()?,
             group: Arc::clone(&self.0),
+            limits: InputLimits::new(program),
             pools: program.pools.clone(),
             pool_parts: shards.pool_parts,
             warm_up_error: None,
@@ -213,6 +216,8 @@ impl DeviceApi for CudaGroup {
 struct GroupExecutable {
     ranks: Vec<CudaExecutable>,
     group: Arc<Group>,
+    /// Limits of the whole program.
+    limits: InputLimits,
     /// Pools of the whole program.
     pools: Vec<KvShape>,
     /// Number of parts of each, see [`Shards`](crate::Shards).
@@ -255,9 +260,13 @@ impl Executable for GroupExecutable {
         true
     }
 
-    fn run(&mut self, step: &Step<'_>) {
+    fn limits(&self) -> &InputLimits {
+        &self.limits
+    }
+
+    fn run_checked(&mut self, step: CheckedStep<'_>) {
         let started = Instant::now();
-        if let Err(error) = self.run_step(step) {
+        if let Err(error) = self.run_step(&step) {
             match &mut self.warm_up_error {
                 Some(first @ Ok(())) => *first = Err(error),
                 Some(Err(_)) => {}
@@ -293,13 +302,13 @@ impl Executable for GroupExecutable {
         })
     }
 
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
-        let (shape, n_parts) = (self.pools[pool.0], self.pool_parts[pool.0]);
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let (n_layers, n_parts) = (self.pools[pool.0].n_layers, self.pool_parts[pool.0]);
         let n_ranks = self.ranks.len();
         for (i, rank) in self.ranks.iter_mut().enumerate() {
-            let layers = layers_of_page(bytes, shape.n_layers, shape.layout().page_bytes())?;
+            let layers = bytes.chunks_exact(bytes.len() / n_layers);
             let part = heads_of_part(layers, (i * n_parts / n_ranks, n_parts));
-            rank.write_page(pool, page, &part)?;
+            rank.write_checked_page(pool, page, &part)?;
         }
         Ok(())
     }

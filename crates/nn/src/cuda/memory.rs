@@ -9,9 +9,9 @@ use stonechat_compute::cuda::{Buffer, Gpu, Rank};
 use stonechat_compute::op::{PoolId, Port, Tensor, TensorType};
 use stonechat_quant::cuda::Operand;
 
-use super::{NAME, allocation_error};
-use crate::device::Counts;
+use super::weights::{NAME, allocation_error};
 use crate::plan::{SlotInfo, plan_slots};
+use crate::program::Counts;
 use crate::program::Program;
 use crate::{Error, KvShape};
 

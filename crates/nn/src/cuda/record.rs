@@ -18,9 +18,10 @@ use stonechat_quant::cuda::{
 };
 
 use super::memory::{ProgramMemory, Scratch};
-use super::{matrix, optional, values};
+use super::weights::{matrix, optional, values};
 use crate::RopePairs;
-use crate::device::{Counts, export_offset};
+use crate::inputs::export_offset;
+use crate::program::Counts;
 use crate::program::{Node, Segment};
 use crate::step_words::{Grid, Places, StepShape, StepWords};
 
@@ -38,29 +39,21 @@ impl RecordedStep<'_> {
         self.words + 4 * word as u64
     }
 
-    /// Address of the pages and slots of `n_rows` rows.
-    fn slots(&self, table: SlotTable, n_rows: usize) -> u64 {
-        assert_eq!(self.shape.n_slots[table.index()], n_rows, "a slot a row of keys");
+    /// Address of the pages and slots of rows.
+    fn slots(&self, table: SlotTable) -> u64 {
         self.address(self.places.slots[table.index()])
     }
 
-    /// Address of the positions of `n_rows` rows.
-    fn positions(&self, n_rows: usize) -> u64 {
-        assert_eq!(self.shape.n_positions, n_rows, "a position a row");
+    /// Address of the positions.
+    fn positions(&self) -> u64 {
         self.address(self.places.positions)
     }
 
-    /// Address of the filters of `n_rows` rows.
-    fn logit_filters(&self, n_rows: usize) -> u64 {
-        assert_eq!(self.shape.n_logit_filters, n_rows, "a filter a row of logits");
-        self.address(self.places.logit_filters)
-    }
-
-    fn rotation(&self, args: &RopeArgs, n_rows: usize) -> Rotation {
+    fn rotation(&self, args: &RopeArgs) -> Rotation {
         match &args.rotation {
             Some(rotation) => Rotation {
                 table: values(&rotation.table),
-                positions: self.positions(n_rows),
+                positions: self.positions(),
                 n_rot: rotation.n_rot,
                 pairs: rotation.pairs,
             },
@@ -138,7 +131,7 @@ impl ProgramMemory {
             }
             Op::KvWrite(args) => {
                 let none = RopeArgs { head_dim: self.head_dim(args), norm: None, rotation: None };
-                let rotation = step.rotation(&none, n_rows);
+                let rotation = step.rotation(&none);
                 let k = heads(&none, x(0), 0);
                 let write = self.write(args, x(1), step);
                 let (head_dim, k) = (none.head_dim, Some(k));
@@ -180,7 +173,7 @@ impl ProgramMemory {
             q: Some(heads(&args.q, x(0), q_out)),
             k: Some(heads(&args.k, x(1), k_out)),
             head_dim: args.q.head_dim,
-            rotation: step.rotation(&args.q, x(0).rows),
+            rotation: step.rotation(&args.q),
             write: Some(self.write(&args.write, x(2), step)),
         }
     }
@@ -190,7 +183,7 @@ impl ProgramMemory {
     }
 
     fn write(&self, args: &KvWriteArgs, v: Rows, step: &RecordedStep<'_>) -> Write<'_> {
-        let slots = step.slots(args.slots, v.rows);
+        let slots = step.slots(args.slots);
         Write { v, pool: self.layer(args.pool, args.layer), slots }
     }
 
@@ -210,15 +203,12 @@ impl ProgramMemory {
         let x = |i: usize| self.rows(node.inputs[i], counts);
         match op {
             Op::Embed(EmbedArgs { table, positions, scale }) => {
-                assert_eq!(step.shape.n_tokens, result.rows, "embed: a token a row");
                 let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TOP_K);
                 let args = CudaEmbed {
                     tokens: (step.address(step.places.tokens), result.rows),
                     top_k: top_k.map_or(0, |(_, x)| self.buffer(x.id).address()),
                     scale: *scale,
-                    positions: positions
-                        .as_ref()
-                        .map_or((0, 0), |p| (values(p), step.positions(result.rows))),
+                    positions: positions.as_ref().map_or((0, 0), |p| (values(p), step.positions())),
                 };
                 embed(list, out, matrix(table), args);
             }
@@ -245,7 +235,7 @@ impl ProgramMemory {
                 rows::norm(list, self.norm_output(node, counts), x(0), norm, accumulate);
             }
             Op::Rope(args) => {
-                let rotation = step.rotation(args, result.rows);
+                let rotation = step.rotation(args);
                 let q = heads(args, x(0), out);
                 let (head_dim, q) = (args.head_dim, Some(q));
                 rope_kv(list, RopeKv { q, k: None, head_dim, rotation, write: None });
@@ -288,7 +278,11 @@ impl ProgramMemory {
                 moe::combine(list, out, (routes, results), shape, accumulate);
             }
             Op::LogitFilter => {
-                rows::logit_filter(list, result, (step.words, step.logit_filters(result.rows)));
+                rows::logit_filter(
+                    list,
+                    result,
+                    (step.words, step.address(step.places.logit_filters)),
+                );
             }
             Op::TopK => {
                 let (x, k) = (x(0), step.shape.k);

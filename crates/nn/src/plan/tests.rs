@@ -2,8 +2,8 @@ use proptest::prelude::*;
 use stonechat_compute::op::{Count, Op, Port, Rows, Tensor, TensorInfo, TensorType};
 
 use super::{SlotInfo, SlotPlan, plan_slots};
-use crate::device::Counts;
 use crate::fuse::fuse;
+use crate::program::Counts;
 use crate::program::{Node, Program, Segment, SegmentName};
 use crate::testing::{D, F, N_ROWS, Ops, all_rules, devices, programs, variants};
 

@@ -10,7 +10,7 @@ use stonechat_quant::wgpu::{
     group_fuses_norm, operand_format, writes_operand,
 };
 
-use super::executable::matrix;
+use super::weights::matrix;
 use crate::fuse::{Capabilities, Conv1dKernels, MoeKernels};
 use crate::program::RowClass;
 

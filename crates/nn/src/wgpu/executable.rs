@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use stonechat_compute::op::{
     AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, MatmulArgs, MoeRouteArgs,
-    NormArgs, Op, PoolId, Port, RopeArgs, Routing, SlotTable, Tensor, TensorInfo, Weight,
+    NormArgs, Op, PoolId, Port, Routing, SlotTable, Tensor, TensorInfo,
 };
 use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, convert};
@@ -20,19 +20,21 @@ use stonechat_compute::wgpu::ops::{
 };
 use stonechat_compute::wgpu::{CommandList, CopyRange, Gpu, GpuBuffer, HostCopies, Recorder};
 use stonechat_quant::wgpu::{
-    ExpertMatmul, GpuEmbed, GpuEpilogue, GpuInput, GpuMatrix, InputNorm, embed, matmul,
-    matmul_experts, matmul_gated, matmul_group,
+    ExpertMatmul, GpuEmbed, GpuEpilogue, GpuInput, InputNorm, embed, matmul, matmul_experts,
+    matmul_gated, matmul_group,
 };
 
 use web_time::Instant;
 
 use super::capabilities::{operand_of, operand_type};
-use super::{NAME, allocation_error};
-use crate::device::{Counts, Executable, PortRange, Step, export_offset, layers_of_page};
+use super::weights::{NAME, allocation_error, matrix, values};
+use crate::device::{Executable, PortRange};
+use crate::inputs::{CheckedStep, InputLimits};
+use crate::inputs::{Step, export_offset};
 use crate::plan::{SlotInfo, plan_slots};
+use crate::program::Counts;
 use crate::program::{Node, Program, RowClass, Segment};
 use crate::step_words::{Grid, Places, StepWords, impl_grid};
-use crate::weight_data::WeightData;
 use crate::{BoxFuture, Error, KvShape};
 
 type StepShape = crate::step_words::StepShape<AttentionGrid>;
@@ -43,17 +45,6 @@ const MAX_LISTS: usize = 64;
 const STEP_WORDS: usize = 1 << 14;
 
 impl_grid!(AttentionGrid);
-
-/// Weights on a GPU.
-pub(super) type GpuWeight = WeightData<GpuMatrix, GpuBuffer>;
-
-pub(super) fn matrix(weight: &Weight) -> &GpuMatrix {
-    GpuWeight::matrix(weight)
-}
-
-pub(super) fn values(weight: &Weight) -> &GpuBuffer {
-    GpuWeight::values(weight)
-}
 
 fn epilogue(args: &MatmulArgs, accumulate: bool) -> GpuEpilogue<'_> {
     let bias = args.bias.as_ref().map(values);
@@ -67,6 +58,7 @@ pub(super) struct GpuExecutable {
     memory: ProgramMemory,
     recorder: Recorder,
     inputs: StepWords,
+    limits: InputLimits,
     lists: HashMap<StepShape, CommandList>,
     /// Shape of the last step.
     shape: StepShape,
@@ -122,6 +114,7 @@ impl GpuExecutable {
             memory,
             recorder: Recorder::new(gpu, STEP_WORDS).map_err(allocation_error)?,
             inputs: StepWords::new(program),
+            limits: InputLimits::new(program),
             lists: HashMap::new(),
             shape: StepShape::default(),
             next_shape: StepShape::default(),
@@ -292,7 +285,7 @@ impl ProgramMemory {
                 copy::copy(list, &self.exports[port], first, x.cols, self.view(x, counts));
             }
             Op::KvWrite(args) => {
-                let slots = step.slots(args.slots, n_rows);
+                let slots = step.slots(args.slots);
                 kv::write(list, self.layer(args.pool, args.layer), x(0), x(1), slots);
             }
             Op::RopeKv(args) => {
@@ -300,11 +293,11 @@ impl ProgramMemory {
                     let TensorInfo { rows, cols, .. } = self.program.tensors[node.outputs[i]];
                     GpuRows::packed(self.buffer(node.outputs[i]), counts.rows(rows), cols)
                 };
-                let slots = step.slots(args.write.slots, n_rows);
-                let pool = (self.layer(args.write.pool, args.write.layer), slots);
-                let [q_rope, k_rope] = [&args.q, &args.k].map(|args| step.rope(args, n_rows));
-                let (q, k) = ((result(0), q_rope), (result(1), k_rope));
-                rope::rope_and_write(list, q, k, x(2), pool);
+                let slots = step.slots(args.write.slots);
+                let pool = self.layer(args.write.pool, args.write.layer);
+                let words = [step.places.positions, slots];
+                let (q, k) = ((result(0), args.q.map(values)), (result(1), args.k.map(values)));
+                rope::rope_and_write(list, q, k, x(2), pool, words);
             }
             Op::MatmulGroup(all) => {
                 let products = all.iter().zip(&node.outputs).map(|(args, &id)| {
@@ -334,8 +327,7 @@ impl ProgramMemory {
         let x = |i: usize| self.view(node.inputs[i], counts);
         match op {
             Op::Embed(EmbedArgs { table, positions, scale }) => {
-                let positions = positions.as_ref().map(|p| (values(p), step.positions(n_rows)));
-                assert_eq!(step.shape.n_tokens, n_rows, "embed: a token a row");
+                let positions = positions.as_ref().map(|p| (values(p), places.positions));
                 let (tokens, scale) = (places.tokens, *scale);
                 let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TOP_K);
                 let top_k = top_k.map(|(_, x)| self.buffer(x.id));
@@ -355,16 +347,15 @@ impl ProgramMemory {
                 };
                 copy::gather(list, out, x(0), (places.outputs + first, n_rows));
             }
-            Op::LayerNorm(NormArgs { weight, bias, eps }) => {
-                let weights = (values(weight), bias.as_ref().map(values));
-                norm::layer_norm(list, self.norm_output(node), x(0), weights, *eps);
+            Op::LayerNorm(args) => {
+                norm::layer_norm(list, self.norm_output(node), x(0), args.map(values));
             }
-            Op::RmsNorm(NormArgs { weight, eps, .. }) => {
-                let output = self.norm_output(node);
-                norm::rms_norm(list, output, x(0), values(weight), (*eps, accumulate));
+            Op::RmsNorm(args) => {
+                norm::rms_norm(list, self.norm_output(node), x(0), args.map(values), accumulate);
             }
             Op::Rope(args) => {
-                rope::rope(list, GpuRows::packed(out, n_rows, cols), step.rope(args, n_rows));
+                let positions = places.positions;
+                rope::rope(list, GpuRows::packed(out, n_rows, cols), args.map(values), positions);
             }
             Op::Add => elementwise::add(list, out, x(1)),
             Op::SoftCap(cap) => elementwise::soft_cap(list, out, [n_rows, cols], *cap),
@@ -391,9 +382,9 @@ impl ProgramMemory {
             Op::ExpertMatmul(ExpertMatmulArgs { weight, bias, .. }) => {
                 let input = self.input(node, counts);
                 let args = ExpertMatmul {
-                    choices: self.buffer(node.inputs[1].id),
-                    n_choices: n_rows,
-                    choices_per_row: n_rows / input.rows,
+                    routes: self.buffer(node.inputs[1].id),
+                    n_routes: n_rows,
+                    routes_per_row: n_rows / input.rows,
                     n: cols,
                     bias: bias.as_ref().map(values),
                 };
@@ -405,7 +396,7 @@ impl ProgramMemory {
                 moe::combine(list, out, routes, results, (shape, accumulate));
             }
             Op::LogitFilter => {
-                logit_filter::logit_filter(list, out, [n_rows, cols], step.logit_filters(n_rows));
+                logit_filter::logit_filter(list, out, [n_rows, cols], places.logit_filters);
             }
             Op::TopK => top_k::top_k(list, out, x(0), step.shape.k),
             Op::LogSumExp => log_sum_exp::log_sum_exp(list, out, x(0)),
@@ -453,33 +444,9 @@ struct RecordedStep<'a> {
 }
 
 impl RecordedStep<'_> {
-    /// First word of the pages and slots of `n_rows` rows.
-    fn slots(&self, table: SlotTable, n_rows: usize) -> usize {
-        assert_eq!(self.shape.n_slots[table.index()], n_rows, "a slot a row of keys");
+    /// First word of the pages and slots of rows.
+    fn slots(&self, table: SlotTable) -> usize {
         self.places.slots[table.index()]
-    }
-
-    /// First word of the positions of `n_rows` rows.
-    fn positions(&self, n_rows: usize) -> usize {
-        assert_eq!(self.shape.n_positions, n_rows, "a position a row");
-        self.places.positions
-    }
-
-    /// First word of the filters of `n_rows` rows.
-    fn logit_filters(&self, n_rows: usize) -> usize {
-        assert_eq!(self.shape.n_logit_filters, n_rows, "a filter a row of logits");
-        self.places.logit_filters
-    }
-
-    fn rope<'a>(&self, args: &'a RopeArgs, n_rows: usize) -> rope::Rope<'a> {
-        let norm = args.norm.as_ref().map(|(weight, eps)| (values(weight), *eps));
-        let rotation = args.rotation.as_ref().map(|rotation| rope::Rotation {
-            table: values(&rotation.table),
-            positions: self.positions(n_rows),
-            n_rot: rotation.n_rot,
-            pairs: rotation.pairs,
-        });
-        rope::Rope { head_dim: args.head_dim, norm, rotation }
     }
 
     fn attention<'a>(
@@ -494,11 +461,7 @@ impl RecordedStep<'_> {
         attention::Attention {
             q,
             kv: memory.layer(args.pool, args.layer),
-            n_heads: args.n_heads,
-            scale: args.scale,
-            soft_cap: args.soft_cap,
-            slopes: args.slopes.as_ref().map(values),
-            sinks: args.sinks.as_ref().map(values),
+            op: args.map(values),
             grid: rest[0],
             words: self.places.attention + first,
         }
@@ -536,10 +499,14 @@ impl Executable for GpuExecutable {
         true
     }
 
-    fn run(&mut self, step: &Step<'_>) {
+    fn limits(&self) -> &InputLimits {
+        &self.limits
+    }
+
+    fn run_checked(&mut self, step: CheckedStep<'_>) {
         self.flush();
         self.started = Instant::now();
-        match self.prepare_step(step) {
+        match self.prepare_step(&step) {
             Ok(()) => self.is_pending = !self.is_warming_up,
             Err(error) => self.gpu.fault(error.to_string()),
         }
@@ -605,11 +572,10 @@ impl Executable for GpuExecutable {
         })
     }
 
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
         self.flush();
         let layers = &self.memory.pools[pool.0];
-        let page_bytes = self.memory.program.pools[pool.0].layout().page_bytes();
-        for (layer, bytes) in layers.iter().zip(layers_of_page(bytes, layers.len(), page_bytes)?) {
+        for (layer, bytes) in layers.iter().zip(bytes.chunks_exact(bytes.len() / layers.len())) {
             kv::write_page(&self.gpu, layer, page, bytes)?;
         }
         Ok(())

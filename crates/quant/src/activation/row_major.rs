@@ -89,7 +89,7 @@ impl RowMajorWriter<'_> {
     /// Quantizes `x`, columns of all rows, to the q8 blocks from `first` on.
     ///
     /// # Safety
-    /// As of [`store_rows_from`](Self::store_rows_from) of row 0.
+    /// As for [`store_rows_from`](Self::store_rows_from) with row 0.
     pub(super) unsafe fn store(self, isa: Isa, first: usize, x: MatRef<'_>) {
         // SAFETY: the contract is the same.
         unsafe { self.store_rows_from(isa, 0, first, x) };
@@ -138,7 +138,7 @@ struct QuantizeRow<'a> {
 }
 
 impl QuantizeRow<'_> {
-    /// Zeroes the q8 blocks behind those of `x`. Their `sums16` are multiplied with no weights.
+    /// Zeroes the q8 blocks after the last one of `x`. No weights are multiplied with their `sums16`.
     fn zero_padding(&mut self) {
         let n = self.x.len();
         self.quants[n..].fill(QBlock::ZERO);

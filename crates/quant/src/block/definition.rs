@@ -96,7 +96,7 @@ pub(super) fn min_max(x: &[f32]) -> (f32, f32) {
     (min, max)
 }
 
-/// 32 values of 4 bits, one a byte: the low ones first.
+/// 32 values of 4 bits, one per byte: the low ones first.
 #[inline(always)]
 pub(super) fn nibbles(qs: &[u8; 16]) -> [u8; 32] {
     let mut q = [0; 32];

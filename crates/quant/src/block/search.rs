@@ -1,4 +1,4 @@
-//! The error searches behind the K types' quantizers.
+//! Searches for scale and min with the least error, for the quantizers of the K types.
 //!
 //! Each tries several scales around `limit / max` and keeps the best by weighted squared (or absolute) error. The order of
 //! the f32 operations is part of the definition: another order would pick another scale for some groups. Source:

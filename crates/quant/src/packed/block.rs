@@ -22,7 +22,7 @@ pub(super) struct PanelBlock<'a> {
     nth_scale: usize,
     /// Index of the vector in a panel row, below `16 / S::LANES`.
     part: usize,
-    /// Whether each vector that is read prefetches the one [`PREFETCH_DISTANCE`] behind it.
+    /// Whether each vector that is read prefetches the one [`PREFETCH_DISTANCE`] after it.
     prefetch: bool,
 }
 
@@ -58,7 +58,7 @@ impl<'a> PanelBlock<'a> {
         }
     }
 
-    /// Prefetches for vectors that [`load_again`](Self::load_again) reads.
+    /// Prefetches for vectors that [`reload`](Self::reload) reads.
     #[inline(always)]
     pub(super) fn prefetch_for(&self, vectors: Range<usize>) {
         for i in vectors {
@@ -70,12 +70,12 @@ impl<'a> PanelBlock<'a> {
     #[inline(always)]
     pub(super) fn load<S: Int8>(&self, s: S, i: usize) -> S::U32s {
         self.prefetch(&self.vectors[i]);
-        self.load_again(s, i)
+        self.reload(s, i)
     }
 
     /// Vector `i` without prefetch, for vectors that are read several times.
     #[inline(always)]
-    pub(super) fn load_again<S: Int8>(&self, s: S, i: usize) -> S::U32s {
+    pub(super) fn reload<S: Int8>(&self, s: S, i: usize) -> S::U32s {
         s.load_u32s(&self.vectors[i].0, self.part)
     }
 

@@ -9,13 +9,14 @@
 
 use std::ops::Range;
 
+use stonechat_compute::check_eq;
 use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::op::GatedActivation;
 use stonechat_compute::{Cpu, with_scratch};
 
+use super::matmul::{check_layout, panels_per_task, run};
 use super::matrix::PackedMatrix;
 use super::panel::PANEL_ROWS;
-use super::product::{check_layout, panels_per_task, run};
 use super::task::PanelTask;
 use crate::activation::{ActivationBuffer, QBLOCK_LEN};
 
@@ -47,12 +48,13 @@ impl PackedRows<'_> {
     fn check(&self, x: &ActivationBuffer, n: usize) {
         let k = x.cols();
         check_layout(self.w, x);
-        assert_eq!(self.w.k(), k, "gated: expected weights of K = {k}, got {}", self.w.k());
-        assert!(self.rows.end <= self.w.n(), "gated: rows {:?} of {}", self.rows, self.w.n());
-        assert_eq!(self.rows.len(), n, "gated: expected {n} rows");
+        check_eq!(self.w.k(), k, "gated: K of the weights");
+        let max = self.w.n();
+        assert!(self.rows.end <= max, "gated: expected at most {max} rows, got {:?}", self.rows);
+        check_eq!(self.rows.len(), n, "gated: rows");
         assert!(self.are_whole_qblocks(), "gated: expected q8 blocks, got rows {:?}", self.rows);
         let n_bias = self.bias.map_or(n, <[f32]>::len);
-        assert_eq!(n_bias, n, "gated: expected a bias of {n}, got {n_bias}");
+        check_eq!(n_bias, n, "gated: values of the bias");
     }
 
     /// `out[m] = w[rows[part]] * x[m] + bias[part]`, packed.
@@ -69,7 +71,7 @@ impl PackedRows<'_> {
 /// `out = act(x * gate^T + bias) * (x * up^T + bias)` as activations in the layout of `x`.
 ///
 /// Shapes: `x` is `[M, K]`, `gate` and `up` have `N` rows of `K`, `out` becomes `[M, N]`. Numerics: as
-/// [`matmul_packed`](super::product::matmul_packed), then as `GatedActivation` and [`ActivationBuffer::quantize`].
+/// [`matmul_packed`](super::matmul::matmul_packed), then as `GatedActivation` and [`ActivationBuffer::quantize`].
 ///
 /// # Panics
 /// If shapes do not agree, rows are not supported ([`PackedRows::are_whole_qblocks`]), or `x` is in the layout

@@ -117,7 +117,7 @@ impl PanelTask<'_> {
                     (false, true) => {
                         (self.panels.start, blocks.end..n_blocks.min(blocks.end + at_once))
                     }
-                    // The thread's next task is most often the panels behind these.
+                    // The thread's next task most often starts at the panel after these.
                     (false, false) => (panel + n_panels, 0..n_blocks.min(at_once)),
                 };
                 let cols = (panel * PANEL_ROWS).saturating_sub(self.rows.start)

@@ -51,7 +51,11 @@ impl PackedMatrix {
     pub fn pack(&mut self, cpu: &Cpu, first: usize, bytes: &[u8]) {
         let row_bytes = self.row_bytes();
         let rows = bytes.len() / row_bytes;
-        assert!(first.is_multiple_of(PANEL_ROWS) && first + rows <= self.n, "pack: no such rows");
+        assert!(
+            first.is_multiple_of(PANEL_ROWS) && first + rows <= self.n,
+            "pack: expected rows below {} from a multiple of {PANEL_ROWS}, got {first}+{rows}",
+            self.n
+        );
         let (layout, n_blocks, panel_len) = (self.layout, self.blocks_per_row(), self.panel_len());
         let panels = first / PANEL_ROWS..(first + rows).div_ceil(PANEL_ROWS);
         let vectors: &mut [U32x16] = bytemuck::cast_slice_mut(&mut self.data);
@@ -102,7 +106,7 @@ impl PackedMatrix {
     /// # Panics
     /// If there is no such row or `out` has another length.
     pub fn dequantize_row(&self, isa: Isa, row: usize, out: &mut [f32]) {
-        assert!(row < self.n, "dequantize: no such row");
+        assert!(row < self.n, "dequantize: expected a row below {}, got {row}", self.n);
         let panel = self.panels().panel(row / PANEL_ROWS);
         let block_len = self.layout.dtype.block_len();
         let mut bytes = [0; layout::MAX_BLOCK_BYTES];

@@ -4,7 +4,7 @@ use stonechat_compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat_compute::op::GatedActivation;
 use stonechat_compute::{Cpu, DType, Isa, ThreadTeam};
 
-use super::{PackedMatrix, PackedProduct, PackedRows, gated_packed, matmul_packed};
+use super::{PackedMatmul, PackedMatrix, PackedRows, gated_packed, matmul_packed};
 use crate::{ActivationBuffer, dequantize_row, quantize_rows};
 
 pub(super) const DTYPES: [DType; 13] = [
@@ -54,7 +54,7 @@ fn multiply(
     bias: Option<&[f32]>,
 ) {
     let epilogue = Epilogue { bias, ..Epilogue::default() };
-    matmul_packed(cpu, x, [Some(PackedProduct { out, w, rows, epilogue })]);
+    matmul_packed(cpu, x, [Some(PackedMatmul { out, w, rows, epilogue })]);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn products_side_by_side_are_those_alone() {
                 let (w, rows) = (&weights[i], 7..7 + widths[i]);
                 let out = MatMut::packed(out, m, widths[i]);
                 i += 1;
-                Some(PackedProduct { out, w, rows, epilogue: Epilogue::default() })
+                Some(PackedMatmul { out, w, rows, epilogue: Epilogue::default() })
             });
             matmul_packed(&cpu, &x, products);
             assert_eq!(alone, together, "{m} rows on {isa}");

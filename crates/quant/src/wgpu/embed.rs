@@ -6,9 +6,9 @@ use stonechat_compute::wgpu::{
     Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP,
 };
 
+use super::matmul_args::with_format;
 use super::matrix::GpuMatrix;
 use super::planes::Format;
-use super::product::with_format;
 
 /// Arguments of [`embed`]. Tokens and positions are inputs of the step.
 #[derive(Debug, Clone, Copy)]

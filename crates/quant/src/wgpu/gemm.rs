@@ -1,7 +1,13 @@
-//! GEMM by cooperative matrices, for more than [`MAX_GEMV_ROWS`](super::MAX_GEMV_ROWS) rows of activations.
+//! GEMM: matmuls of more than [`MAX_GEMV_ROWS`](super::MAX_GEMV_ROWS) rows of activations. A workgroup computes a square
+//! tile of the output.
 //!
-//! A workgroup computes a square tile of the output, see `gemm_coop.wgsl`. Activations are rounded to f16 once and weights
-//! are dequantized to f16, so results have the error of f16 factors; f32 weights use `gemm.wgsl`, in f32.
+//! | shader | device and weights |
+//! |---|---|
+//! | `gemm_coop.wgsl` | cooperative matrices, all weights but f32 |
+//! | `gemm.wgsl` | others, in f32 |
+//!
+//! For cooperative matrices, activations are rounded to f16 once and weights are dequantized to f16: results have the
+//! error of f16 operands.
 
 use std::sync::Arc;
 
@@ -12,11 +18,11 @@ use stonechat_compute::wgpu::{
     Bind, CoopMatrices, Gpu, Kernel, KernelParams, Recorder, Source, Variant,
 };
 
-use super::matrix::GpuMatrix;
-use super::planes::Format;
-use super::product::{
+use super::matmul_args::{
     ACCESS, ACCESS_WITH_OPERAND, Activations, GpuEpilogue, MatmulParams, binds, with_format,
 };
+use super::matrix::GpuMatrix;
+use super::planes::Format;
 
 /// Tiles that fill a large device; below, tiles are smaller.
 const MIN_TILES: usize = 96;
@@ -33,7 +39,7 @@ fn tiles(matrices: CoopMatrices) -> [usize; 2] {
     [8, 4].map(|n| n * matrices.side as usize)
 }
 
-/// Invocations of a tile. A step of 64 columns has 8 vectors (16 bytes of f16) a row; an invocation moves 4 of each factor.
+/// Invocations of a tile. A step of 64 columns has 8 vectors (16 bytes of f16) per row; an invocation moves 4 of each operand.
 fn workgroup(tile: usize) -> u32 {
     2 * tile as u32
 }
@@ -67,12 +73,12 @@ fn source(format: &Format, matrices: CoopMatrices, tile: usize) -> Source {
     with_format(source, format).file(weights).unrolled(file, &counts)
 }
 
-/// Whether [`matmul`] supports the device and the format of weights.
+/// Whether the device multiplies weights of the format by cooperative matrices.
 pub(super) fn supports(gpu: &Gpu, format: &Format) -> bool {
     gpu.matrices().is_some() && format.dtype != DType::F32
 }
 
-/// Whether [`matmul`] with `w` can write f16.
+/// Whether [`gemm`] with `w` can write f16.
 pub(super) fn writes_f16(gpu: &Gpu, w: &GpuMatrix) -> bool {
     // Vectors of four outputs do not span slices.
     supports(gpu, w.format) && w.slices.iter().all(|slice| slice.first.is_multiple_of(4))
@@ -89,24 +95,47 @@ fn kernel(gpu: &Gpu, format: &'static Format, matrices: CoopMatrices, tile: usiz
     gpu.kernel(key, || source(format, matrices, tile))
 }
 
-/// [`matmul`](super::matmul) with checked arguments.
-pub(super) fn matmul(
+/// Rows and columns of a tile of `gemm.wgsl`.
+const TILE: usize = 64;
+const TILED_WORKGROUP: u32 = 256;
+
+/// Shader of a device without cooperative matrices, and of f32 weights.
+pub(super) fn tiled_source(format: &Format, variant: Variant) -> Source {
+    let name = format!("gemm-{}-tiled", format.dtype);
+    let source = kernel_source(name, MatmulParams::LAYOUT, ACCESS, variant, TILED_WORKGROUP)
+        .file(include_str!("matmul_params.wgsl"))
+        .file(include_str!("matrix_bindings.wgsl"));
+    with_format(source, format).file(ACTIVATIONS).file(include_str!("gemm.wgsl"))
+}
+
+/// [`matmul`](super::matmul) of more than [`MAX_GEMV_ROWS`](super::MAX_GEMV_ROWS) rows, with checked arguments.
+pub(super) fn gemm(
     list: &mut Recorder,
     out: GpuOutput<'_>,
     (x, rows): (&Activations<'_>, usize),
     w: &GpuMatrix,
     epilogue: GpuEpilogue<'_>,
 ) {
-    let Some(matrices) = list.gpu().matrices() else { return };
+    let matrices = list.gpu().matrices().filter(|_| supports(list.gpu(), w.format));
     let operand = out.operand.map(|(_, buffer)| buffer);
     for slice in w.slices.iter() {
-        let tile = tile(matrices, rows, slice.rows);
         let params = MatmulParams::new(w, slice, x, [rows, w.n()], epilogue);
+        let binds = binds(slice, x, epilogue.bias, out.values.into());
+        let groups = |tile| [slice.rows.div_ceil(tile) as u32, rows.div_ceil(tile) as u32, 1];
+        let Some(matrices) = matrices else {
+            let (format, variant) = (w.format, list.gpu().variant());
+            let key = ("gemm", [format.code(), 0, 0, 0]);
+            let kernel = list.gpu().kernel(key, || tiled_source(format, variant));
+            list.dispatch(&kernel, &params, binds, groups(TILE));
+            continue;
+        };
+        let tile = tile(matrices, rows, slice.rows);
         let params = MatmulParams { f16_output: u32::from(operand.is_some()), ..params };
         let mut all = [Bind::from(operand); ACCESS_WITH_OPERAND.len()];
-        all[..ACCESS.len()].copy_from_slice(&binds(slice, x, epilogue.bias, out.values.into()));
+        all[..ACCESS.len()].copy_from_slice(&binds);
+        let [columns, rows, _] = groups(tile);
         // Adjacent workgroups share weights.
-        let groups = [rows.div_ceil(tile) as u32, slice.rows.div_ceil(tile) as u32, 1];
+        let groups = [rows, columns, 1];
         list.dispatch(&kernel(list.gpu(), w.format, matrices, tile), &params, all, groups);
     }
 }

@@ -1,4 +1,4 @@
-// GEMM by cooperative matrices: a tile of TILE rows of activations x TILE rows of the matrix a workgroup, f16 factors, f32
+// GEMM by cooperative matrices: a tile of TILE rows of activations x TILE rows of the matrix per workgroup, f16 operands, f32
 // sums; see gemm.rs. A subgroup owns DOWN x ACROSS matrices of SIDE x SIDE outputs.
 //
 //   sums = bias or 0                                  DOWN x ACROSS matrices C a subgroup, in registers
@@ -14,7 +14,7 @@
 // The output in f16, in place of `out`, see p.f16_output.
 @group(0) @binding(7) var<storage, read_write> out_operand: array<vec2<u32>>;
 
-// Rows and columns of the tile. A row of 64 columns is 8 vectors of 16 bytes; an invocation moves 4 of each factor.
+// Rows and columns of the tile. A row of 64 columns is 8 vectors of 16 bytes; an invocation moves 4 of each operand.
 const TILE: u32 = WG / 2u;
 // Row stride of x_tile and w_tile in vec4: 16, padded by 2, which puts the rows of a matrix on different banks.
 const ROW: u32 = 18u;
@@ -31,7 +31,7 @@ var<workgroup> w_tile: array<vec4<f16>, TILE * ROW>;
 // At first the bias, as a row of matrices; in the epilogue one matrix of each subgroup.
 var<workgroup> results: array<vec4<f32>, max(SIDE * TILE_ROW, WG / SUBGROUP * MATRIX)>;
 
-// Vectors of one factor that an invocation moves.
+// Vectors of one operand that an invocation moves.
 alias LaneVectors = array<vec4<u32>, 4>;
 
 // Row and vector of the tile of an invocation's vector `i`. Adjacent invocations move adjacent vectors.

@@ -26,6 +26,7 @@ mod group;
 mod spec;
 
 use stonechat_compute::DType;
+use stonechat_compute::check_eq;
 use stonechat_compute::op::Activation;
 use stonechat_compute::wgpu::ops::check_len;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
@@ -41,11 +42,11 @@ use self::spec::{
     row_bucket,
 };
 use super::input_norm::{binds_with_norm, can_fuse_norm};
-use super::matrix::GpuMatrix;
-use super::planes::Format;
-use super::product::{
+use super::matmul_args::{
     ACCESS, ACCESS_WITH_OPERAND, Activations, GpuEpilogue, GpuInput, MatmulParams, binds,
 };
+use super::matrix::GpuMatrix;
+use super::planes::Format;
 
 /// Every shader of a format, for tests.
 pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> {
@@ -92,7 +93,7 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
     all
 }
 
-/// Whether [`matmul`] with `w` can write up to `rows` rows in q8.
+/// Whether [`gemv`] with `w` can write up to `rows` rows in q8.
 pub(super) fn writes_q8(w: &GpuMatrix, rows: usize) -> bool {
     rows <= Q8_OUTPUT_MAX_ROWS as usize && w.slices.len() == 1
 }
@@ -105,8 +106,8 @@ pub fn fuses_norm(gpu: &Gpu, w: &GpuMatrix) -> bool {
     can_fuse_norm(gpu, w, (n_groups, ACCESS.len()))
 }
 
-/// [`matmul`](super::matmul) of up to [`MAX_GEMV_ROWS`] rows with checked arguments.
-pub(super) fn matmul(
+/// [`matmul`](super::matmul) of up to [`MAX_GEMV_ROWS`] rows, with checked arguments.
+pub(super) fn gemv(
     list: &mut Recorder,
     out: GpuOutput<'_>,
     (x, rows): (&Activations<'_>, usize),
@@ -145,19 +146,19 @@ pub(super) fn matmul(
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertMatmul<'a> {
     /// `[T * n_used]` pairs of words: expert and weight.
-    pub choices: &'a GpuBuffer,
-    /// Number of choices, `T * n_used`.
-    pub n_choices: usize,
-    /// Choices per row of the activations.
-    pub choices_per_row: usize,
+    pub routes: &'a GpuBuffer,
+    /// Number of routes, `T * n_used`.
+    pub n_routes: usize,
+    /// Routes per row of the activations.
+    pub routes_per_row: usize,
     /// Rows of an expert's matrix.
     pub n: usize,
     /// `[E * n]`.
     pub bias: Option<&'a GpuBuffer>,
 }
 
-/// For every choice `i` of an expert `e`, with `x` in q8 if `w` is quantized: `out[i, j] = Σ_k x[i / choices_per_row, k] w[e * n + j, k] + bias[e * n + j]`.
-/// Shapes: `w` = `[E * n, K]`, `out` = `[n_choices, n]`, packed.
+/// For every route `i` of an expert `e`, with `x` in q8 if `w` is quantized: `out[i, j] = Σ_k x[i / routes_per_row, k] w[e * n + j, k] + bias[e * n + j]`.
+/// Shapes: `w` = `[E * n, K]`, `out` = `[n_routes, n]`, packed.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -169,25 +170,25 @@ pub fn matmul_experts(
     w: &GpuMatrix,
     args: ExpertMatmul<'_>,
 ) {
-    let ExpertMatmul { choices, n_choices, choices_per_row, n, bias } = args;
-    assert_eq!(input.rows * choices_per_row, n_choices, "experts: rows of x");
-    assert!(w.n().is_multiple_of(n), "experts: {} rows are no multiple of {n}", w.n());
-    check_len("experts", out, n_choices * n);
-    check_len("experts", choices, 2 * n_choices);
+    let ExpertMatmul { routes, n_routes, routes_per_row, n, bias } = args;
+    check_eq!(input.rows * routes_per_row, n_routes, "experts: rows of x by routes per row");
+    assert!(w.n().is_multiple_of(n), "experts: {} rows are not a multiple of {n}", w.n());
+    check_len("experts", out, n_routes * n);
+    check_len("experts", routes, 2 * n_routes);
     bias.inspect(|bias| check_len("experts", bias, w.n()));
     let format = w.format.is_quantized.then_some(OperandFormat::Q8);
     let x = Activations::new(list, w, input, format);
-    let shape = Shape::for_matrix(n * n_choices, w, 1);
+    let shape = Shape::for_matrix(n * n_routes, w, 1);
     let kernel = GemvSpec::new(list.gpu(), w.format, 1, shape).kernel(list.gpu(), true);
     let epilogue = GpuEpilogue { bias, activation: Activation::None, accumulate: false };
     for slice in w.slices.iter() {
         let params = MatmulParams {
-            choices_per_row: choices_per_row as u32,
-            ..MatmulParams::new(w, slice, &x, [n_choices, n], epilogue)
+            routes_per_row: routes_per_row as u32,
+            ..MatmulParams::new(w, slice, &x, [n_routes, n], epilogue)
         };
         let mut binds = binds(slice, &x, bias, Bind::Buffer(out));
-        binds[3] = Bind::Buffer(choices);
-        let groups = [(n as u32).div_ceil(shape.rows_per_workgroup()), n_choices as u32, 1];
+        binds[3] = Bind::Buffer(routes);
+        let groups = [(n as u32).div_ceil(shape.rows_per_workgroup()), n_routes as u32, 1];
         list.dispatch(&kernel, &params, binds, groups);
     }
 }

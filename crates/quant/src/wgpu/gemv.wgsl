@@ -6,7 +6,7 @@
 //   invocation i of the team: out[t][r] = activate(sum i + bias) (+ out)
 //   finish the workgroup (q8)
 //
-// BY_EXPERT: workgroup (x, i) multiplies with the matrix of the expert of choice i.
+// BY_EXPERT: workgroup (x, i) multiplies with the matrix of the expert of route i.
 
 const TEAMS: u32 = WG / LANES;
 const SUMS: u32 = TEAM_ROWS * X_ROWS;
@@ -26,12 +26,12 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     var out_row = 0u;
     var bias_at = column;
     if BY_EXPERT != 0u {
-        let expert = choices[2u * group.y];
+        let expert = routes[2u * group.y];
         column = group.x * GROUP_ROWS + team_row;
         bias_at = expert * p.n + column;
         // Wraps around for rows before the slice.
         first = bias_at - p.slice_first;
-        x_row = group.y / p.choices_per_row;
+        x_row = group.y / p.routes_per_row;
         out_row = group.y;
     }
     var sums: array<f32, SUMS>;

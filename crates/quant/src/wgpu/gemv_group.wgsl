@@ -17,7 +17,7 @@ struct Params {
     x_offset: u32,
     x_stride: u32,
     norm_eps: f32,
-    // Of the last matrix.
+    // Row length and blocks of a row of the last matrix.
     w_stride_last: u32,
     w_blocks_last: u32,
 }

@@ -2,7 +2,7 @@
 
 var<workgroup> partials: array<f32, SUMS * WG>;
 
-// Replaces the sums of an invocation by those of its team; in uniform control flow.
+// Replaces the sums of each invocation by the sums over its team; in uniform control flow.
 fn reduce_teams(sums: ptr<function, array<f32, SUMS>>, lid: u32) {
     for (var i = 0u; i < SUMS; i++) {
         partials[i * WG + lid] = (*sums)[i];

@@ -5,40 +5,21 @@
 //! | up to [`MAX_GEMV_ROWS`] | `gemv` |
 //! | more | `gemm` (`gemm_coop.wgsl`) on devices with cooperative matrices, else `gemm.wgsl` |
 
-use std::sync::Arc;
-
 use stonechat_compute::DType;
+use stonechat_compute::wgpu::ops::check_len;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
-use stonechat_compute::wgpu::ops::{ACTIVATIONS, check_len, kernel_source};
-use stonechat_compute::wgpu::{Gpu, Kernel, KernelParams, Recorder, Source, Variant};
+use stonechat_compute::wgpu::{Gpu, Recorder, Source, Variant};
 
 use super::gemm;
 use super::gemv::{self, MAX_GEMV_ROWS};
+use super::matmul_args::{Activations, GpuEpilogue, GpuInput};
 use super::matrix::GpuMatrix;
 use super::planes::Format;
-use super::product::{
-    ACCESS, Activations, GpuEpilogue, GpuInput, MatmulParams, binds, with_format,
-};
-
-/// Rows and columns of a tile of `gemm.wgsl`.
-const TILE: usize = 64;
-const GEMM_WORKGROUP: u32 = 256;
-fn gemm_source(format: &Format, variant: Variant) -> Source {
-    let name = format!("gemm-{}-tiled", format.dtype);
-    let source = kernel_source(name, MatmulParams::LAYOUT, ACCESS, variant, GEMM_WORKGROUP)
-        .file(include_str!("matmul_params.wgsl"))
-        .file(include_str!("matrix_bindings.wgsl"));
-    with_format(source, format).file(ACTIVATIONS).file(include_str!("gemm.wgsl"))
-}
 
 pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> {
     let mut all = gemv::sources(format, variant);
-    all.push(gemm_source(format, variant));
+    all.push(gemm::tiled_source(format, variant));
     all
-}
-
-fn gemm_kernel(gpu: &Gpu, format: &'static Format) -> Arc<Kernel> {
-    gpu.kernel(("gemm", [format.code(), 0, 0, 0]), || gemm_source(format, gpu.variant()))
 }
 
 /// Format in which matmuls with weights of `dtype` read `rows` rows of activations; `None` for f32.
@@ -76,17 +57,9 @@ pub fn matmul(
     let format = operand_format(list.gpu(), w.dtype(), rows);
     let x = Activations::new(list, w, input, format);
     if rows <= MAX_GEMV_ROWS {
-        return gemv::matmul(list, out, (&x, rows), w, epilogue);
-    }
-    if format.is_some() {
-        return gemm::matmul(list, out, (&x, rows), w, epilogue);
-    }
-    let kernel = gemm_kernel(list.gpu(), w.format);
-    for slice in w.slices.iter() {
-        let params = MatmulParams::new(w, slice, &x, [rows, w.n()], epilogue);
-        let binds = binds(slice, &x, epilogue.bias, out.values.into());
-        let groups = [slice.rows.div_ceil(TILE) as u32, rows.div_ceil(TILE) as u32, 1];
-        list.dispatch(&kernel, &params, binds, groups);
+        gemv::gemv(list, out, (&x, rows), w, epilogue);
+    } else {
+        gemm::gemm(list, out, (&x, rows), w, epilogue);
     }
 }
 

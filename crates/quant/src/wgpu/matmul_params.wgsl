@@ -13,12 +13,12 @@ struct Params {
     has_bias: u32,
     activation: u32,
     accumulate: u32,
-    choices_per_row: u32,
+    routes_per_row: u32,
     norm_eps: f32,
     f16_output: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
-@group(0) @binding(4) var<storage, read> choices: array<u32>;
+@group(0) @binding(4) var<storage, read> routes: array<u32>;
 @group(0) @binding(5) var<storage, read_write> out: array<f32>;

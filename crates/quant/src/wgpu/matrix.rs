@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use stonechat_compute::check_eq;
 use stonechat_compute::wgpu::ops::operand::COLUMNS;
 use stonechat_compute::wgpu::{Gpu, GpuBuffer};
 use stonechat_compute::{DType, Result, SharedBytes};
@@ -53,7 +54,7 @@ impl GpuMatrix {
         (n, k): (usize, usize),
         bytes: &SharedBytes,
     ) -> Result<Self> {
-        assert_eq!(dtype.bytes_for(n * k), Some(bytes.len()), "bytes of {n}x{k} {dtype}");
+        check_eq!(Some(bytes.len()), dtype.bytes_for(n * k), "bytes of {n}x{k} {dtype}");
         let format = Format::of(Self::device_dtype(dtype)).expect("f16 has a format");
         let padded_k = k.next_multiple_of(COLUMNS);
         let n_blocks = padded_k / format.dtype.block_len();

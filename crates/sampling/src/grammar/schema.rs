@@ -60,7 +60,7 @@ pub(super) fn prepared(schema: Value) -> Result<Value, String> {
     Ok(schema)
 }
 
-/// Checks a regular expression for what the compiler drops: a lone backslash at its end.
+/// Refuses a regular expression that ends in a lone backslash, which the compiler would drop.
 ///
 /// # Errors
 /// With the expression.
@@ -111,7 +111,7 @@ fn find_open(schema: &Value, is_open: bool, open: &mut BTreeSet<String>) {
     }
 }
 
-/// Prepares the schema at `path`, of which `is_open` tells whether others describe the same value.
+/// Prepares the schema at `path`. `is_open`: other schemas describe the same value.
 fn prepare(
     schema: &mut Value,
     path: &str,

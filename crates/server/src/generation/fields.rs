@@ -3,19 +3,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::extract::FromRequest;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use stonechat::LlmRequest;
-use stonechat::llm::{GenerateOptions, ModelInfo, OnFull};
+use stonechat::llm::{GenerateOptions, ModelInfo, OnFull, Request};
 use stonechat::sampling::{GrammarSource, SamplerKind, SamplingOptions};
 
 use super::{ProbFields, logit_bias};
-use crate::chat_prompt::blocking;
-use crate::limits::{self, MAX_PROBS};
-use crate::{ApiError, ApiResult, LanguageGuard, ServerOptions};
+use crate::json::{JsonFields, kind_of};
+use crate::limits::MAX_PROBS;
+use crate::tasks::blocking;
+use crate::{ApiError, ApiResult, AppState, LanguageGuard, ServerOptions};
 
-/// Fields of generation. Those that are absent or null have the defaults of the server.
+/// Fields of generation. A field that is absent or null has the default of the server.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 pub(crate) struct GenerationFields {
@@ -27,13 +28,13 @@ pub(crate) struct GenerationFields {
     pub(crate) stream_options: Option<StreamOptions>,
     /// Number of texts.
     pub(crate) n: Option<i64>,
-    /// The same, for `/completion`.
+    /// Number of texts, as `/completion` names it.
     pub(crate) n_cmpl: Option<i64>,
     /// Maximum tokens; -1: up to the context.
     pub(crate) max_tokens: Option<i64>,
-    /// The same.
+    /// Maximum tokens, under OpenAI's newer name.
     pub(crate) max_completion_tokens: Option<i64>,
-    /// The same.
+    /// Maximum tokens, under llama-server's name.
     pub(crate) n_predict: Option<i64>,
     /// A stop string, or several.
     pub(crate) stop: Option<Stop>,
@@ -160,9 +161,9 @@ pub(crate) struct StreamOptions {
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
 pub(crate) enum Stop {
-    /// One.
+    /// One string.
     One(String),
-    /// Several.
+    /// Several strings.
     Several(Vec<String>),
 }
 
@@ -192,43 +193,26 @@ pub(crate) struct ResponseFormat {
     pub(crate) json_schema: Option<Value>,
 }
 
-/// A body with its fields of generation.
+/// Body of a route of generated text.
 #[derive(Debug)]
-pub(crate) struct Parsed<T> {
+pub(crate) struct Body<T> {
     /// Fields of the route.
     pub(crate) own: T,
     /// Fields of generation.
     pub(crate) fields: GenerationFields,
 }
 
-impl<T: DeserializeOwned> Parsed<T> {
-    /// Checks the limits of a body that has just arrived, and reads both.
-    pub(crate) fn from_body(mut body: Value, server: &ServerOptions) -> ApiResult<Self> {
-        limits::check(&mut body, server)?;
-        let (own, mut fields): (T, GenerationFields) = (part(&body)?, part(&body)?);
-        fields.deadline = fields.deadline(server)?;
+impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: axum::extract::Request, state: &AppState) -> ApiResult<Self> {
+        let mut body = JsonFields::from_request(request, state).await?;
+        let (own, fields) = (body.take(), body.take::<GenerationFields>());
+        body.check_rest()?;
+        let (own, mut fields) = (own?, fields?);
+        fields.deadline = fields.deadline(state.options())?;
         Ok(Self { own, fields })
     }
-}
-
-/// Reads the fields that `T` knows.
-pub(crate) fn part<T: DeserializeOwned>(body: &Value) -> ApiResult<T> {
-    if !body.is_object() {
-        return Err(ApiError::bad_request(format!(
-            "the body is invalid: expected an object, got {}",
-            crate::chat_prompt::kind_of(body)
-        )));
-    }
-    serde_path_to_error::deserialize(body).map_err(|error| {
-        let path = error.path().to_string();
-        let error = crate::json::plain(&error.into_inner());
-        match path.as_str() {
-            "." => ApiError::bad_request(format!("the body is invalid: {error}")),
-            path => {
-                ApiError::bad_request(format!("`{path}`: {error}")).with_field("param", json!(path))
-            }
-        }
-    })
 }
 
 impl GenerationFields {
@@ -290,8 +274,8 @@ impl GenerationFields {
         if self.lora.as_ref().is_some_and(|adapters| !adapters.is_empty()) {
             return Err(ApiError::field("lora", "no adapters: none is loaded", "some"));
         }
-        let info = &model.llm.info().model;
-        let n_ctx = model.llm.info().n_ctx;
+        let info = &model.info().model;
+        let n_ctx = model.info().n_ctx;
         let grammar = self.grammar_source()?;
         let grammar =
             grammar.map(|source| blocking(|| info.compile_grammar(&source))).transpose()?;
@@ -327,21 +311,17 @@ impl GenerationFields {
         deadline.map(Some).ok_or_else(|| ApiError::field("timeout_ms", "at least 1", ms))
     }
 
-    /// Request for the texts after a prompt.
-    pub(crate) fn request(
-        &self,
-        prompt: Vec<u32>,
-        options: GenerateOptions,
-    ) -> ApiResult<LlmRequest> {
+    /// The request with the number of its texts, its place among others, and its times.
+    pub(crate) fn schedule(&self, request: Request) -> ApiResult<Request> {
         let max_ms = self.t_max_predict_ms.and_then(|ms| u64::try_from(ms).ok());
-        Ok(LlmRequest {
+        Ok(Request {
             deadline: self.deadline,
             max_decode: max_ms.filter(|&ms| ms > 0).map(Duration::from_millis),
             n_choices: self.n_choices()?,
             priority: self.priority.unwrap_or(0),
             cache_salt: self.salt(),
             reads_cache: self.cache_prompt.unwrap_or(true),
-            ..LlmRequest::new(prompt, options)
+            ..request
         })
     }
 
@@ -381,9 +361,7 @@ impl GenerationFields {
             Some(Value::Bool(true)) => {
                 Ok(Some(count("top_logprobs", self.top_logprobs.unwrap_or(0))?))
             }
-            Some(other) => {
-                Err(ApiError::field("logprobs", "a boolean", crate::chat_prompt::kind_of(other)))
-            }
+            Some(other) => Err(ApiError::field("logprobs", "a boolean", kind_of(other))),
         }
     }
 
@@ -395,9 +373,7 @@ impl GenerationFields {
             Some(Value::Number(n)) if n.is_i64() => {
                 count("logprobs", n.as_i64().unwrap_or(0)).map(Some)
             }
-            Some(other) => {
-                Err(ApiError::field("logprobs", "a number", crate::chat_prompt::kind_of(other)))
-            }
+            Some(other) => Err(ApiError::field("logprobs", "a number", kind_of(other))),
         }
     }
 
@@ -504,7 +480,7 @@ impl ResponseFormat {
             "json_object" => match self.schema.as_ref().filter(|schema| !schema.is_null()) {
                 None => Ok(Some(GrammarSource::JsonSchema(json!({"type": "object"}).to_string()))),
                 given => schema(given).map(Some).ok_or_else(|| {
-                    let got = given.map_or("nothing", crate::chat_prompt::kind_of);
+                    let got = given.map_or("nothing", kind_of);
                     ApiError::field("response_format.schema", "an object", got)
                 }),
             },
@@ -512,11 +488,7 @@ impl ResponseFormat {
                 let found = self.json_schema.as_ref().and_then(|format| format.get("schema"));
                 schema(found).map(Some).ok_or_else(|| {
                     let name = "response_format.json_schema.schema";
-                    ApiError::field(
-                        name,
-                        "an object",
-                        found.map_or("nothing", crate::chat_prompt::kind_of),
-                    )
+                    ApiError::field(name, "an object", found.map_or("nothing", kind_of))
                 })
             }
             other => Err(ApiError::field(

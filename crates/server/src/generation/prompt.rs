@@ -3,7 +3,8 @@
 use serde_json::Value;
 use stonechat::llm::ModelInfo;
 
-use crate::chat_prompt::{blocking, kind_of};
+use crate::json::kind_of;
+use crate::tasks::blocking;
 use crate::{ApiError, ApiResult};
 
 /// Tokens of each prompt: a string, a list of strings, a list of token ids (with strings among them), or a list of such

@@ -1,22 +1,25 @@
 //! A running request: its events, the report for the metrics.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stonechat::llm::{AcceptedToken, DraftCounts};
-use stonechat::{Completion, Finish, Job, LlmEvent, LlmRequest};
+use stonechat::llm::DraftCounts;
+use stonechat::{Completion, Finish, GenerateOptions, Job, Request, RequestEvent};
 
-use super::Timings;
+use super::{GenerationFields, Usage};
 use crate::otlp::{RequestTrace, TextTimes};
 use crate::{ApiError, ApiResult, AppState, LanguageGuard, Metrics, RequestEnd, RequestReport};
 
 /// Texts that are generated for one request. Dropping it cancels them.
 pub(crate) struct TextRun {
-    job: Job<LlmEvent, Vec<Completion>>,
+    job: Job<RequestEvent, Vec<Completion>>,
     model: LanguageGuard,
     /// First event, which was taken before the headers of the answer were sent.
-    first: Option<Step>,
+    first: Option<RequestEvent>,
+    /// Texts, once all have ended.
+    completions: Option<Vec<Completion>>,
     clock: Clock,
     /// Tokens of the prompt that were cached or have run.
     prompt_done: usize,
@@ -24,26 +27,6 @@ pub(crate) struct TextRun {
     trace: RequestTrace,
     report: RequestReport,
     is_reported: bool,
-}
-
-/// Event of a running request.
-#[derive(Debug)]
-pub(crate) enum Step {
-    /// It has left the queue.
-    Started,
-    /// A chunk of the prompt has run.
-    Prompt,
-    /// Tokens of a text.
-    Text {
-        /// Index of the text.
-        choice: usize,
-        /// Tokens, each with its range of `text`.
-        tokens: Vec<AcceptedToken>,
-        /// Text.
-        text: String,
-    },
-    /// All texts have ended.
-    Ended(Vec<Completion>),
 }
 
 /// Times of a request.
@@ -61,7 +44,7 @@ impl TextRun {
     pub(crate) fn start(
         state: &AppState,
         model: LanguageGuard,
-        request: LlmRequest,
+        request: Request,
         trace: RequestTrace,
     ) -> Self {
         let report = RequestReport {
@@ -81,15 +64,36 @@ impl TextRun {
                 first_token: None,
                 last_token: vec![None; request.n_choices],
             },
-            job: model.llm.generate(request),
+            job: model.generate(request),
             model,
             first: None,
+            completions: None,
             prompt_done: 0,
             metrics: Arc::clone(state.metrics()),
             trace,
             report,
             is_reported: false,
         }
+    }
+
+    /// Starts a request for each prompt.
+    ///
+    /// # Errors
+    /// If the model cannot be opened again, or a field is out of range.
+    pub(crate) async fn start_all(
+        state: &AppState,
+        trace: &RequestTrace,
+        fields: &GenerationFields,
+        prompts: Vec<Vec<u32>>,
+        options: &GenerateOptions,
+    ) -> ApiResult<VecDeque<Self>> {
+        let mut runs = VecDeque::new();
+        for prompt in prompts {
+            let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
+            let request = fields.schedule(Request::new(prompt, options.clone()))?;
+            runs.push_back(Self::start(state, model, request, trace.clone()));
+        }
+        Ok(runs)
     }
 
     /// The model.
@@ -103,41 +107,45 @@ impl TextRun {
     /// # Errors
     /// If the request has failed.
     pub(crate) async fn begin(&mut self, limit: Option<Duration>) -> ApiResult<()> {
-        let step = match limit {
+        let event = match limit {
             None => self.next().await,
             Some(limit) => match tokio::time::timeout(limit, self.next()).await {
-                Ok(step) => step,
+                Ok(event) => event,
                 Err(_) => return Ok(()),
             },
         };
-        self.first = Some(step?);
+        self.first = event?;
         Ok(())
     }
 
-    /// The next event.
+    /// The next event; `None` when all texts have ended.
     ///
     /// # Errors
     /// If the request has failed.
-    pub(crate) async fn next(&mut self) -> ApiResult<Step> {
-        if let Some(step) = self.first.take() {
-            return Ok(step);
+    pub(crate) async fn next(&mut self) -> ApiResult<Option<RequestEvent>> {
+        if self.first.is_some() || self.completions.is_some() {
+            return Ok(self.first.take());
         }
-        loop {
-            match self.job.next_async().await {
-                Some(Ok(event)) => {
-                    if let Some(step) = self.take(event) {
-                        return Ok(step);
-                    }
-                }
-                Some(Err(error)) => return Err(self.fail(error)),
-                None => {
-                    return match (&mut self.job).await {
-                        Ok(completions) => Ok(self.end(completions)),
-                        Err(error) => Err(self.fail(error)),
-                    };
-                }
+        match self.job.next_async().await {
+            Some(Ok(event)) => {
+                self.record(&event);
+                Ok(Some(event))
             }
+            Some(Err(error)) => Err(self.fail(error)),
+            None => match (&mut self.job).await {
+                Ok(completions) => {
+                    self.end(&completions);
+                    self.completions = Some(completions);
+                    Ok(None)
+                }
+                Err(error) => Err(self.fail(error)),
+            },
         }
+    }
+
+    /// Texts; none before all have ended.
+    pub(crate) fn completions(&self) -> &[Completion] {
+        self.completions.as_deref().unwrap_or_default()
     }
 
     /// `prompt_progress` of llama-server: cached tokens count as processed.
@@ -152,19 +160,19 @@ impl TextRun {
     }
 
     /// Counts so far.
-    pub(crate) fn timings(&self) -> Timings {
+    pub(crate) fn usage(&self) -> Usage {
         let (now, clock) = (Instant::now(), &self.clock);
         let ms = |from: Instant, to: Instant| (to - from).as_secs_f64() * 1e3;
         let started = clock.started.unwrap_or(now);
         let first_token = clock.first_token.unwrap_or(now);
-        Timings {
+        Usage {
             prompt_tokens: self.report.prompt_tokens,
             cached_tokens: self.report.cached_tokens,
             prompt_ms: ms(started, first_token),
             generated: self.report.generated_tokens,
             n_texts: clock.last_token.iter().flatten().count(),
             decode_ms: ms(first_token, now),
-            ..Timings::default()
+            ..Usage::default()
         }
     }
 
@@ -172,34 +180,27 @@ impl TextRun {
     ///
     /// # Errors
     /// If the request has failed.
-    pub(crate) async fn finish(&mut self) -> ApiResult<Vec<Completion>> {
-        loop {
-            if let Step::Ended(completions) = self.next().await? {
-                return Ok(completions);
-            }
-        }
+    pub(crate) async fn finish(&mut self) -> ApiResult<&[Completion]> {
+        while self.next().await?.is_some() {}
+        Ok(self.completions())
     }
 
-    fn take(&mut self, event: LlmEvent) -> Option<Step> {
+    /// Records an event in the report and the clock.
+    fn record(&mut self, event: &RequestEvent) {
         let now = Instant::now();
         match event {
-            LlmEvent::Started { cached_tokens } => {
-                self.clock.started = Some(now);
-                self.report.cached_tokens = cached_tokens;
-                self.prompt_done = cached_tokens;
-                self.report.queue_seconds = (now - self.clock.queued).as_secs_f64();
-                Some(Step::Started)
+            RequestEvent::Started { cached_tokens } => {
+                self.clock.started = self.job.started();
+                self.report.cached_tokens = *cached_tokens;
+                self.prompt_done = *cached_tokens;
             }
-            LlmEvent::Prompt { done, .. } => {
-                self.prompt_done = done;
-                Some(Step::Prompt)
-            }
-            LlmEvent::Text { choice, tokens, text } => {
+            RequestEvent::Prompt { done, .. } => self.prompt_done = *done,
+            RequestEvent::Text { choice, tokens, .. } => {
                 self.clock.first_token.get_or_insert(now);
-                let last = &mut self.clock.last_token[choice];
                 if tokens.is_empty() {
-                    return Some(Step::Text { choice, tokens, text });
+                    return;
                 }
+                let last = &mut self.clock.last_token[*choice];
                 if let Some(last) = last {
                     // Tokens of an accepted draft arrive together.
                     let n = tokens.len();
@@ -209,13 +210,13 @@ impl TextRun {
                 }
                 *last = Some(now);
                 self.report.generated_tokens += tokens.len();
-                Some(Step::Text { choice, tokens, text })
             }
-            _ => None,
+            _ => {}
         }
     }
 
-    fn end(&mut self, completions: Vec<Completion>) -> Step {
+    /// Completes the report with the texts.
+    fn end(&mut self, completions: &[Completion]) {
         let finishes = completions.iter().map(|completion| completion.finish);
         self.report.finish = match finishes.max_by_key(|finish| *finish == Finish::Length) {
             Some(Finish::Length | Finish::ContextFull | Finish::TimeLimit | Finish::Cancelled) => {
@@ -232,7 +233,6 @@ impl TextRun {
         let preemptions = completions.iter().map(|completion| completion.preemptions);
         self.report.n_preemptions = preemptions.max().unwrap_or(0);
         self.report();
-        Step::Ended(completions)
     }
 
     fn fail(&mut self, error: stonechat::Error) -> ApiError {

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stonechat::device::{ChosenDevice, DeviceNeeds};
 use stonechat::formats::ModelFile;
 use stonechat::llm::{
-    ChatFormat, Config, MemoryStore, ModelDrafter, PageName, PageStore, SessionOptions,
-    StateOptions,
+    Config, MemoryStore, ModelDrafter, PageName, PageStore, SessionOptions, StateOptions,
 };
 use stonechat::nn::{Cpu, PAGE_LEN};
 use stonechat::whisper::Options;
@@ -16,29 +15,11 @@ use super::ModelSpec;
 use super::registry::Loader;
 use crate::{EngineOptions, Metrics};
 
-/// An open language model.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct LanguageModel {
-    /// The engine.
-    pub llm: Llm,
-    /// Its chat template.
-    pub format: Arc<ChatFormat>,
-}
-
-/// An open speech model.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct SpeechModel {
-    /// The engine.
-    pub whisper: Whisper,
-}
-
 /// An open model of either kind.
 #[derive(Debug)]
 pub(crate) enum OpenModel {
-    Language(Arc<LanguageModel>),
-    Speech(Arc<SpeechModel>),
+    Language(Llm),
+    Speech(Whisper),
 }
 
 /// Pages in memory that all models share: their names tell those of different models apart.
@@ -94,7 +75,7 @@ impl EngineLoader {
         Ok(cpu.clone().expect("it was opened"))
     }
 
-    async fn open_language(&self, spec: &ModelSpec) -> Result<LanguageModel, stonechat::Error> {
+    async fn open_language(&self, spec: &ModelSpec) -> Result<Llm, stonechat::Error> {
         let options = &self.options;
         let (metrics, model) = (Arc::clone(&self.metrics), spec.name.clone());
         let (panics, panicked) = (Arc::clone(&self.metrics), spec.name.clone());
@@ -131,12 +112,10 @@ impl EngineLoader {
         if let Some(template) = &options.chat_template {
             builder = builder.chat_template(template);
         }
-        let llm = builder.open_async(&spec.path).await?;
-        let format = Arc::clone(&llm.info().chat_format);
-        Ok(LanguageModel { llm, format })
+        builder.open_async(&spec.path).await
     }
 
-    async fn open_speech(&self, spec: &ModelSpec) -> Result<SpeechModel, stonechat::Error> {
+    async fn open_speech(&self, spec: &ModelSpec) -> Result<Whisper, stonechat::Error> {
         let (metrics, name) = (Arc::clone(&self.metrics), spec.name.clone());
         let (panics, panicked) = (Arc::clone(&self.metrics), spec.name.clone());
         let on_step = self.options.on_step.clone();
@@ -154,7 +133,7 @@ impl EngineLoader {
                 metrics.audio_queued(&name, step.waiting, step.waiting_seconds);
                 on_step.iter().for_each(|on_step| on_step.call(&name));
             });
-        Ok(SpeechModel { whisper: builder.open_async(&spec.path).await? })
+        builder.open_async(&spec.path).await
     }
 }
 
@@ -166,18 +145,16 @@ impl Loader for EngineLoader {
         let (bytes, gpu_bytes) = (spec.memory_bytes, spec.gpu_memory_bytes);
         tracing::info!(model = spec.name, bytes, gpu_bytes, "loading");
         let opened = match spec.kind {
-            ModelKind::Language => {
-                self.open_language(spec).await.map(|model| OpenModel::Language(Arc::new(model)))
-            }
-            _ => self.open_speech(spec).await.map(|model| OpenModel::Speech(Arc::new(model))),
+            ModelKind::Language => self.open_language(spec).await.map(OpenModel::Language),
+            _ => self.open_speech(spec).await.map(OpenModel::Speech),
         };
         opened.map_err(|error| error.to_string())
     }
 
     fn is_running(&self, model: &OpenModel) -> bool {
         match model {
-            OpenModel::Language(model) => model.llm.is_running(),
-            OpenModel::Speech(model) => model.whisper.is_running(),
+            OpenModel::Language(model) => model.is_running(),
+            OpenModel::Speech(model) => model.is_running(),
         }
     }
 }

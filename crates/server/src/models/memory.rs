@@ -5,12 +5,12 @@ const MEMORY_FACTOR: f64 = 1.1;
 /// Part of the machine's memory for models, unless an option says more.
 const DEFAULT_MEMORY: f64 = 0.8;
 
-/// Bytes by the device that has them.
+/// Memory of models, by the device that has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Memory {
-    /// Of the host.
+    /// Bytes of host memory.
     pub(crate) host: u64,
-    /// Of the GPU.
+    /// Bytes of GPU memory.
     pub(crate) gpu: u64,
 }
 

@@ -291,8 +291,8 @@ impl<L: Loader> Registry<L> {
         self.lock().table.failure(id).map(str::to_owned)
     }
 
-    /// Calls `read` with the model if it is open, under the lock of the registry. This is no use: it neither wakes the
-    /// model nor keeps it awake.
+    /// Calls `read` with the model if it is open, under the lock of the registry. The model is neither woken nor kept
+    /// awake.
     pub(crate) fn peek<R>(&self, id: ModelId, read: impl FnOnce(&L::Model) -> R) -> Option<R> {
         self.lock().table.peek(id).map(read)
     }

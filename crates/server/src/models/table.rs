@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Memory counts from `Loading` until `closed`. A model with users is never closed. The queue is first in, first out:
-//! a model that does not fit yet holds back those behind it, until nobody waits for it any more. Without I/O, threads and a clock, so that tests step it.
+//! a model that does not fit yet holds back the later ones, until nobody waits for it any more. The table has no I/O, threads
+//! or clock, so that tests can step it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -92,7 +93,7 @@ pub(crate) enum Requested<M, W> {
     Full(W),
 }
 
-/// Work for the caller.
+/// What the caller has to do next.
 #[derive(Debug)]
 pub(crate) enum Action<M> {
     /// Load the model, then call [`Table::loaded`].

@@ -41,7 +41,7 @@ impl RequestTrace {
     /// Starts the span of a request to a route. Its parent is that of the header `traceparent`.
     pub(crate) fn start(state: &AppState, request: &Request, route: &str, id: &str) -> Self {
         let method = request.method();
-        // Probes and lists are no work.
+        // Probes and lists run no model.
         let traces = state.options().traces.as_ref().filter(|_| method == Method::POST);
         let Some(traces) = traces else { return Self::default() };
         let (arrival, arrival_time) = (Instant::now(), SystemTime::now());

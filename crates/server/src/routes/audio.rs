@@ -28,11 +28,10 @@ use stonechat::whisper::Task;
 use stonechat::{Recording, Transcript, TranscriptionJob};
 
 use crate::audio_memory::Charge;
-use crate::deadline::within;
 use crate::otlp::{RequestTrace, SpeechTimes};
+use crate::tasks::within;
 use crate::{ApiError, ApiResult, AppState, AudioReport, Metrics, RequestEnd, SpeechGuard};
 use form::Form;
-use upload::Samples;
 
 /// Time for which a stream waits for its first segment before its status is sent: an error until then has one of its own.
 const MAX_STATUS_DELAY: Duration = Duration::from_secs(5);
@@ -60,14 +59,26 @@ struct TranscriptionAnswer {
     usage: serde_json::Value,
 }
 
+/// Responses of both routes, for the document.
+#[cfg(test)]
+#[derive(utoipa::IntoResponses)]
+#[expect(dead_code, reason = "a part of the document")]
+enum Responses {
+    /// JSON, text, subtitles or events
+    #[response(status = 200)]
+    Text(TranscriptionAnswer),
+    /// A field is invalid, or the file is no audio
+    #[response(status = 400)]
+    Invalid,
+    /// The file has too many bytes, or is too long
+    #[response(status = 413)]
+    TooLarge,
+}
+
 /// Text of a recording in its language
 #[cfg_attr(test, utoipa::path(post, path = "/v1/audio/transcriptions", tag = "audio",
     request_body(content = fields::Fields, content_type = "multipart/form-data"),
-    responses(
-        (status = 200, description = "JSON, text, subtitles or events", body = TranscriptionAnswer),
-        (status = 400, description = "A field is invalid, or the file is no audio"),
-        (status = 413, description = "The file has too many bytes, or is too long"),
-    ),
+    responses(Responses),
 ))]
 pub(crate) async fn transcriptions(
     State(state): State<AppState>,
@@ -80,11 +91,7 @@ pub(crate) async fn transcriptions(
 /// English translation of a recording
 #[cfg_attr(test, utoipa::path(post, path = "/v1/audio/translations", tag = "audio",
     request_body(content = fields::Fields, content_type = "multipart/form-data"),
-    responses(
-        (status = 200, description = "JSON, text, subtitles or events", body = TranscriptionAnswer),
-        (status = 400, description = "A field is invalid, or the file is no audio"),
-        (status = 413, description = "The file has too many bytes, or is too long"),
-    ),
+    responses(Responses),
 ))]
 pub(crate) async fn translations(
     State(state): State<AppState>,
@@ -103,8 +110,7 @@ async fn answer(
     state.check_ready()?;
     // The time of a request counts from its arrival.
     let deadline = state.options().deadline();
-    let Form { fields, samples } = within(deadline, Form::read(&state, request)).await??;
-    let Samples { samples, charge } = samples;
+    let Form { fields, samples, charge } = within(deadline, Form::read(&state, request)).await??;
     let received = Instant::now();
     let options = fields.options(task)?;
     let model = state.speech_by(fields.model.as_deref(), deadline).await?;
@@ -117,7 +123,7 @@ async fn answer(
     let mut running = Running {
         received,
         queued: Instant::now(),
-        job: model.whisper.transcribe(Recording::samples(samples).options(options)),
+        job: model.transcribe(Recording::samples(samples).options(options)),
         report,
         metrics: Arc::clone(state.metrics()),
         trace,
@@ -131,7 +137,7 @@ async fn answer(
     body::respond(&transcript, &fields, task)
 }
 
-/// Transcription of an upload. Dropping it cancels it, and records it in the metrics and the trace.
+/// Job of an upload. Dropping it cancels it, and records it in the metrics and the trace.
 struct Running {
     /// Time at which the whole upload was decoded.
     received: Instant,

@@ -8,15 +8,17 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
-use stonechat::{Completion, Finish};
+use stonechat::{Completion, Finish, RequestEvent};
 
-use super::completion;
+use super::completion::NativeAnswer;
+use crate::chat_body::ChatBody;
 use crate::generation::{
-    Parsed, ProbFields, Step, StreamedAnswer, TextRun, Timings, chat_logprobs, respond,
+    Body, GenerationFields, ProbFields, StreamedAnswer, TextRun, Usage, chat_logprobs, respond,
 };
-use crate::limits::check_chat;
+use crate::ids::new_id;
 use crate::otlp::RequestTrace;
-use crate::{ApiResult, AppState, ChatBody, ChatPrompt, Json, new_id};
+use crate::tasks::blocking;
+use crate::{ApiResult, AppState, Json, LanguageGuard};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new().route("/v1/chat/completions", post(chat)).route("/chat/completions", post(chat))
@@ -25,30 +27,30 @@ pub(crate) fn router() -> Router<AppState> {
 /// Body of a chat request, for the document.
 #[cfg(test)]
 #[derive(utoipa::ToSchema)]
+#[schema(as = ChatRequest)]
 #[expect(dead_code, reason = "the fields are read by two structures")]
-struct ChatRequest {
+struct ChatSchema {
     #[serde(flatten)]
     chat: ChatBody,
     #[serde(flatten)]
-    generation: crate::generation::GenerationFields,
+    generation: GenerationFields,
 }
 
 /// Common fields of the objects of an answer.
-struct Answer {
-    id: String,
-    created: u64,
-    model: String,
+struct ChatAnswer {
+    head: AnswerHead,
     /// Form of the log-probabilities, if they were asked for.
     probs: Option<ProbFields>,
     /// Answer of `/completion`, for `__verbose`.
-    native: Option<completion::Answer>,
+    native: Option<NativeAnswer>,
+    n_choices: usize,
     has_timings_per_token: bool,
     has_progress: bool,
     includes_usage: bool,
 }
 
 /// Answers a conversation
-#[cfg_attr(test, utoipa::path(post, path = "/v1/chat/completions", tag = "text", request_body = ChatRequest, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/v1/chat/completions", tag = "text", request_body = ChatSchema, responses(
     (status = 200, body = Object, description = "`chat.completion`, or a stream of `chat.completion.chunk`"),
     (status = 400, description = "A field is invalid, or the prompt exceeds the context"),
     (status = 429, description = "The queue is full"),
@@ -57,44 +59,65 @@ struct Answer {
 pub(crate) async fn chat(
     State(state): State<AppState>,
     trace: RequestTrace,
-    Json(body): Json<Value>,
+    Body { own, fields }: Body<ChatBody>,
 ) -> ApiResult<Response> {
-    check_chat(&body)?;
-    let Parsed { mut own, fields } = Parsed::<ChatBody>::from_body(body, state.options())?;
-    // The template writes no tools that the answer must not call.
-    own.tools = None;
+    own.check_answer()?;
     let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
-    let prompt = ChatPrompt::new(&model, &own)?;
     let n_probs = fields.chat_probs()?;
-    let mut options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
-    options.stop.extend(model.format.stop().map(str::to_owned));
-    let prompts = std::slice::from_ref(&prompt.tokens);
+    let options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
+    let chat = own.request(options)?;
+    let request = fields.schedule(blocking(|| model.request(chat))?)?;
     let native = fields.verbose == Some(true);
-    let native = native.then(|| completion::Answer::new(&fields, &model, prompts, &options));
-    let request = fields.request(prompt.tokens, options)?;
-    let answer = Answer {
-        id: new_id("chatcmpl-"),
-        created: unix_time(),
-        model: model.name_for(fields.model.as_deref()),
+    let native = native.then(|| {
+        let prompts = std::slice::from_ref(&request.prompt);
+        NativeAnswer::new(&fields, &model, prompts, &request.options)
+    });
+    let answer = ChatAnswer {
+        head: AnswerHead::new("chatcmpl-", &model, &fields),
         probs: n_probs.map(|n| fields.prob_fields(n)),
         native: native.transpose()?,
+        n_choices: request.n_choices,
         has_timings_per_token: fields.timings_per_token.unwrap_or(false),
         has_progress: fields.return_progress.unwrap_or(false),
         includes_usage: fields.includes_usage(),
     };
-    let n_choices = request.n_choices;
     let mut run = TextRun::start(&state, model, request, trace);
     if !fields.is_stream() {
-        let completions = run.finish().await?;
-        return Ok(Json(answer.whole(&run, &completions)).into_response());
+        run.finish().await?;
+        return Ok(Json(answer.whole(&run)).into_response());
     }
-    let stream = ChatStream { answer, n_choices };
-    respond([run].into(), stream, fields.ping(state.options())?).await
+    respond([run].into(), answer, fields.ping(state.options())?).await
 }
 
-/// Seconds since 1970.
-pub(super) fn unix_time() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+/// Fields that all objects of an answer of OpenAI have.
+pub(super) struct AnswerHead {
+    id: String,
+    created: u64,
+    model: String,
+}
+
+impl AnswerHead {
+    /// Fields of an answer of this moment.
+    pub(super) fn new(prefix: &str, model: &LanguageGuard, fields: &GenerationFields) -> Self {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            id: new_id(prefix),
+            created: time.map_or(0, |time| time.as_secs()),
+            model: model.name_for(fields.model.as_deref()),
+        }
+    }
+
+    /// An object with the given kind and choices.
+    pub(super) fn object(&self, kind: &str, choices: Value) -> Value {
+        json!({
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": concat!("stonechat-", env!("CARGO_PKG_VERSION")),
+            "choices": choices,
+        })
+    }
 }
 
 /// `finish_reason` of OpenAI.
@@ -105,22 +128,11 @@ pub(super) fn finish_reason(finish: Finish) -> &'static str {
     }
 }
 
-impl Answer {
-    /// An object with the given kind and choices.
-    fn object(&self, kind: &str, choices: Value) -> Value {
-        json!({
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": concat!("stonechat-", env!("CARGO_PKG_VERSION")),
-            "choices": choices,
-        })
-    }
-
+impl ChatAnswer {
     /// `chat.completion`.
-    fn whole(&self, run: &TextRun, completions: &[Completion]) -> Value {
-        let tokenizer = run.model().llm.info().model.tokenizer();
+    fn whole(&self, run: &TextRun) -> Value {
+        let completions = run.completions();
+        let tokenizer = run.model().info().model.tokenizer();
         let choice = |(index, completion): (usize, &Completion)| {
             let logprobs =
                 self.probs.map(|fields| chat_logprobs(tokenizer, &completion.probs, fields));
@@ -132,12 +144,10 @@ impl Answer {
             })
         };
         let choices: Vec<Value> = completions.iter().enumerate().map(choice).collect();
-        let mut object = self.object("chat.completion", choices.into());
-        let timings = Timings::of(completions);
-        object["usage"] = timings.usage();
-        object["timings"] = timings.to_json();
+        let mut object = self.head.object("chat.completion", choices.into());
+        Usage::of(completions).write(&mut object);
         if let Some(native) = &self.native {
-            object["__verbose"] = native.last(tokenizer, 0, 0, completions, true);
+            object["__verbose"] = native.last(tokenizer, (0, 0), completions, true);
         }
         object
     }
@@ -146,7 +156,7 @@ impl Answer {
     fn progress(&self, run: &TextRun) -> Option<Value> {
         let mut chunk = self.has_progress.then(|| self.chunk(0, json!({}), None))?;
         chunk["prompt_progress"] = run.progress();
-        chunk["timings"] = run.timings().to_json();
+        chunk["timings"] = run.usage().timings();
         Some(chunk)
     }
 
@@ -158,70 +168,62 @@ impl Answer {
             "finish_reason": finish.map(finish_reason),
             "logprobs": null,
         });
-        self.object("chat.completion.chunk", json!([choice]))
+        self.head.object("chat.completion.chunk", json!([choice]))
     }
 }
 
-/// Chunks of a streamed answer.
-struct ChatStream {
-    answer: Answer,
-    n_choices: usize,
-}
-
-impl StreamedAnswer for ChatStream {
+impl StreamedAnswer for ChatAnswer {
     const ENDS_WITH_DONE: bool = true;
 
-    fn take(&mut self, run: &TextRun, _: usize, step: Step, events: &mut VecDeque<Value>) {
-        match step {
-            Step::Started => {
+    fn take(&mut self, run: &TextRun, _: usize, event: RequestEvent, chunks: &mut VecDeque<Value>) {
+        match event {
+            RequestEvent::Started { .. } => {
                 for index in 0..self.n_choices {
                     let delta = json!({"role": "assistant", "content": null});
-                    events.push_back(self.answer.chunk(index, delta, None));
+                    chunks.push_back(self.chunk(index, delta, None));
                 }
-                events.extend(self.answer.progress(run));
+                chunks.extend(self.progress(run));
             }
-            Step::Prompt => events.extend(self.answer.progress(run)),
-            Step::Text { choice, tokens, text } => {
-                if text.is_empty() && (self.answer.probs.is_none() || tokens.is_empty()) {
+            RequestEvent::Prompt { .. } => chunks.extend(self.progress(run)),
+            RequestEvent::Text { choice, tokens, text } => {
+                if text.is_empty() && (self.probs.is_none() || tokens.is_empty()) {
                     return;
                 }
-                let mut chunk = self.answer.chunk(choice, json!({"content": text}), None);
-                if let Some(fields) = self.answer.probs {
+                let mut chunk = self.chunk(choice, json!({"content": text}), None);
+                if let Some(fields) = self.probs {
                     let probs: Vec<_> =
                         tokens.into_iter().filter_map(|token| token.probs).collect();
-                    let tokenizer = run.model().llm.info().model.tokenizer();
+                    let tokenizer = run.model().info().model.tokenizer();
                     chunk["choices"][0]["logprobs"] = chat_logprobs(tokenizer, &probs, fields);
                 }
-                if self.answer.has_timings_per_token {
-                    chunk["timings"] = run.timings().to_json();
+                if self.has_timings_per_token {
+                    chunk["timings"] = run.usage().timings();
                 }
-                events.push_back(chunk);
+                chunks.push_back(chunk);
             }
-            Step::Ended(completions) => self.end(run, &completions, events),
+            _ => {}
         }
     }
-}
 
-impl ChatStream {
-    /// Chunks after the texts: reasons of the end, counts.
-    fn end(&self, run: &TextRun, completions: &[Completion], events: &mut VecDeque<Value>) {
-        let tokenizer = run.model().llm.info().model.tokenizer();
-        let timings = Timings::of(completions);
+    /// Appends the reasons of the end, and the counts.
+    fn end(&mut self, run: &TextRun, _: usize, chunks: &mut VecDeque<Value>) {
+        let completions = run.completions();
+        let tokenizer = run.model().info().model.tokenizer();
+        let usage = Usage::of(completions);
         for (index, completion) in completions.iter().enumerate() {
-            let mut chunk = self.answer.chunk(index, json!({}), Some(completion.finish));
+            let mut chunk = self.chunk(index, json!({}), Some(completion.finish));
             if index + 1 == completions.len() {
-                chunk["timings"] = timings.to_json();
+                chunk["timings"] = usage.timings();
             }
-            if let Some(native) = &self.answer.native {
-                chunk["__verbose"] = native.last(tokenizer, 0, index, completions, false);
+            if let Some(native) = &self.native {
+                chunk["__verbose"] = native.last(tokenizer, (0, index), completions, false);
             }
-            events.push_back(chunk);
+            chunks.push_back(chunk);
         }
-        if self.answer.includes_usage {
-            let mut chunk = self.answer.object("chat.completion.chunk", json!([]));
-            chunk["usage"] = timings.usage();
-            chunk["timings"] = timings.to_json();
-            events.push_back(chunk);
+        if self.includes_usage {
+            let mut chunk = self.head.object("chat.completion.chunk", json!([]));
+            usage.write(&mut chunk);
+            chunks.push_back(chunk);
         }
     }
 }

@@ -10,12 +10,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stonechat::llm::{GenerateOptions, TokenProbs};
 use stonechat::text::Tokenizer;
-use stonechat::{Completion, Finish};
+use stonechat::{Completion, Finish, RequestEvent};
 
 use super::props::params;
 use crate::generation::{
-    GenerationFields, Parsed, ProbFields, Step, StreamedAnswer, TextRun, Timings,
-    native_probabilities, prompts, respond,
+    Body, GenerationFields, ProbFields, StreamedAnswer, TextRun, Usage, native_probabilities,
+    prompts, respond,
 };
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
 use crate::otlp::RequestTrace;
@@ -31,7 +31,7 @@ pub(crate) fn router() -> Router<AppState> {
 /// Fields of `/completion` beside those of generation.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
-struct PromptFields {
+pub(crate) struct PromptFields {
     /// A text, token ids, both in turn, or a list of such prompts.
     #[cfg_attr(test, schema(value_type = Object))]
     prompt: Value,
@@ -43,7 +43,7 @@ struct PromptFields {
 /// Fields of `/infill` beside those of generation.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
-struct InfillFields {
+pub(crate) struct InfillFields {
     /// Text before the gap.
     input_prefix: String,
     /// Text after the gap.
@@ -91,12 +91,11 @@ struct NativeRequest {
 pub(crate) async fn completion(
     State(state): State<AppState>,
     trace: RequestTrace,
-    Json(body): Json<Value>,
+    Body { own, fields }: Body<PromptFields>,
 ) -> ApiResult<Response> {
-    let Parsed { own, fields } = Parsed::<PromptFields>::from_body(body, state.options())?;
     check_items("prompt", &own.prompt, MAX_TEXTS)?;
     let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
-    let prompts = prompts(&own.prompt, &model.llm.info().model)?;
+    let prompts = prompts(&own.prompt, &model.info().model)?;
     answer(&state, trace, model, prompts, fields, own.response_fields).await
 }
 
@@ -108,11 +107,10 @@ pub(crate) async fn completion(
 pub(crate) async fn infill(
     State(state): State<AppState>,
     trace: RequestTrace,
-    Json(body): Json<Value>,
+    Body { own, fields }: Body<InfillFields>,
 ) -> ApiResult<Response> {
-    let Parsed { own, fields } = Parsed::<InfillFields>::from_body(body, state.options())?;
     let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
-    let info = &model.llm.info().model;
+    let info = &model.info().model;
     let mut prefix = String::new();
     for file in &own.input_extra {
         prefix += &format!("{}\n{}\n", file.filename, file.text);
@@ -124,7 +122,7 @@ pub(crate) async fn infill(
 }
 
 /// Common fields of the objects of an answer.
-pub(super) struct Answer {
+pub(super) struct NativeAnswer {
     model: String,
     options: GenerateOptions,
     /// Texts of the prompts.
@@ -150,25 +148,19 @@ async fn answer(
     check_texts(prompts.len(), fields.n_choices()?)?;
     let n_probs = fields.n_probs()?;
     let options = fields.options(state.options(), &model, n_probs)?;
-    let mut answer = Answer::new(&fields, &model, &prompts, &options)?;
+    let mut answer = NativeAnswer::new(&fields, &model, &prompts, &options)?;
     answer.selection = response_fields.unwrap_or_default();
     drop(model);
-    let mut runs = VecDeque::new();
-    for prompt in prompts {
-        let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
-        let request = fields.request(prompt, options.clone())?;
-        runs.push_back(TextRun::start(state, model, request, trace.clone()));
-    }
+    let runs = TextRun::start_all(state, &trace, &fields, prompts, &options).await?;
     if fields.is_stream() {
-        let stream = NativeStream { answer };
-        return respond(runs, stream, fields.ping(state.options())?).await;
+        return respond(runs, answer, fields.ping(state.options())?).await;
     }
     let mut answers = Vec::new();
     for (prompt, mut run) in runs.into_iter().enumerate() {
-        let completions = run.finish().await?;
-        let tokenizer = run.model().llm.info().model.tokenizer();
+        run.finish().await?;
+        let (completions, tokenizer) = (run.completions(), run.model().info().model.tokenizer());
         answers.extend((0..completions.len()).map(|choice| {
-            let object = answer.last(tokenizer, prompt, choice, &completions, true);
+            let object = answer.last(tokenizer, (prompt, choice), completions, true);
             answer.selected(object)
         }));
     }
@@ -177,7 +169,7 @@ async fn answer(
     Ok(Json(answer).into_response())
 }
 
-impl Answer {
+impl NativeAnswer {
     /// Common fields of the answer to a request.
     pub(super) fn new(
         fields: &GenerationFields,
@@ -185,7 +177,7 @@ impl Answer {
         prompts: &[Vec<u32>],
         options: &GenerateOptions,
     ) -> ApiResult<Self> {
-        let tokenizer = model.llm.info().model.tokenizer();
+        let tokenizer = model.info().model.tokenizer();
         Ok(Self {
             model: model.spec().id().to_owned(),
             prompts: prompts.iter().map(|tokens| tokenizer.decode_with_special(tokens)).collect(),
@@ -222,8 +214,7 @@ impl Answer {
     pub(super) fn last(
         &self,
         tokenizer: &Tokenizer,
-        prompt: usize,
-        choice: usize,
+        (prompt, choice): (usize, usize),
         completions: &[Completion],
         is_whole: bool,
     ) -> Value {
@@ -233,10 +224,7 @@ impl Answer {
             Finish::StopString => ("word", completion.stop.as_deref().unwrap_or_default()),
             _ => ("limit", ""),
         };
-        let timings = Timings {
-            prompt_tokens: completion.prompt_tokens,
-            ..Timings::of(&completions[choice..=choice])
-        };
+        let usage = Usage::of(&completions[choice..=choice]);
         let mut settings = self.settings(tokenizer, completion);
         settings["stream"] = (!is_whole).into();
         let mut object = json!({
@@ -255,7 +243,7 @@ impl Answer {
             "stop_type": stop_type,
             "stopping_word": word,
             "tokens_cached": completion.prompt_tokens + completion.tokens.len().saturating_sub(1),
-            "timings": timings.to_json(),
+            "timings": usage.timings(),
         });
         if is_whole && self.probs.n > 0 {
             object["completion_probabilities"] =
@@ -280,62 +268,65 @@ impl Answer {
     }
 }
 
-/// Objects of a streamed answer.
-struct NativeStream {
-    answer: Answer,
-}
-
-impl NativeStream {
+impl NativeAnswer {
+    /// Object of a step of the text with this index.
     fn partial(&self, run: &TextRun, index: usize, text: &str, tokens: &[u32]) -> Value {
-        let timings = run.timings();
+        let usage = run.usage();
         json!({
             "index": index,
             "content": text,
             "tokens": tokens,
             "stop": false,
-            "id_slot": self.answer.id_slot,
-            "tokens_predicted": timings.generated,
-            "tokens_evaluated": timings.prompt_tokens,
+            "id_slot": self.id_slot,
+            "tokens_predicted": usage.generated,
+            "tokens_evaluated": usage.prompt_tokens,
         })
     }
 }
 
-impl StreamedAnswer for NativeStream {
+impl StreamedAnswer for NativeAnswer {
     const ENDS_WITH_DONE: bool = false;
 
-    fn take(&mut self, run: &TextRun, prompt: usize, step: Step, events: &mut VecDeque<Value>) {
-        let tokenizer = run.model().llm.info().model.tokenizer();
-        let first = prompt * self.answer.n_choices;
-        match step {
-            Step::Started | Step::Prompt if self.answer.has_progress => {
+    fn take(
+        &mut self,
+        run: &TextRun,
+        prompt: usize,
+        event: RequestEvent,
+        objects: &mut VecDeque<Value>,
+    ) {
+        let first = prompt * self.n_choices;
+        match event {
+            RequestEvent::Started { .. } | RequestEvent::Prompt { .. } if self.has_progress => {
                 let mut object = self.partial(run, first, "", &[]);
                 object["prompt_progress"] = run.progress();
-                object["timings"] = run.timings().to_json();
-                events.push_back(object);
+                object["timings"] = run.usage().timings();
+                objects.push_back(object);
             }
-            Step::Started | Step::Prompt => {}
-            Step::Text { choice, tokens, text } => {
+            RequestEvent::Text { choice, tokens, text } => {
                 if text.is_empty() && tokens.is_empty() {
                     return;
                 }
                 let ids: Vec<u32> = tokens.iter().map(|token| token.token).collect();
                 let mut object = self.partial(run, first + choice, &text, &ids);
-                if self.answer.probs.n > 0 {
+                if self.probs.n > 0 {
                     let probs: Vec<TokenProbs> =
                         tokens.into_iter().filter_map(|token| token.probs).collect();
+                    let tokenizer = run.model().info().model.tokenizer();
                     object["completion_probabilities"] =
-                        native_probabilities(tokenizer, &probs, self.answer.probs);
+                        native_probabilities(tokenizer, &probs, self.probs);
                 }
-                if self.answer.has_timings_per_token {
-                    object["timings"] = run.timings().to_json();
+                if self.has_timings_per_token {
+                    object["timings"] = run.usage().timings();
                 }
-                events.push_back(object);
+                objects.push_back(object);
             }
-            Step::Ended(completions) => {
-                let object =
-                    |choice| self.answer.last(tokenizer, prompt, choice, &completions, false);
-                events.extend((0..completions.len()).map(object));
-            }
+            _ => {}
         }
+    }
+
+    fn end(&mut self, run: &TextRun, prompt: usize, objects: &mut VecDeque<Value>) {
+        let (completions, tokenizer) = (run.completions(), run.model().info().model.tokenizer());
+        let object = |choice| self.last(tokenizer, (prompt, choice), completions, false);
+        objects.extend((0..completions.len()).map(object));
     }
 }

@@ -8,18 +8,17 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stonechat::Completion;
+use stonechat::RequestEvent;
 use stonechat::llm::TokenProbs;
 
-use super::chat::{finish_reason, unix_time};
-use super::completion;
+use super::chat::{AnswerHead, finish_reason};
+use super::completion::NativeAnswer;
 use crate::generation::{
-    Parsed, ProbFields, Step, StreamedAnswer, TextRun, Timings, completion_logprobs, prompts,
-    respond,
+    Body, ProbFields, StreamedAnswer, TextRun, Usage, completion_logprobs, prompts, respond,
 };
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
 use crate::otlp::RequestTrace;
-use crate::{ApiError, ApiResult, AppState, Json, new_id};
+use crate::{ApiError, ApiResult, AppState, Json};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new().route("/v1/completions", post(completions))
@@ -28,7 +27,7 @@ pub(crate) fn router() -> Router<AppState> {
 /// Fields of a completion beside those of generation.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
-struct CompletionFields {
+pub(crate) struct CompletionFields {
     /// A text, a list of texts, token ids, or lists of them.
     #[cfg_attr(test, schema(value_type = Object))]
     prompt: Value,
@@ -52,17 +51,19 @@ struct CompletionRequest {
 }
 
 /// Common fields of the objects of an answer.
-struct Answer {
-    id: String,
-    created: u64,
-    model: String,
+struct CompletionAnswer {
+    head: AnswerHead,
     /// Texts of the prompts, if they are repeated.
     echoes: Vec<String>,
     n_choices: usize,
     probs: Option<ProbFields>,
     /// Answer of `/completion`, for `__verbose`.
-    native: Option<completion::Answer>,
+    native: Option<NativeAnswer>,
     includes_usage: bool,
+    /// Characters of each text of the prompt that were sent; `None` before the first.
+    lengths: Vec<Option<usize>>,
+    /// Counts of the prompts that have ended.
+    usage: Usage,
 }
 
 /// Completes prompts
@@ -75,15 +76,14 @@ struct Answer {
 pub(crate) async fn completions(
     State(state): State<AppState>,
     trace: RequestTrace,
-    Json(body): Json<Value>,
+    Body { own, fields }: Body<CompletionFields>,
 ) -> ApiResult<Response> {
-    let Parsed { own, fields } = Parsed::<CompletionFields>::from_body(body, state.options())?;
     if own.suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(ApiError::field("suffix", "none: `/infill` has one", "a text"));
     }
     check_items("prompt", &own.prompt, MAX_TEXTS)?;
     let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
-    let prompts = prompts(&own.prompt, &model.llm.info().model)?;
+    let prompts = prompts(&own.prompt, &model.info().model)?;
     check_texts(prompts.len(), fields.n_choices()?)?;
     let n_probs = fields.completion_probs()?;
     let options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
@@ -92,46 +92,33 @@ pub(crate) async fn completions(
         let expected = "none beside `echo`: tokens of the prompt have no log-probabilities";
         return Err(ApiError::field("logprobs", expected, "both"));
     }
-    let echo = |tokens: &Vec<u32>| model.llm.info().model.tokenizer().decode(tokens);
+    let echo = |tokens: &Vec<u32>| model.info().model.tokenizer().decode(tokens);
     let echoes =
         if own.echo == Some(true) { prompts.iter().map(echo).collect() } else { Vec::new() };
     let native = fields.verbose == Some(true);
-    let native = native.then(|| completion::Answer::new(&fields, &model, &prompts, &options));
-    let answer = Answer {
-        id: new_id("cmpl-"),
-        created: unix_time(),
-        model: model.name_for(fields.model.as_deref()),
+    let native = native.then(|| NativeAnswer::new(&fields, &model, &prompts, &options));
+    let n_choices = fields.n_choices()?;
+    let answer = CompletionAnswer {
+        head: AnswerHead::new("cmpl-", &model, &fields),
         echoes,
-        n_choices: fields.n_choices()?,
+        n_choices,
         probs: n_probs.map(|n| fields.prob_fields(n)),
         native: native.transpose()?,
         includes_usage: fields.includes_usage(),
+        lengths: vec![None; n_choices],
+        usage: Usage::default(),
     };
     drop(model);
-    let mut runs = VecDeque::new();
-    for prompt in prompts {
-        let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
-        let request = fields.request(prompt, options.clone())?;
-        runs.push_back(TextRun::start(&state, model, request, trace.clone()));
-    }
+    let runs = TextRun::start_all(&state, &trace, &fields, prompts, &options).await?;
     if !fields.is_stream() {
         return Ok(Json(answer.whole(runs).await?).into_response());
     }
-    let (lengths, timings) = (vec![None; answer.n_choices], Timings::default());
-    let stream = CompletionStream { lengths, answer, timings };
-    respond(runs, stream, fields.ping(state.options())?).await
+    respond(runs, answer, fields.ping(state.options())?).await
 }
 
-impl Answer {
+impl CompletionAnswer {
     fn object(&self, choices: Value) -> Value {
-        json!({
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": concat!("stonechat-", env!("CARGO_PKG_VERSION")),
-            "choices": choices,
-        })
+        self.head.object("text_completion", choices)
     }
 
     fn echo(&self, prompt: usize) -> &str {
@@ -139,7 +126,7 @@ impl Answer {
     }
 
     fn logprobs(&self, run: &TextRun, probs: &[TokenProbs], offset: usize) -> Option<Value> {
-        let tokenizer = run.model().llm.info().model.tokenizer();
+        let tokenizer = run.model().info().model.tokenizer();
         self.probs.map(|fields| completion_logprobs(tokenizer, probs, fields, offset))
     }
 
@@ -160,25 +147,19 @@ impl Answer {
     }
 
     /// Answer of `/completion`, if it was asked for.
-    fn verbose(
-        &self,
-        run: &TextRun,
-        (prompt, choice): (usize, usize),
-        completions: &[Completion],
-        is_whole: bool,
-    ) -> Option<Value> {
-        let tokenizer = run.model().llm.info().model.tokenizer();
-        let native = self.native.as_ref()?;
-        Some(native.last(tokenizer, prompt, choice, completions, is_whole))
+    fn verbose(&self, run: &TextRun, text: (usize, usize), is_whole: bool) -> Option<Value> {
+        let tokenizer = run.model().info().model.tokenizer();
+        Some(self.native.as_ref()?.last(tokenizer, text, run.completions(), is_whole))
     }
 
+    /// `text_completion` of all prompts.
     async fn whole(&self, runs: VecDeque<TextRun>) -> ApiResult<Value> {
-        let (mut choices, mut timings) = (Vec::new(), Timings::default());
+        let (mut choices, mut usage) = (Vec::new(), Usage::default());
         let mut verbose = None;
         for (prompt, mut run) in runs.into_iter().enumerate() {
             let echo = self.echo(prompt);
-            let completions = run.finish().await?;
-            for (choice, completion) in completions.iter().enumerate() {
+            run.finish().await?;
+            for (choice, completion) in run.completions().iter().enumerate() {
                 let logprobs = self.logprobs(&run, &completion.probs, echo.chars().count());
                 choices.push(json!({
                     "index": prompt * self.n_choices + choice,
@@ -187,74 +168,66 @@ impl Answer {
                     "logprobs": logprobs,
                 }));
             }
-            timings = timings.sum(Timings::of(&completions));
+            usage = usage.sum(Usage::of(run.completions()));
             if prompt == 0 {
-                verbose = self.verbose(&run, (prompt, 0), &completions, true);
+                verbose = self.verbose(&run, (prompt, 0), true);
             }
         }
         let mut object = self.object(choices.into());
         if let Some(verbose) = verbose {
             object["__verbose"] = verbose;
         }
-        object["usage"] = timings.usage();
-        object["timings"] = timings.to_json();
+        usage.write(&mut object);
         Ok(object)
     }
 }
 
-/// Chunks of a streamed answer.
-struct CompletionStream {
-    answer: Answer,
-    /// Characters sent of each text of the prompt; `None` before the first.
-    lengths: Vec<Option<usize>>,
-    timings: Timings,
-}
-
-impl StreamedAnswer for CompletionStream {
+impl StreamedAnswer for CompletionAnswer {
     const ENDS_WITH_DONE: bool = true;
 
-    fn take(&mut self, run: &TextRun, prompt: usize, step: Step, events: &mut VecDeque<Value>) {
-        let echo = self.answer.echo(prompt);
-        match step {
-            Step::Text { choice, tokens, text } => {
-                let (text, offset) = match self.lengths[choice] {
-                    Some(length) => (text, length),
-                    None => (format!("{echo}{text}"), echo.chars().count()),
-                };
-                if text.is_empty() && (self.answer.probs.is_none() || tokens.is_empty()) {
-                    return;
-                }
-                let before = self.lengths[choice].unwrap_or(0);
-                self.lengths[choice] = Some(before + text.chars().count());
-                let probs: Vec<_> = tokens.into_iter().filter_map(|token| token.probs).collect();
-                let logprobs = self.answer.logprobs(run, &probs, offset);
-                events.push_back(self.answer.chunk((prompt, choice), &text, logprobs, None));
-            }
-            Step::Ended(completions) => {
-                self.timings = self.timings.sum(Timings::of(&completions));
-                for (choice, completion) in completions.iter().enumerate() {
-                    // A text without a token repeats the prompt here.
-                    let echo = if self.lengths[choice].is_none() { echo } else { "" };
-                    let finish = Some(finish_reason(completion.finish));
-                    let mut chunk = self.answer.chunk((prompt, choice), echo, None, finish);
-                    let text = (prompt, choice);
-                    if let Some(verbose) = self.answer.verbose(run, text, &completions, false) {
-                        chunk["__verbose"] = verbose;
-                    }
-                    events.push_back(chunk);
-                }
-                self.lengths.fill(None);
-            }
-            Step::Started | Step::Prompt => {}
+    fn take(
+        &mut self,
+        run: &TextRun,
+        prompt: usize,
+        event: RequestEvent,
+        chunks: &mut VecDeque<Value>,
+    ) {
+        let RequestEvent::Text { choice, tokens, text } = event else { return };
+        let echo = self.echo(prompt);
+        let (text, offset) = match self.lengths[choice] {
+            Some(length) => (text, length),
+            None => (format!("{echo}{text}"), echo.chars().count()),
+        };
+        if text.is_empty() && (self.probs.is_none() || tokens.is_empty()) {
+            return;
         }
+        let before = self.lengths[choice].unwrap_or(0);
+        self.lengths[choice] = Some(before + text.chars().count());
+        let probs: Vec<_> = tokens.into_iter().filter_map(|token| token.probs).collect();
+        let logprobs = self.logprobs(run, &probs, offset);
+        chunks.push_back(self.chunk((prompt, choice), &text, logprobs, None));
     }
 
-    fn finish(&mut self, events: &mut VecDeque<Value>) {
-        if self.answer.includes_usage {
-            let mut chunk = self.answer.object(json!([]));
-            chunk["usage"] = self.timings.usage();
-            chunk["timings"] = self.timings.to_json();
-            events.push_back(chunk);
+    fn end(&mut self, run: &TextRun, prompt: usize, chunks: &mut VecDeque<Value>) {
+        self.usage = self.usage.sum(Usage::of(run.completions()));
+        for (choice, completion) in run.completions().iter().enumerate() {
+            // A text without a token repeats the prompt here.
+            let echo = if self.lengths[choice].is_none() { self.echo(prompt) } else { "" };
+            let finish = Some(finish_reason(completion.finish));
+            let mut chunk = self.chunk((prompt, choice), echo, None, finish);
+            if let Some(verbose) = self.verbose(run, (prompt, choice), false) {
+                chunk["__verbose"] = verbose;
+            }
+            chunks.push_back(chunk);
+        }
+        self.lengths.fill(None);
+    }
+
+    fn finish(&mut self, chunks: &mut VecDeque<Value>) {
+        if self.includes_usage {
+            let mut chunk = self.object(json!([]));
+            self.usage.write(&mut chunk);
+            chunks.push_back(chunk);
         }
     }
 }

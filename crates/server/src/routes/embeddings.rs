@@ -11,10 +11,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use stonechat::llm::{Norm, Pooling, normalize};
 
-use crate::chat_prompt::{blocking, kind_of};
-use crate::deadline::within;
-use crate::generation::part;
-use crate::limits::{MAX_INPUTS, check, check_items};
+use crate::json::{JsonFields, kind_of};
+use crate::limits::{MAX_INPUTS, check_items};
+use crate::tasks::{blocking, within};
 use crate::{ApiError, ApiResult, AppState, Json, LanguageGuard};
 
 pub(crate) fn router() -> Router<AppState> {
@@ -62,9 +61,9 @@ struct Embedded {
 )))]
 pub(crate) async fn embeddings(
     State(state): State<AppState>,
-    Json(body): Json<Value>,
+    body: JsonFields,
 ) -> ApiResult<Response> {
-    let body = read(body, &state)?;
+    let body = read(body)?;
     let is_base64 = match body.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -108,9 +107,9 @@ pub(crate) async fn embeddings(
 )))]
 pub(crate) async fn embedding(
     State(state): State<AppState>,
-    Json(body): Json<Value>,
+    body: JsonFields,
 ) -> ApiResult<Json<Value>> {
-    let body = read(body, &state)?;
+    let body = read(body)?;
     let embedded = embed(&state, &body).await?;
     let rows = embedded.vectors.iter().enumerate().map(|(index, values)| {
         let rows: Vec<&[f32]> = values.chunks(embedded.width.max(1)).collect();
@@ -119,10 +118,11 @@ pub(crate) async fn embedding(
     Ok(Json(rows.collect::<Vec<_>>().into()))
 }
 
-/// Checks the limits of a body, and reads it.
-fn read(mut body: Value, state: &AppState) -> ApiResult<EmbeddingsBody> {
-    check(&mut body, state.options())?;
-    let body: EmbeddingsBody = part(&body)?;
+/// Reads a body.
+fn read(mut fields: JsonFields) -> ApiResult<EmbeddingsBody> {
+    let body = fields.take::<EmbeddingsBody>();
+    fields.check_rest()?;
+    let body = body?;
     check_items("input", &body.input, MAX_INPUTS)?;
     Ok(body)
 }
@@ -136,7 +136,7 @@ async fn embed(state: &AppState, body: &EmbeddingsBody) -> ApiResult<Embedded> {
     };
     let deadline = state.options().deadline();
     let model = state.language_by(body.model.as_deref(), deadline).await?;
-    let info = model.llm.info();
+    let info = model.info();
     let d_model = info.model.config().d_model;
     let width = match body.dimensions {
         None => d_model,
@@ -149,7 +149,7 @@ async fn embed(state: &AppState, body: &EmbeddingsBody) -> ApiResult<Embedded> {
     }
     let n_tokens = inputs.iter().map(Vec::len).sum();
     let pooling = state.options().pooling.or(info.model.config().pooling).unwrap_or(Pooling::Mean);
-    let vectors = within(deadline, model.llm.embed(inputs, pooling)).await??;
+    let vectors = within(deadline, model.embed(inputs, pooling)).await??;
     let vectors = vectors.into_iter().map(|values| {
         let rows = values.chunks(d_model).flat_map(|row| {
             let mut row = row[..width].to_vec();
@@ -170,7 +170,7 @@ async fn embed(state: &AppState, body: &EmbeddingsBody) -> ApiResult<Embedded> {
 
 /// Tokens of each input.
 fn inputs(input: &Value, model: &LanguageGuard) -> ApiResult<Vec<Vec<u32>>> {
-    let info = &model.llm.info().model;
+    let info = &model.info().model;
     let one = |value: &Value, name: &str| match value {
         Value::String(text) => {
             let tokens = info.tokenizer().tokenize(text, true, true);

@@ -4,10 +4,11 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use serde_json::{Value, json};
+use stonechat::Llm;
 use stonechat::sampling::SamplingOptions;
 
 use super::{ModelQuery, Query};
-use crate::{ApiError, ApiResult, AppState, Json, LanguageModel, ModelSpec, ModelStatus};
+use crate::{ApiError, ApiResult, AppState, Json, ModelSpec, ModelStatus};
 
 /// Seed that llama-server shows for a random one.
 const RANDOM_SEED: u32 = u32::MAX;
@@ -28,9 +29,8 @@ pub(crate) async fn props(
     Query(query): Query<ModelQuery>,
 ) -> ApiResult<Json<Value>> {
     state.check_ready()?;
-    let read = |spec: &ModelSpec, status, model: Option<&LanguageModel>| {
-        of_model(&state, spec, status, model)
-    };
+    let read =
+        |spec: &ModelSpec, status, model: Option<&Llm>| of_model(&state, spec, status, model);
     Ok(Json(state.models().peek_language(query.model.as_deref(), read).await?))
 }
 
@@ -42,19 +42,14 @@ pub(crate) async fn set_props() -> ApiError {
     ApiError::not_supported("This server does not support changing global properties")
 }
 
-fn of_model(
-    state: &AppState,
-    spec: &ModelSpec,
-    status: ModelStatus,
-    model: Option<&LanguageModel>,
-) -> Value {
+fn of_model(state: &AppState, spec: &ModelSpec, status: ModelStatus, model: Option<&Llm>) -> Value {
     let options = state.options();
     let mut props = json!({
         "default_generation_settings": {
             "params": params(&options.sampling, options.n_predict),
-            "n_ctx": model.map_or(0, |model| model.llm.info().n_ctx),
+            "n_ctx": model.map_or(0, |model| model.info().n_ctx),
         },
-        "total_slots": model.map_or(options.engine.n_parallel, |model| model.llm.info().n_parallel),
+        "total_slots": model.map_or(options.engine.n_parallel, |model| model.info().n_parallel),
         "model_alias": spec.id(),
         "model_ftype": spec.weights,
         "model_path": spec.path.display().to_string(),
@@ -68,14 +63,14 @@ fn of_model(
         "cors_proxy_enabled": false,
     });
     if let (Some(model), Some(fields)) = (model, props.as_object_mut()) {
-        let info = &model.llm.info().model;
+        let info = &model.info().model;
         let tokenizer = info.tokenizer();
         let name = |id: Option<u32>| {
             let bytes = id.map_or(&[][..], |id| tokenizer.token_piece(id, true));
             String::from_utf8_lossy(bytes).into_owned()
         };
         let template = options.engine.chat_template.as_deref().or(info.chat_template());
-        let able = model.format.capabilities();
+        let able = model.info().chat_format.capabilities();
         let caps = json!({
             "supports_system_role": able.supports_system_role,
             "supports_developer_role": able.supports_developer_role,

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use stonechat::llm::{Error as LlmError, SlotInfo};
 
 use super::Query;
-use crate::json::from_bytes;
-use crate::{ApiError, ApiResult, AppState, Json, read_body};
+use crate::json::{from_bytes, read_body};
+use crate::{ApiError, ApiResult, AppState, Json};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new().route("/slots", get(slots)).route("/slots/{id}", post(act))
@@ -63,11 +63,11 @@ pub(crate) async fn slots(
         return Err(ApiError::not_supported(message));
     }
     let model = state.language(query.model.as_deref()).await?;
-    let slots = model.llm.slots().await?;
+    let slots = model.slots().await?;
     if query.fail_on_no_slot.is_some() && slots.iter().all(|slot| slot.request.is_some()) {
         return Err(ApiError::unavailable("no slot available"));
     }
-    let n_ctx = model.llm.info().n_ctx;
+    let n_ctx = model.info().n_ctx;
     let is_speculative = model.spec().drafts(&state.options().engine).is_some();
     let of_slot = |(id, slot): (usize, &SlotInfo)| {
         let is_processing = slot.request.is_some();
@@ -119,7 +119,7 @@ pub(crate) async fn act(
     let ms = || started.elapsed().as_secs_f64() * 1e3;
     Ok(Json(match query.action.as_str() {
         "save" => {
-            let saved = model.llm.save_slot(id, file()?).await?;
+            let saved = model.save_slot(id, file()?).await?;
             json!({
                 "id_slot": id,
                 "filename": filename,
@@ -129,7 +129,7 @@ pub(crate) async fn act(
             })
         }
         "restore" => {
-            let restored = model.llm.restore_slot(id, file()?).await.map_err(of_file)?;
+            let restored = model.restore_slot(id, file()?).await.map_err(of_file)?;
             json!({
                 "id_slot": id,
                 "filename": filename,
@@ -138,7 +138,7 @@ pub(crate) async fn act(
                 "timings": {"restore_ms": ms()},
             })
         }
-        "erase" => json!({"id_slot": id, "n_erased": model.llm.erase_slot(id).await?}),
+        "erase" => json!({"id_slot": id, "n_erased": model.erase_slot(id).await?}),
         other => {
             let expected = "`save`, `restore` or `erase`";
             return Err(ApiError::field("action", expected, format!("`{other}`")));
@@ -146,7 +146,7 @@ pub(crate) async fn act(
     }))
 }
 
-/// A file that cannot be restored is an error of the request, and its folder is no business of the client.
+/// Error of saving or restoring. A file that cannot be restored is an error of the request; its folder is not told.
 fn of_file(error: stonechat::Error) -> ApiError {
     match error {
         stonechat::Error::Llm(LlmError::PromptCache { problem, .. }) => {

@@ -5,7 +5,11 @@ use axum::extract::State;
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
 
-use crate::{ApiResult, AppState, ChatBody, ChatPrompt, Json};
+use stonechat::text::MarkedText;
+
+use crate::chat_body::ChatBody;
+use crate::tasks::blocking;
+use crate::{ApiResult, AppState, Json, LanguageGuard};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new()
@@ -42,9 +46,12 @@ pub(crate) struct InputTokens {
     input_tokens: usize,
 }
 
-async fn render(state: &AppState, body: &PromptBody) -> ApiResult<ChatPrompt> {
+/// Renders a body; returns the prompt and its model.
+async fn render(state: &AppState, body: PromptBody) -> ApiResult<(MarkedText, LanguageGuard)> {
     let model = state.language(body.model.as_deref()).await?;
-    ChatPrompt::new(&model, &body.chat)
+    let (conversation, continues) = body.chat.conversation()?;
+    let prompt = blocking(|| model.info().chat_format.prompt(conversation, continues))?;
+    Ok((prompt, model))
 }
 
 /// Renders the chat template without generating
@@ -56,7 +63,7 @@ pub(crate) async fn apply_template(
     State(state): State<AppState>,
     Json(body): Json<PromptBody>,
 ) -> ApiResult<Json<Prompt>> {
-    Ok(Json(Prompt { prompt: render(&state, &body).await?.text }))
+    Ok(Json(Prompt { prompt: render(&state, body).await?.0.text() }))
 }
 
 /// Counts the tokens of a chat request
@@ -68,6 +75,7 @@ pub(crate) async fn input_tokens(
     State(state): State<AppState>,
     Json(body): Json<PromptBody>,
 ) -> ApiResult<Json<InputTokens>> {
-    let input_tokens = render(&state, &body).await?.tokens.len();
+    let (prompt, model) = render(&state, body).await?;
+    let input_tokens = blocking(|| model.info().model.tokenize_marked_chat(&prompt)).len();
     Ok(Json(InputTokens { object: "response.input_tokens", input_tokens }))
 }

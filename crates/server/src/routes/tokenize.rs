@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stonechat::text::Tokenizer;
 
-use crate::chat_prompt::blocking;
+use crate::tasks::blocking;
 use crate::{ApiError, ApiResult, AppState, Json};
 
 pub(crate) fn router() -> Router<AppState> {
@@ -76,7 +76,7 @@ pub(crate) async fn tokenize(
     Json(body): Json<TokenizeBody>,
 ) -> ApiResult<Json<Tokens>> {
     let model = state.language(body.model.as_deref()).await?;
-    let tokenizer = model.llm.info().model.tokenizer();
+    let tokenizer = model.info().model.tokenizer();
     let ids = blocking(|| ids(tokenizer, &body))?;
     let entry = |id: u32| match body.with_pieces {
         true => json!({"id": id, "piece": piece(tokenizer.token_piece(id, true))}),
@@ -149,7 +149,7 @@ pub(crate) async fn detokenize(
     Json(body): Json<DetokenizeBody>,
 ) -> ApiResult<Json<Text>> {
     let model = state.language(body.model.as_deref()).await?;
-    let tokenizer = model.llm.info().model.tokenizer();
+    let tokenizer = model.info().model.tokenizer();
     for (i, &id) in body.tokens.iter().enumerate() {
         checked(tokenizer, id, &format!("tokens[{i}]"))?;
     }

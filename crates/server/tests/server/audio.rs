@@ -108,7 +108,7 @@ pub(crate) async fn transcribe(app: &App, fields: &[(&str, &str)], file: &[u8]) 
 /// Transcript of the fox by the library.
 async fn expected(app: &App, options: Options) -> Transcript {
     let model = app.state().speech(None).await.unwrap();
-    model.whisper.transcribe(Recording::bytes(fox()).options(options)).await.unwrap()
+    model.transcribe(Recording::bytes(fox()).options(options)).await.unwrap()
 }
 
 #[track_caller]

@@ -106,8 +106,8 @@ async fn concurrent_requests_share_one_load() {
         guards.push(task.await.unwrap());
     }
     // One engine: all guards are of the same model.
-    let first: *const _ = guards[0].llm.info();
-    assert!(guards.iter().all(|guard| std::ptr::eq(guard.llm.info(), first)));
+    let first: *const _ = guards[0].info();
+    assert!(guards.iter().all(|guard| std::ptr::eq(guard.info(), first)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

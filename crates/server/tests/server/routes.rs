@@ -133,13 +133,8 @@ async fn texts_are_tokenized_and_back() {
 
     let special = app.post("/tokenize", &json!({"content": "abba", "add_special": true})).await;
     let info = app.state().language(None).await.unwrap();
-    let bos = info
-        .llm
-        .info()
-        .model
-        .tokenizer()
-        .bos()
-        .filter(|_| info.llm.info().model.tokenizer().adds_bos());
+    let bos =
+        info.info().model.tokenizer().bos().filter(|_| info.info().model.tokenizer().adds_bos());
     let n = special.json()["tokens"].as_array().unwrap().len();
     assert_eq!(n, tokens.len() + usize::from(bos.is_some()));
 
@@ -174,7 +169,7 @@ async fn a_template_is_applied_and_its_tokens_counted() {
     let answer = app.post("/apply-template", &chat).await;
     assert_eq!(answer.json(), json!({"prompt": expected}));
     let model = app.state().language(None).await.unwrap();
-    let n = model.llm.info().model.tokenize_chat(expected).len();
+    let n = model.info().model.tokenize_chat(expected).len();
     for path in ["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"] {
         let answer = app.post(path, &chat).await;
         let expected = json!({"object": "response.input_tokens", "input_tokens": n});

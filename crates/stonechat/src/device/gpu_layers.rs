@@ -6,8 +6,9 @@ use std::str::FromStr;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{Config, StateOptions, bytes_of_layers, layers_that_fit};
 
-use crate::device::{ParseError, RESERVED_BYTES};
-use crate::{Device, Error};
+use super::gpu::RESERVED_BYTES;
+use super::name::{Device, ParseError};
+use crate::Error;
 
 /// Layers of a language model on a GPU; the others are on the CPU. The output counts as the last layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,9 +100,8 @@ mod tests {
     use stonechat_llm::{Config, StateOptions};
     use stonechat_testkit::{Adapted, Reference};
 
-    use super::GpuLayers;
+    use super::{GpuLayers, RESERVED_BYTES};
     use crate::Error;
-    use crate::device::RESERVED_BYTES;
 
     #[test]
     fn layers_fit_the_free_memory() {

@@ -3,17 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// NVIDIA GPUs that compute each layer together, by their indexes in `stonechat devices`; written `0,1`. An index that is there
-/// twice is two ranks on one GPU.
+/// NVIDIA GPUs that compute each layer together, by their indexes in `stonechat devices`; written `0,1`. A repeated index is
+/// two ranks on one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GpuRanks {
-    /// Indexes, zeros behind the last one.
+    /// Indexes, zero-padded.
     indexes: [u8; Self::MAX],
     n: usize,
 }
 
 impl GpuRanks {
-    /// Most GPUs.
+    /// Maximum number of GPUs.
     pub const MAX: usize = 8;
 
     /// The indexes, at least two.

@@ -9,8 +9,9 @@ use stonechat_nn::op::{
     Rotation, Routing, Tensor, TensorInfo, Weight, WeightInfo,
 };
 use stonechat_nn::{
-    AttentionRows, BoxFuture, Counts, Error, Executable, HostFetches, KvRow, KvShape, LogitFilter,
-    Node, PAGE_LEN, PageCopy, PortRange, Program, RopePairs, Step, resolve_token,
+    AttentionRows, BoxFuture, CheckedStep, Counts, Error, Executable, HostFetches, InputLimits,
+    KvRow, KvShape, LogitFilter, Node, PAGE_LEN, PageCopy, PortRange, Program, RopePairs, Step,
+    resolve_token,
 };
 
 use super::{ReferenceKv, activated, gated, inverse_rms, round_kv, route, values};
@@ -24,6 +25,7 @@ pub(super) struct ReferenceExecutable {
     pools: Vec<ReferenceKv>,
     exports: BTreeMap<Port, Vec<f64>>,
     fetches: HostFetches,
+    limits: InputLimits,
 }
 
 /// A matrix.
@@ -73,6 +75,7 @@ impl ReferenceExecutable {
             pools: program.pools.iter().map(|&shape| ReferenceKv::new(shape)).collect(),
             exports: exports.collect(),
             fetches: HostFetches::default(),
+            limits: InputLimits::new(program),
             program: program.clone(),
         }
     }
@@ -515,11 +518,15 @@ impl Executable for ReferenceExecutable {
         false
     }
 
-    fn run(&mut self, step: &Step<'_>) {
-        self.copy_pages(step);
+    fn limits(&self) -> &InputLimits {
+        &self.limits
+    }
+
+    fn run_checked(&mut self, step: CheckedStep<'_>) {
+        self.copy_pages(&step);
         let segments = std::mem::take(&mut self.program.segments);
         for segment in segments.iter().filter(|segment| step.runs(segment)) {
-            segment.nodes.iter().for_each(|node| self.run_node(node, step));
+            segment.nodes.iter().for_each(|node| self.run_node(node, &step));
         }
         self.program.segments = segments;
     }
@@ -552,13 +559,14 @@ impl Executable for ReferenceExecutable {
         Box::pin(ready(Ok(())))
     }
 
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+    /// Keys and values are in f64.
+    fn page_bytes(&self, pool: PoolId) -> usize {
+        self.pools[pool.0].page_ranges(0).map(|range| range.len() * 2 * size_of::<f64>()).sum()
+    }
+
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
         let kv = &mut self.pools[pool.0];
         let ranges: Vec<_> = kv.page_ranges(page).collect();
-        let expected = ranges.iter().map(|range| range.len() * 16).sum();
-        if bytes.len() != expected {
-            return Err(Error::KvPage { expected, got: bytes.len() });
-        }
         let values: Vec<f64> = bytemuck::pod_collect_to_vec(bytes);
         let mut rest = &values[..];
         for range in ranges {

@@ -3,8 +3,9 @@
 use stonechat_compute::DType;
 use stonechat_nn::op::{Op, PoolId, Port, Weight};
 use stonechat_nn::{
-    BoxFuture, Capabilities, Counts, Device, DeviceApi, Error, Executable, LoadStats, MatrixSource,
-    PortRange, Program, Step, fuse, shard, sharded_matrix, sharded_values,
+    BoxFuture, Capabilities, CheckedStep, Counts, Device, DeviceApi, Error, Executable,
+    InputLimits, LoadStats, MatrixSource, PortRange, Program, Step, fuse, shard, sharded_matrix,
+    sharded_values,
 };
 
 use super::Reference;
@@ -61,20 +62,24 @@ impl DeviceApi for ReferenceGroup {
     fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
         let ranks = vec![Device::from(Reference); self.0];
         let programs = shard(program, &ranks)?.programs;
-        let capabilities = Reference.capabilities();
+        let (capabilities, limits) = (Reference.capabilities(), InputLimits::new(program));
         let ranks = programs.iter().map(|program| fuse(program, &capabilities));
         let ranks = ranks.map(|program| ReferenceExecutable::new(&program, max));
-        Ok(Box::new(GroupExecutable(ranks.collect())))
+        Ok(Box::new(GroupExecutable { ranks: ranks.collect(), limits }))
     }
 }
 
 #[derive(Debug)]
-struct GroupExecutable(Vec<ReferenceExecutable>);
+struct GroupExecutable {
+    ranks: Vec<ReferenceExecutable>,
+    /// Limits of the whole program.
+    limits: InputLimits,
+}
 
 impl GroupExecutable {
     /// Runs op `node` of segment `segment` on all ranks.
     fn run_node(&mut self, (segment, node): (usize, usize), step: &Step<'_>) {
-        let Self(ranks) = self;
+        let Self { ranks, .. } = self;
         let operands = |rank: &ReferenceExecutable| rank.operand((segment, node), step);
         let result = match ranks[0].node((segment, node)).op {
             Op::AllReduce => ranks.iter().map(operands).reduce(|sum, x| sum_of(&sum, &x)),
@@ -102,31 +107,35 @@ impl Executable for GroupExecutable {
     }
 
     fn import(&mut self, port: Port, values: &[f32]) {
-        self.0.iter_mut().for_each(|rank| rank.import(port, values));
+        self.ranks.iter_mut().for_each(|rank| rank.import(port, values));
     }
 
     fn runs_ahead(&self) -> bool {
         false
     }
 
-    fn run(&mut self, step: &Step<'_>) {
-        self.0.iter_mut().for_each(|rank| rank.copy_pages(step));
-        for segment in 0..self.0[0].n_segments() {
-            for node in 0..self.0[0].n_nodes(segment, step) {
-                self.run_node((segment, node), step);
+    fn limits(&self) -> &InputLimits {
+        &self.limits
+    }
+
+    fn run_checked(&mut self, step: CheckedStep<'_>) {
+        self.ranks.iter_mut().for_each(|rank| rank.copy_pages(&step));
+        for segment in 0..self.ranks[0].n_segments() {
+            for node in 0..self.ranks[0].n_nodes(segment, &step) {
+                self.run_node((segment, node), &step);
             }
         }
     }
 
     fn fetch(&mut self, ranges: &[PortRange], is_last: bool) {
         // Every rank has the same outputs; one after the other would hide that they differ.
-        let [first, others @ ..] = &mut self.0[..] else { return };
+        let [first, others @ ..] = &mut self.ranks[..] else { return };
         others.iter().for_each(|other| assert!(other.has_outputs_of(first), "outputs of ranks"));
         first.fetch(ranges, is_last);
     }
 
     fn collect_now(&mut self, values: &mut Vec<f32>) -> Option<Result<(), Error>> {
-        self.0[0].collect_now(values)
+        self.ranks[0].collect_now(values)
     }
 
     fn read_page<'a>(
@@ -136,16 +145,20 @@ impl Executable for GroupExecutable {
         out: &'a mut Vec<u8>,
     ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            for rank in &mut self.0 {
+            for rank in &mut self.ranks {
                 rank.read_page(pool, page, out).await?;
             }
             Ok(())
         })
     }
 
-    fn write_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
-        let each = bytes.len() / self.0.len();
-        let mut ranks = self.0.iter_mut().enumerate();
-        ranks.try_for_each(|(i, rank)| rank.write_page(pool, page, &bytes[i * each..][..each]))
+    fn page_bytes(&self, pool: PoolId) -> usize {
+        self.ranks.iter().map(|rank| rank.page_bytes(pool)).sum()
+    }
+
+    fn write_checked_page(&mut self, pool: PoolId, page: u32, bytes: &[u8]) -> Result<(), Error> {
+        let parts = bytes.chunks_exact(bytes.len() / self.ranks.len());
+        let mut ranks = self.ranks.iter_mut().zip(parts);
+        ranks.try_for_each(|(rank, part)| rank.write_checked_page(pool, page, part))
     }
 }

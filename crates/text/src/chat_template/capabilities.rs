@@ -91,10 +91,10 @@ impl ChatTemplateCapabilities {
         let object = json!({KEY: ARGUMENT});
         let as_string = calls(json!(object.to_string()), content(""));
         let as_object = calls(object, content(""));
-        // Printing the dictionary itself gives Python's notation, which no model was trained on.
+        // A printed dictionary has Python's notation, which no model was trained on.
         let object_works =
             as_object.contains(ARGUMENT) && !as_object.contains(&format!("{{'{KEY}'"));
-        // A string that is turned into JSON once more has its quotes escaped.
+        // A string that is encoded as JSON again has its quotes escaped.
         let string_works =
             as_string.contains(ARGUMENT) && !as_string.contains(&format!("\\\"{KEY}"));
         let called = if object_works { &as_object } else { &as_string };

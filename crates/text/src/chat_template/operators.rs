@@ -1,5 +1,4 @@
-//! The operators of templates, as filters that `hooks` puts in their places: Python's results,
-//! within bounds.
+//! Operators of templates as filters, which `hooks` inserts: Python's results, with limits.
 
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Rest, Tuple, Value, ValueKind};

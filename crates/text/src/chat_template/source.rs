@@ -1,4 +1,4 @@
-//! Rewriting a template's source before the engine sees it.
+//! Rewriting of a template's source before parsing.
 //!
 //! Two differences from transformers' jinja2 cannot be configured in the engine:
 //! jinja2 turns every line ending into `\n`, and transformers adds the tag `generation`, which

@@ -1,4 +1,4 @@
-//! Character classes of llama.cpp's pre-tokenizers, one byte a character.
+//! Character classes of llama.cpp's pre-tokenizers, one byte per character.
 //!
 //! ASCII stands for itself; any other white space becomes a vertical tab, so that `\s` of a byte
 //! pattern finds it; everything else becomes a byte of its general category. Patterns that know
@@ -84,7 +84,7 @@ const NEWER: [(u32, u32); 47] = [
     (0x1FBCB, 0x1FBEF),
 ];
 
-/// The byte of a character.
+/// Class byte of a character.
 pub(super) fn collapsed(c: char) -> u8 {
     if c.is_ascii() {
         return c as u8;
@@ -102,7 +102,7 @@ pub(super) fn collapsed(c: char) -> u8 {
     }
 }
 
-/// Like [`collapsed`], with the Han script told apart.
+/// As [`collapsed`], with a class for the Han script.
 pub(super) fn with_han(c: char) -> u8 {
     let byte = collapsed(c);
     if !is_han(c) {

@@ -1,7 +1,7 @@
 //! Cutting text at the tokens that are matched as a whole.
 //!
 //! Source: `tokenizer_st_partition` of llama.cpp `src/llama-vocab.cpp`: one token after the other,
-//! longest text first, each over the fragments of text that the ones before left.
+//! longest text first, each over the fragments of text that remain.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use super::attributes::Attributes;
 use super::tokens::Tokens;
 
-/// A part of a text.
+/// Fragment of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fragment<'t> {
     Token(u32),

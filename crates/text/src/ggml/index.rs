@@ -1,4 +1,4 @@
-//! From byte strings to their numbers, without holding the strings.
+//! Hash index from byte strings to their numbers. The strings stay in [`Slices`].
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -7,9 +7,9 @@ use hashbrown::hash_table::Entry;
 
 use super::slices::Slices;
 
-/// The numbers of some of a [`Slices`], found by their bytes. Every call gets those same slices.
+/// Numbers of byte strings in a [`Slices`], by content. Every call must pass the same [`Slices`].
 ///
-/// The hash is keyed at random, so that no file can choose texts that collide.
+/// The hash has random keys, so that no file can choose texts that collide.
 #[derive(Debug, Clone)]
 pub(super) struct Index {
     numbers: HashTable<u32>,

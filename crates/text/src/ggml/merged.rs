@@ -2,8 +2,8 @@
 //!
 //! Source: `llm_tokenizer_bpe_session` of llama.cpp `src/llama-vocab.cpp`. There, symbols are
 //! strings in GPT-2's printable form; here they are numbers: a token's id, or a higher number for
-//! a symbol that only merges name. That form has one text for each sequence of bytes, so that
-//! symbols can be told apart by their texts.
+//! a symbol that only merges name. The printable form is a bijection of bytes, so that equal texts
+//! are equal symbols.
 
 use super::byte_token_text;
 use super::index::Index;
@@ -15,16 +15,16 @@ use super::tokens::Tokens;
 use crate::byte_map::{byte_of, printable};
 use crate::merge::{Merger, Symbol};
 
-/// A symbol that is no token and takes part in no merge.
+/// Symbol that is no token and in no merge.
 const NO_SYMBOL: u32 = u32::MAX;
 
-/// The vocabulary as merging sees it.
+/// Vocabulary for the merge loop.
 #[derive(Debug, Clone)]
 pub(super) struct Merged {
     splitters: Vec<Splitter>,
     symbols: Symbols,
     pairs: Pairs,
-    /// The token that stands for a byte of a symbol that is no token.
+    /// Byte token, for a symbol that is no token.
     byte_ids: Vec<Option<u32>>,
     /// The symbol of each byte; none where tokens hold UTF-8.
     byte_symbols: Vec<u32>,
@@ -110,7 +110,7 @@ impl Merged {
         }
     }
 
-    /// The token that stands for exactly this text.
+    /// Token of exactly this text.
     pub(super) fn id(&self, tokens: &Tokens, text: &str) -> Option<u32> {
         if self.raw_text { tokens.id(text) } else { tokens.id(&printable(text.as_bytes())) }
     }

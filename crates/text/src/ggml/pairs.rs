@@ -1,4 +1,4 @@
-//! The list of merges, found by their two sides.
+//! Hash index of the merges by their two symbols.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -59,7 +59,7 @@ impl Merge {
     }
 }
 
-/// A hash of two numbers, keyed at random so that no file can choose merges that collide.
+/// Hash of two numbers, with random keys so that no file can choose merges that collide.
 #[derive(Debug, Clone, Copy)]
 struct Keys {
     sum: u64,

@@ -48,7 +48,7 @@ impl Pieces {
     }
 }
 
-/// The bytes of a token in its printable form, if they are others than its text's.
+/// Bytes of a token in its printable form, if they differ from its text.
 fn unprintable(text: &str) -> Vec<u8> {
     // Characters that differ from their byte are beyond ASCII.
     if text.is_ascii() { Vec::new() } else { strict_token_bytes(text).unwrap_or_default() }
@@ -63,7 +63,7 @@ fn unescaped(text: &str) -> Vec<u8> {
     }
 }
 
-/// The byte that a byte's token stands for.
+/// Byte of a byte token.
 fn byte(text: &str) -> Option<u8> {
     let hex = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'))?;
     u8::from_str_radix(hex, 16).ok()

@@ -23,7 +23,7 @@ pub(super) enum Spaces {
 pub(super) enum Step {
     /// A pattern over the categories of characters.
     Classes(&'static str, Spaces),
-    /// The same, with the Han script told apart from other letters.
+    /// The same, with a class for the Han script.
     HanClasses(&'static str, Spaces),
     /// A pattern over characters.
     Text(&'static str),
@@ -99,7 +99,7 @@ macro_rules! cased_words {
     };
 }
 
-/// Like [`cased_words`] for tokenizers whose cases llama.cpp does not tell apart.
+/// As [`cased_words`], for tokenizers whose cases llama.cpp does not distinguish.
 macro_rules! marked_words {
     ($numbers:literal) => {
         concat!(

@@ -7,10 +7,10 @@ use super::tokens::Tokens;
 use super::{GgmlVocabulary, byte_token_text};
 use crate::merge::Merger;
 
-/// A character that is no token.
+/// Symbol of a character that is no token.
 const NO_TOKEN: u32 = u32::MAX;
 
-/// The vocabulary as merging sees it.
+/// Vocabulary for the merge loop.
 #[derive(Debug, Clone)]
 pub(super) struct Scored {
     /// Ranks of the scores, highest score first, by id.
@@ -60,7 +60,7 @@ impl Scored {
     }
 }
 
-/// A number that is lower the higher the score is.
+/// Maps a score to an integer in reverse order: the highest score has the lowest rank.
 fn descending(score: f32) -> u32 {
     // -0.0 equals 0.0 in a comparison of scores.
     let bits = (score + 0.0).to_bits();

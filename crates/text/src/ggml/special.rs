@@ -9,7 +9,7 @@ use super::attributes::Attributes;
 use super::pre_types::PreType;
 use super::tokens::Tokens;
 
-/// The tokens that mark a text to fill in the middle of.
+/// Fill-in-the-middle tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FimTokens {
@@ -206,7 +206,7 @@ impl Special {
     }
 }
 
-/// The ids that llama.cpp assumes where the file names none.
+/// Default ids of llama.cpp for files that name none.
 fn defaults(vocabulary: &GgmlVocabulary<'_>, pre_type: Option<&PreType>) -> Special {
     let (bos, eos, unk, sep) = match &*vocabulary.model {
         "llama" => (Some(1), Some(2), Some(0), None),
@@ -219,8 +219,8 @@ fn defaults(vocabulary: &GgmlVocabulary<'_>, pre_type: Option<&PreType>) -> Spec
     Special { bos, eos, unk, sep, ..Special::default() }
 }
 
-/// Marks the tokens that swallow white space around them, which files do not say: `matched` are
-/// the tokens matched as a whole.
+/// Sets the flags of tokens that strip adjacent white space, which files lack. `matched`: tokens
+/// matched as a whole.
 pub(super) fn set_strip_flags(
     vocabulary: &GgmlVocabulary<'_>,
     matched: &[u32],

@@ -14,7 +14,7 @@ use regex::bytes::{Regex as ByteRegex, RegexBuilder as ByteRegexBuilder};
 use super::category::{collapsed, with_han};
 use super::pre_types::{Spaces, Step};
 
-/// A step ready to run.
+/// Compiled step.
 #[derive(Debug, Clone)]
 pub(super) enum Splitter {
     /// A pattern over one byte per character.
@@ -50,7 +50,7 @@ impl Splitter {
     }
 }
 
-/// Writes the categories of a pattern (always inside brackets) as the bytes that stand for them.
+/// Replaces the categories of a pattern (always inside brackets) by their class bytes.
 fn with_categories(pattern: &str) -> String {
     pattern
         .replace(r"\p{N}", r"\xD10-9")
@@ -91,7 +91,7 @@ pub(super) fn split<'t>(splitters: &[Splitter], text: &'t str, mut piece: impl F
     }
 }
 
-/// The growing list of piece lengths, in characters.
+/// Lengths of the pieces so far, in characters.
 struct Cuts<'l> {
     lens: &'l mut Vec<usize>,
     from: usize,
@@ -107,7 +107,7 @@ impl Cuts<'_> {
     }
 }
 
-/// The forms of a text that steps look at, made when first needed.
+/// Forms of a text that steps match against, computed on first use.
 struct Views<'t> {
     text: &'t str,
     classes: Option<Vec<u8>>,

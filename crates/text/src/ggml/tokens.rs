@@ -5,7 +5,7 @@ use super::attributes::Attributes;
 use super::index::Index;
 use super::slices::Slices;
 
-/// The tokens by id, and their ids by text: of equal texts, the last one's.
+/// Tokens by id, and ids by text; the last id for equal texts.
 #[derive(Debug, Clone)]
 pub(super) struct Tokens {
     texts: Slices,

@@ -1,7 +1,7 @@
 //! Unigram (`tokenizer.ggml.model` `t5`): the most likely way to cover a text with tokens.
 //!
 //! Source: `llm_tokenizer_ugm_session` of llama.cpp `src/llama-vocab.cpp`, which follows
-//! SentencePiece: a walk over the text that keeps the best way to reach each byte.
+//! SentencePiece: Viterbi search over the bytes of the text.
 
 use super::attributes::Attributes;
 use super::index::Index;
@@ -9,10 +9,10 @@ use super::tokens::Tokens;
 use super::{ESCAPED_SPACE, Flags, GgmlVocabulary};
 use crate::error::{Error, Result};
 
-/// Score of an unknown character below that of the worst token.
+/// Score of an unknown character, relative to the lowest score of a token.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// The vocabulary as the walk sees it.
+/// Vocabulary for the Viterbi search.
 #[derive(Debug, Clone)]
 pub(super) struct Unigram {
     /// The tokens that cover text, by their text.

@@ -27,7 +27,7 @@ fn encoded(device: impl Into<Device>) -> (Model, State) {
     (model, state)
 }
 
-/// Runs the pass of `request`, behind other rows of the step; returns its rows.
+/// Runs the pass of `request`, after other rows of the step; returns its rows.
 fn run(model: &Model, state: &mut State, request: &AlignRequest) -> Range<usize> {
     state.clear(WINDOW);
     let (text, aligned) = (state.slot(WINDOW, 1), state.slot(WINDOW, 0));

@@ -306,7 +306,7 @@ fn speech(samples: &[f32]) -> Vec<bool> {
 }
 
 /// Segments of a window that starts at `offset` seconds, as their ends and bytes of text.
-fn heard(offset: f64, spans: &[(f64, usize)], advance: usize) -> WindowSegments {
+fn segments(offset: f64, spans: &[(f64, usize)], advance: usize) -> WindowSegments {
     let mut start = offset;
     let segment = |&(end, n_bytes): &(f64, usize)| {
         let text = "a".repeat(n_bytes);
@@ -334,10 +334,12 @@ fn a_window_starts_again_where_its_text_leaves_speech_out() {
         (&[(10.0, 140), (25.0, 20), (30.0, 60)], 3000, 1, 1000),
     ] {
         let (mut chunk, samples) = spoken_chunk();
-        let new = chunk.hear_all(heard(1.0, spans, advance), &samples, speech).unwrap();
+        let new =
+            chunk.split_at_missed_speech(segments(1.0, spans, advance), &samples, speech).unwrap();
         assert_eq!((new.segments.len(), new.advance), (n_kept, expected), "{spans:?}");
         let mut whole = self::chunk(6000, false);
-        let new = whole.hear_all(heard(1.0, spans, advance), &samples, speech).unwrap();
+        let new =
+            whole.split_at_missed_speech(segments(1.0, spans, advance), &samples, speech).unwrap();
         assert_eq!((new.segments.len(), new.advance), (spans.len(), advance), "not only speech");
     }
 }
@@ -357,9 +359,9 @@ fn time_without_speech_needs_no_text() {
         (&[(5.0, 70), (30.0, 0)], "555 123 4567 890 12345", 2),
     ] {
         let (mut chunk, samples) = spoken_chunk();
-        let mut new = heard(1.0, spans, 3000);
+        let mut new = segments(1.0, spans, 3000);
         new.segments.last_mut().unwrap().text += digits;
-        let new = chunk.hear_all(new, &samples, half).unwrap();
+        let new = chunk.split_at_missed_speech(new, &samples, half).unwrap();
         assert_eq!(new.segments.len(), n_kept, "{spans:?} {digits}");
     }
 }
@@ -367,18 +369,26 @@ fn time_without_speech_needs_no_text() {
 #[test]
 fn a_window_of_too_little_text_is_cut_in_a_pause() {
     let (mut chunk, samples) = spoken_chunk();
-    assert!(chunk.hear_all(heard(1.0, &[(30.0, 20)], 3000), &samples, speech).is_none());
+    assert!(
+        chunk
+            .split_at_missed_speech(segments(1.0, &[(30.0, 20)], 3000), &samples, speech)
+            .is_none()
+    );
     let cut = chunk.window_frames();
     assert!((1600..1700).contains(&cut), "{cut}");
     assert!(chunk.window_mel()[2 * cut..].iter().all(|&value| value == 0.0));
     assert_eq!(chunk.min_end_timestamp(&special()), None);
-    // The first part is heard; the second starts there and is as long as a window may be.
-    let new = chunk.hear_all(heard(1.0, &[(16.0, 200)], cut), &samples, speech).unwrap();
+    // The text of the first part is complete; the second starts there and is as long as a window may be.
+    let new =
+        chunk.split_at_missed_speech(segments(1.0, &[(16.0, 200)], cut), &samples, speech).unwrap();
     chunk.push_segments(new);
     assert_eq!((chunk.seek, chunk.window_frames()), (cut, 3000));
     // Parts are cut again until they are short, and then end.
     let mut n_cuts = 0;
-    while chunk.hear_all(heard(0.0, &[], chunk.window_frames()), &samples, speech).is_none() {
+    while chunk
+        .split_at_missed_speech(segments(0.0, &[], chunk.window_frames()), &samples, speech)
+        .is_none()
+    {
         n_cuts += 1;
     }
     assert!((2..5).contains(&n_cuts) && chunk.window_frames() < 800, "{n_cuts}");
@@ -427,7 +437,7 @@ fn the_last_word_ends_a_window_without_timestamps() {
     assert!(seeks(3001, false, true, false) && seeks(2000, true, true, false));
     assert!(!seeks(3000, false, true, false), "one window is all of the text");
     assert!(!seeks(6000, false, false, false) && !seeks(6000, false, true, true));
-    let mut new = heard(1.0, &[(30.0, 70)], 3000);
+    let mut new = segments(1.0, &[(30.0, 70)], 3000);
     new.end_at(1.0, 12.5);
     assert_eq!((new.advance, new.segments[0].end), (1250, 13.5));
     new.end_at(1.0, 40.0);

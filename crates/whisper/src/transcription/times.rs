@@ -20,9 +20,9 @@ use crate::window_request::{WindowAudio, WindowHandle, WindowRequest, WindowTask
 use crate::words::{Placement, TokenTimes, place_words, speech_end, time_words};
 use crate::{HOP_LENGTH, hallucination};
 
-/// Least seconds of speech after the last word that a further window decodes: times of words are that inexact.
+/// Minimum seconds of speech after the last word for a further window: times of words are not more exact.
 const MIN_SPEECH_LEFT: f64 = 1.5;
-/// Least seconds between the starts of two windows.
+/// Minimum seconds between the starts of two windows.
 const MIN_ADVANCE: f64 = 1.0;
 
 impl Transcription<'_> {

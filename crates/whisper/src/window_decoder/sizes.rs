@@ -1,4 +1,4 @@
-//! Sizes of the state of a decoder: it grows for recordings, shrinks after them, and is made anew after a panic.
+//! Sizes of the state of a decoder: it grows for recordings, shrinks after them, and is replaced after a panic.
 
 use super::{Place, WindowDecoder};
 use crate::error::Error;
@@ -17,7 +17,10 @@ impl WindowDecoder {
         let n_windows = n_windows.max(old.n_windows);
         let new = StateOptions {
             n_windows,
-            n_encoded: self.model.n_encoded(n_windows).max(old.n_encoded),
+            encoder_batch_size: self
+                .model
+                .encoder_batch_size(n_windows)
+                .max(old.encoder_batch_size),
             n_sequences: options.n_sequences().max(old.n_sequences),
             has_alignment: options.needs_alignment() || old.has_alignment,
             ..old

@@ -76,7 +76,7 @@ impl Prompt {
             Ok(line) => {
                 editor.add_history_entry(line.as_str())?;
                 if let Some(path) = history {
-                    // A conversation goes on without a history file.
+                    // A missing history file does not end the conversation.
                     let _ = path.parent().map(fs::create_dir_all);
                     let _ = editor.append_history(path);
                 }
@@ -102,7 +102,7 @@ fn message(text: &str) -> String {
     inner.map_or_else(|| text.replace("\\\n", "\n"), |inner| inner.trim_matches('\n').to_owned())
 }
 
-/// Tells if a message goes on in the next line.
+/// Tells if a message continues on the next line.
 fn is_incomplete(text: &str) -> bool {
     text.ends_with('\\') || text.matches(QUOTES).count() % 2 == 1
 }

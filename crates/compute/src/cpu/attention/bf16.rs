@@ -1,7 +1,7 @@
-//! Prefill attention with bf16 factors: `vdpbf16ps` on AVX-512 BF16, matrix tiles on AMX.
+//! Prefill attention with bf16 operands: `vdpbf16ps` on AVX-512 BF16, matrix tiles on AMX.
 //!
 //! ```text
-//! Q  [rows][C/2]          pairs of adjacent channels, packed once a block
+//! Q  [rows][C/2]          pairs of adjacent channels, packed once per block
 //! for each page:
 //!   K [C/2][PAGE_LEN]     pairs of adjacent channels of each slot       pack_page
 //!   V [PAGE_LEN/2][C']    pairs of adjacent slots of each channel

@@ -3,8 +3,22 @@
 use super::{Attention, attention, uses_bf16};
 use crate::cpu::test_data::{assert_close, random};
 use crate::cpu::{KvPool, MatMut, MatRef};
-use crate::op::{KvDType, KvLayout, KvRow, PAGE_LEN, Precision, QueryRow};
+use crate::op::{
+    AttentionArgs, KvDType, KvLayout, KvRow, PAGE_LEN, PoolId, Precision, QueryRow, RowTable,
+};
 use crate::{Cpu, Isa, ThreadTeam};
+
+const ONE_HEAD: AttentionArgs<&[f32]> = AttentionArgs {
+    pool: PoolId(0),
+    layer: 0,
+    n_heads: 1,
+    scale: 1.0,
+    soft_cap: None,
+    slopes: None,
+    sinks: None,
+    rows: RowTable::FULL,
+    precision: Precision::F32,
+};
 
 /// A sequence of `kv_len` positions, of which the last `n_queries` are queried.
 #[derive(Clone, Copy)]
@@ -139,14 +153,17 @@ fn check(cpu: &Cpu, case: &Case) {
     let args = Attention {
         q,
         kv: &pool,
-        n_heads: case.n_heads,
-        scale,
-        soft_cap: case.options.soft_cap,
-        slopes: case.options.slopes.as_deref(),
-        sinks: case.options.sinks.as_deref(),
         rows: &rows,
         page_table: &page_table,
-        precision: case.options.precision,
+        op: AttentionArgs {
+            n_heads: case.n_heads,
+            scale,
+            soft_cap: case.options.soft_cap,
+            slopes: case.options.slopes.as_deref(),
+            sinks: case.options.sinks.as_deref(),
+            precision: case.options.precision,
+            ..ONE_HEAD
+        },
     };
     attention(cpu, MatMut::packed(&mut out, t, width), args);
     let what = format!("{} H{} {layout:?}", cpu.isa, case.n_heads);
@@ -234,14 +251,9 @@ fn slots_before_every_window_are_not_read() {
         let args = Attention {
             q: ones.slice(0, 1),
             kv: &pool,
-            n_heads: 1,
-            scale: 1.0,
-            soft_cap: Some(10.0),
-            slopes: Some(&[1.0]),
-            sinks: None,
             rows: &[QueryRow { first_page: 0, n_pages: 2, kv_start: 66, kv_len: 68 }],
             page_table: &[0, 1],
-            precision: Precision::F32,
+            op: AttentionArgs { soft_cap: Some(10.0), slopes: Some(&[1.0]), ..ONE_HEAD },
         };
         let mut out = [0.0; 8];
         attention(cpu, MatMut::packed(&mut out, 1, 8), args);
@@ -311,14 +323,9 @@ fn a_row_longer_than_its_pages_is_refused() {
     let args = Attention {
         q: MatRef::packed(&q, 1, 8),
         kv: &pool,
-        n_heads: 1,
-        scale: 1.0,
-        soft_cap: None,
-        slopes: None,
-        sinks: None,
         rows: &rows,
         page_table: &[0],
-        precision: Precision::F32,
+        op: ONE_HEAD,
     };
     attention(&cpu, MatMut::packed(&mut [0.0; 8], 1, 8), args);
 }

@@ -3,15 +3,13 @@
 use std::ops::Range;
 
 use super::microkernel::{Operands, max_mr, run_tiles};
-use super::pack::{PackedWeight, pack_panel};
+use super::pack::{DensePanels, PANEL_VECTORS, pack_panel};
 use crate::Cpu;
 use crate::cpu::epilogue::Epilogue;
 use crate::cpu::matrix::{MatRef, SharedMut};
 use crate::scratch::with_scratch;
 use crate::simd::{Kernel, Simd};
 
-/// NR in vectors: width of a tile and of a panel.
-pub(super) const PANEL_VECTORS: usize = 2;
 /// f32 values of packed weights per block: half a megabyte of the L2 cache, beside the rows of `A`.
 const PACKED_LEN: usize = 128 << 10;
 /// Minimum MC: fewer rows do not repay packing the same weights on another thread.
@@ -27,7 +25,7 @@ pub(crate) enum Weights<'a> {
     /// `f(rows, out)` writes rows `rows` to `out` as f32.
     Rows(&'a (dyn Fn(Range<usize>, &mut [f32]) + Sync)),
     /// Panels of the same `N` and `K`.
-    Packed(&'a PackedWeight),
+    Packed(&'a DensePanels),
 }
 
 /// `out = epilogue(x · wᵀ)`: `x[M,K]`, `w[N,K]`, `out[M,N]`, shapes checked by the caller.

@@ -1,12 +1,15 @@
 //! Packing of weight rows into panels.
 
-use super::driver::PANEL_VECTORS;
+use crate::check_eq;
 use crate::simd::{Isa, Kernel, Simd};
+
+/// NR in vectors: width of a tile and of a panel.
+pub(super) const PANEL_VECTORS: usize = 2;
 
 /// f32 weights `[N, K]` with a copy in panels of GEMM, for products of many inputs with the same small weights, where
 /// packing takes as long as the sums.
 #[derive(Debug, Clone)]
-pub struct PackedWeight {
+pub struct DensePanels {
     rows: Vec<f32>,
     k: usize,
     /// `[N / NR, K, NR]`; zeros for columns past `N`.
@@ -15,7 +18,7 @@ pub struct PackedWeight {
     width: usize,
 }
 
-impl PackedWeight {
+impl DensePanels {
     /// Packs `rows` = `[N, K]`, row-major, for `isa`.
     ///
     /// # Panics
@@ -24,7 +27,7 @@ impl PackedWeight {
     pub fn new(isa: Isa, rows: Vec<f32>, k: usize) -> Self {
         assert!(
             k > 0 && rows.len().is_multiple_of(k),
-            "packed weight: {} values, K {k}",
+            "dense panels: expected a multiple of K = {k} values, got {}",
             rows.len()
         );
         let width = isa.dispatch(PanelWidth);
@@ -45,7 +48,7 @@ impl PackedWeight {
     /// # Panics
     /// If they were packed for panels of another width.
     pub(super) fn panels_from(&self, n: usize, width: usize) -> &[f32] {
-        assert_eq!(self.width, width, "packed weight: width of the panels");
+        check_eq!(self.width, width, "dense panels: width of the panels");
         &self.panels[n * self.k..]
     }
 }
@@ -67,7 +70,10 @@ impl Kernel for PanelWidth {
 /// If `rows` holds more than `width` rows or `panel` is not `k_len × width`.
 #[inline(always)]
 pub(super) fn pack_panel(panel: &mut [f32], rows: &[f32], k_len: usize, width: usize) {
-    assert!(panel.len() == k_len * width && rows.len() <= panel.len(), "gemm: panel size");
+    assert!(
+        panel.len() == k_len * width && rows.len() <= panel.len(),
+        "gemm: expected at most {width} rows of {k_len} values in a panel"
+    );
     if k_len == 0 {
         return;
     }

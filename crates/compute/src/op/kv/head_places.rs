@@ -16,24 +16,24 @@ pub(crate) enum PageElement {
     ValueScale(usize),
 }
 
-/// Places of a head in a page: keys `[head_dim, PAGE_LEN]`, values `[PAGE_LEN, value_stride]`, and of q8 the f16 scales of both,
-/// `[n_blocks, PAGE_LEN]`. In bytes.
+/// Byte offsets and sizes of a head in a page: keys `[head_dim, PAGE_LEN]`, values `[PAGE_LEN, value_stride]`; q8 pages also have
+/// f16 scales of both, `[n_blocks, PAGE_LEN]`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HeadPlaces {
-    /// Of a head.
+    /// Bytes of a head.
     pub(crate) bytes: usize,
-    /// Before the values.
+    /// Offset of the values.
     pub(crate) values: usize,
-    /// Of the values of a position.
+    /// Bytes from the values of one position to the next.
     pub(crate) value_stride: usize,
-    /// Before the scales of keys.
+    /// Offset of the scales of the keys.
     pub(crate) key_scales: usize,
-    /// Before the scales of values.
+    /// Offset of the scales of the values.
     pub(crate) value_scales: usize,
 }
 
 impl KvLayout {
-    /// Places of a head.
+    /// Byte offsets and sizes of a head.
     pub(crate) fn head_places(self) -> HeadPlaces {
         let size = self.element_bytes();
         let key_scales = size * self.head_len();

@@ -18,6 +18,7 @@ use super::kernel::{ACTIVATIONS, GpuRows, check_len, kernel_source};
 use super::kv::{KvWords, dtype_name, elements_per_word, kv_reader};
 use super::operand::{GpuOutput, OperandFormat, convert};
 use super::{attention_decode, attention_prefill};
+use crate::check_eq;
 use crate::op::{KvDType, KvLayout, PAGE_LEN, QueryRow};
 use crate::wgpu::{Gpu, KernelParams, Recorder, Source, Variant};
 
@@ -62,18 +63,21 @@ pub(super) fn sources(variant: Variant) -> Vec<Source> {
 #[track_caller]
 fn check(out: GpuOutput<'_>, args: &Attention<'_>) {
     let (q, layout) = (args.q.checked(), args.kv.layout);
-    let width = args.n_heads * layout.head_dim;
-    let (n_heads, n_kv_heads) = (args.n_heads, layout.n_kv_heads);
+    let width = args.op.n_heads * layout.head_dim;
+    let (n_heads, n_kv_heads) = (args.op.n_heads, layout.n_kv_heads);
     assert!(
         n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads),
-        "attention: {n_heads} heads are no multiple of {n_kv_heads} kv heads"
+        "attention: {n_heads} heads are not a multiple of {n_kv_heads} KV heads"
     );
-    assert_eq!((q.rows, q.cols), (args.grid.n_rows, width), "attention: shape of the queries");
+    check_eq!((q.rows, q.cols), (args.grid.n_rows, width), "attention: shape of the queries");
     out.check("attention", q.rows, q.cols);
-    args.slopes.inspect(|slopes| check_len("attention", slopes, n_heads));
-    args.sinks.inspect(|sinks| check_len("attention", sinks, n_heads));
+    args.op.slopes.inspect(|slopes| check_len("attention", slopes, n_heads));
+    args.op.sinks.inspect(|sinks| check_len("attention", sinks, n_heads));
     let head_dim = layout.head_dim;
-    assert!(head_dim <= MAX_HEAD_DIM, "attention: heads of {head_dim} channels");
+    assert!(
+        head_dim <= MAX_HEAD_DIM,
+        "attention: expected a head_dim of at most {MAX_HEAD_DIM}, got {head_dim}"
+    );
 }
 
 /// Words of a head that an invocation of `attention.wgsl` sums.
@@ -118,7 +122,7 @@ fn blocks_grid(shape: AttentionShape, rows: &[QueryRow]) -> AttentionGrid {
 pub fn attention(list: &mut Recorder, out: GpuOutput<'_>, args: Attention<'_>) {
     check(out, &args);
     let AttentionGrid { kernel, n_rows, .. } = args.grid;
-    if n_rows == 0 || args.n_heads == 0 {
+    if n_rows == 0 || args.op.n_heads == 0 {
         return;
     }
     let writes_operand = match kernel {
@@ -156,7 +160,7 @@ fn blocks_attention(list: &mut Recorder, out: GpuOutput<'_>, args: &Attention<'_
         .gpu()
         .kernel(("attention", key), || source(layout.dtype, slots as u32, words as u32, variant));
     // Bound for any number of pages, so that the scratch buffer does not grow with the context.
-    let bound = (n_rows * args.n_heads * n_splits).max(2 * MIN_GROUPS * heads_per_block);
+    let bound = (n_rows * args.op.n_heads * n_splits).max(2 * MIN_GROUPS * heads_per_block);
     let partials =
         (n_splits > 1).then(|| list.scratch("attention", 4 * bound * (layout.head_dim + 2)));
     let params = AttentionParams {

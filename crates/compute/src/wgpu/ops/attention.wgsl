@@ -3,7 +3,7 @@
 //   queries[slot] of all slots (row, query head)              in workgroup memory
 //   for each page of the split:
 //       s[slot][pos] = queries[slot] . keys[pos]              one invocation a position, all slots
-//       online softmax of each slot                           SLOT_LANES invocations a slot
+//       online softmax of each slot                           SLOT_LANES invocations per slot
 //       acc[slot] = acc[slot] * rescale + sum_pos w[pos] * values[pos]
 //                                                             LANE_WORDS words of channels an invocation, all slots
 //   out = acc / l; with splits acc, m and l for attention_merge.wgsl

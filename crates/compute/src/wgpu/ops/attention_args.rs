@@ -4,10 +4,10 @@ use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter};
 use super::kv::{GpuKvPool, KvWords};
 use super::operand::GpuOutput;
 use crate::kernel_params;
-use crate::op::{KvLayout, PAGE_LEN, QueryRow};
+use crate::op::{AttentionArgs, KvLayout, PAGE_LEN, QueryRow};
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source};
 
-/// Invocations in a workgroup, one a position of a page.
+/// Invocations in a workgroup, one per position of a page.
 pub(super) const WORKGROUP: u32 = PAGE_LEN as u32;
 /// Widest head: 4 slots of it fit the workgroup memory of any adapter.
 pub const MAX_HEAD_DIM: usize = 512;
@@ -19,16 +19,8 @@ pub struct Attention<'a> {
     pub q: GpuRows<'a>,
     /// KV cache of the layer.
     pub kv: &'a GpuKvPool,
-    /// Query heads `H`, a multiple of the KV heads.
-    pub n_heads: usize,
-    /// Factor of the scores.
-    pub scale: f32,
-    /// Scores become `cap * tanh(score / cap)`.
-    pub soft_cap: Option<f32>,
-    /// `[H]`: `slope * (pos_k - (kv_len - 1))` is added to a score.
-    pub slopes: Option<&'a GpuBuffer>,
-    /// `[H]`: attention sink, a logit in the softmax without a value.
-    pub sinks: Option<&'a GpuBuffer>,
+    /// Heads and scores.
+    pub op: AttentionArgs<&'a GpuBuffer>,
     /// Division of the rows.
     pub grid: AttentionGrid,
     /// First word of [`AttentionGrid::push_words`], inputs of the step.
@@ -56,7 +48,7 @@ impl AttentionShape {
 pub struct AttentionGrid {
     pub(super) kernel: AttentionKernel,
     pub(super) n_rows: usize,
-    /// Blocks of adjacent rows with the same pages; one a row in decode.
+    /// Blocks of adjacent rows with the same pages; in decode one per row.
     pub(super) n_blocks: usize,
     /// Most rows of a block.
     pub(super) block_rows: usize,
@@ -68,9 +60,9 @@ pub struct AttentionGrid {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum AttentionKernel {
     Decode,
-    /// With so many subgroups.
+    /// Number of subgroups in a workgroup.
     Prefill(u32),
-    /// With so many slots.
+    /// Number of slots in a workgroup.
     Blocks(usize),
 }
 
@@ -87,10 +79,10 @@ impl AttentionGrid {
     /// Appends the inputs of the kernel. The page table of the rows starts at word `page_table`.
     ///
     /// ```text
-    /// decode         : first word of the pages, kv_start, kv_len                                 a row
-    /// blocks, prefill: first row, rows, first word of the pages, and                             a block
+    /// decode         : first word of the pages, kv_start, kv_len                                 per row
+    /// blocks, prefill: first row, rows, first word of the pages, and                             per block
     ///                  end of the pages, first page | kv_start, kv_len of any of the rows
-    ///                  kv_start, kv_len                                                          a row
+    ///                  kv_start, kv_len                                                          per row
     /// ```
     pub fn push_words(&self, rows: &[QueryRow], page_table: usize, words: &mut Vec<u32>) {
         let page_table = page_table as u32;
@@ -167,14 +159,14 @@ kernel_params! {
 }
 
 impl AttentionParams {
-    /// Parameters of one query head a workgroup.
+    /// Parameters of kernels with one query head per workgroup.
     pub(super) fn new(args: &Attention<'_>, operand: bool) -> Self {
         let (layout, words) = (args.kv.layout, KvWords::new(args.kv.layout));
         let AttentionGrid { kernel, n_blocks, n_splits, per_split, .. } = args.grid;
         let n_blocks = if kernel == AttentionKernel::Decode { 0 } else { n_blocks };
         let flag = |set: bool, bit: u32| if set { bit } else { 0 };
         Self {
-            n_heads: args.n_heads as u32,
+            n_heads: args.op.n_heads as u32,
             group: args.shape().group() as u32,
             head_dim: layout.head_dim as u32,
             row_words: words.row as u32,
@@ -183,12 +175,12 @@ impl AttentionParams {
             q_offset: args.q.offset as u32,
             q_stride: args.q.stride as u32,
             rows: (args.words + 5 * n_blocks) as u32,
-            flags: flag(args.soft_cap.is_some(), HAS_SOFT_CAP)
-                | flag(args.slopes.is_some(), HAS_SLOPES)
-                | flag(args.sinks.is_some(), HAS_SINKS)
+            flags: flag(args.op.soft_cap.is_some(), HAS_SOFT_CAP)
+                | flag(args.op.slopes.is_some(), HAS_SLOPES)
+                | flag(args.op.sinks.is_some(), HAS_SINKS)
                 | flag(operand, HAS_OPERAND),
-            scale: args.scale,
-            soft_cap: args.soft_cap.unwrap_or(1.0),
+            scale: args.op.scale,
+            soft_cap: args.op.soft_cap.unwrap_or(1.0),
             blocks: args.words as u32,
             heads_per_block: 1,
             n_splits: n_splits as u32,
@@ -199,7 +191,7 @@ impl AttentionParams {
 
 impl Attention<'_> {
     pub(super) fn shape(&self) -> AttentionShape {
-        AttentionShape { n_heads: self.n_heads, layout: self.kv.layout }
+        AttentionShape { n_heads: self.op.n_heads, layout: self.kv.layout }
     }
 }
 
@@ -209,8 +201,8 @@ pub(super) fn binds<'a>(args: &Attention<'a>, out: Bind<'a>) -> [Bind<'a>; 6] {
         Bind::Step,
         args.q.buffer.into(),
         Bind::Buffer(&args.kv.buffer),
-        args.slopes.into(),
-        args.sinks.into(),
+        args.op.slopes.into(),
+        args.op.sinks.into(),
         out,
     ]
 }
@@ -268,13 +260,13 @@ pub(super) fn merge(
     let AttentionGrid { n_rows, n_splits, .. } = args.grid;
     let params = MergeParams {
         n_rows: n_rows as u32,
-        n_heads: args.n_heads as u32,
+        n_heads: args.op.n_heads as u32,
         head_dim: args.kv.layout.head_dim as u32,
         n_splits: n_splits as u32,
-        has_sinks: u32::from(args.sinks.is_some()),
+        has_sinks: u32::from(args.op.sinks.is_some()),
         has_operand: u32::from(out.operand.is_some()),
     };
     let [values, operand] = out.binds();
-    let binds = [Bind::Buffer(partials), args.sinks.into(), values, operand];
-    list.dispatch_linear(&MERGE.kernel(list.gpu()), &params, binds, n_rows * args.n_heads);
+    let binds = [Bind::Buffer(partials), args.op.sinks.into(), values, operand];
+    list.dispatch_linear(&MERGE.kernel(list.gpu()), &params, binds, n_rows * args.op.n_heads);
 }

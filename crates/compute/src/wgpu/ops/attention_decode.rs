@@ -77,7 +77,7 @@ pub(super) fn grid(shape: AttentionShape, rows: &[QueryRow]) -> AttentionGrid {
 pub(super) fn attention(list: &mut Recorder, out: GpuOutput<'_>, args: &Attention<'_>) {
     let (layout, words) = (args.kv.layout, KvWords::new(args.kv.layout));
     let AttentionGrid { n_rows, n_splits, .. } = args.grid;
-    let n_heads = args.n_heads;
+    let n_heads = args.op.n_heads;
     // Bound for contexts up to some length, so that the scratch buffer seldom grows.
     let bound = (n_rows * n_heads * n_splits).max(2 * (MIN_GROUPS + MAX_ROWS * n_heads));
     let partials =

@@ -86,5 +86,5 @@ pub(super) fn attention(
     let [values, operand] = out.binds();
     let mut all = [operand; ACCESS_WITH_OPERAND.len()];
     all[..ACCESS.len()].copy_from_slice(&binds(args, values));
-    list.dispatch(&kernel, &params, all, [args.grid.n_blocks as u32, args.n_heads as u32, 1]);
+    list.dispatch(&kernel, &params, all, [args.grid.n_blocks as u32, args.op.n_heads as u32, 1]);
 }

@@ -55,7 +55,7 @@ fn unpack_f16(word: u32) -> vec2<f16> {
     return vec2<f16>(unpack2x16float(word));
 }
 
-// Of vector i of the keys: its first position (of four), and its word. Adjacent invocations read 64 adjacent bytes and
+// First position (of four) and word of vector i of the keys. Adjacent invocations read 64 adjacent bytes and
 // write to different banks.
 fn key_position(i: u32) -> vec2<u32> {
     let rest = i / 32u;

@@ -1,8 +1,8 @@
 //! Copies of rows between strides and of listed rows, and im2col of a convolution.
 
-use super::kernel::{GpuRows, KernelSpec, OperandWriter, kernel_source};
+use super::kernel::{GpuRows, KernelSpec, OperandWriter};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
 
 pub(super) const SPEC: KernelSpec = KernelSpec {
     name: "copy",
@@ -37,7 +37,7 @@ pub fn copy(
     src: GpuRows<'_>,
 ) {
     let src = src.checked();
-    assert!(dst_cols >= src.cols, "copy: {} columns to {dst_cols}", src.cols);
+    assert!(dst_cols >= src.cols, "copy: expected at least {} columns, got {dst_cols}", src.cols);
     super::check_len("copy", dst, offset + src.rows * dst_cols);
     let params = CopyParams {
         rows: src.rows as u32,
@@ -93,13 +93,14 @@ pub fn gather(list: &mut Recorder, dst: &GpuBuffer, src: GpuRows<'_>, (first, n)
     list.dispatch_linear(&kernel, &params, binds, groups);
 }
 
-const IM2COL_ACCESS: &[Access] = &[Access::Read, Access::Write];
-
-pub(super) fn im2col_source(variant: Variant) -> Source {
-    let name = format!("im2col-{}", variant.name());
-    kernel_source(name, Im2colParams::LAYOUT, IM2COL_ACCESS, variant, WORKGROUP)
-        .file(include_str!("im2col.wgsl"))
-}
+pub(super) const IM2COL: KernelSpec = KernelSpec {
+    name: "im2col",
+    params: Im2colParams::LAYOUT,
+    access: &[Access::Read, Access::Write],
+    workgroup: WORKGROUP,
+    files: &[include_str!("im2col.wgsl")],
+    operand_writer: OperandWriter::None,
+};
 
 kernel_params! {
     struct Im2colParams {
@@ -128,7 +129,8 @@ pub fn im2col(
 ) {
     let src = src.checked();
     let rows = src.rows.div_ceil(step);
-    assert!(dst_cols >= 3 * src.cols, "im2col: {} columns to {dst_cols}", src.cols);
+    let min_cols = 3 * src.cols;
+    assert!(dst_cols >= min_cols, "im2col: expected at least {min_cols} columns, got {dst_cols}");
     super::check_len("im2col", dst, rows * dst_cols);
     let params = Im2colParams {
         rows: rows as u32,
@@ -140,7 +142,7 @@ pub fn im2col(
         dst_cols: dst_cols as u32,
     };
     let groups = (rows * dst_cols).div_ceil(WORKGROUP as usize);
-    let kernel = list.gpu().kernel(("im2col", [0; 4]), || im2col_source(list.gpu().variant()));
+    let kernel = IM2COL.kernel(list.gpu());
     let binds = [src.buffer.into(), Bind::Buffer(dst)];
     list.dispatch_linear(&kernel, &params, binds, groups);
 }

@@ -2,6 +2,7 @@
 
 use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter};
 use super::operand::GpuOutput;
+use crate::check_eq;
 use crate::kernel_params;
 use crate::op::GatedActivation;
 use crate::wgpu::{Access, KernelParams, Recorder, WORKGROUP};
@@ -57,7 +58,7 @@ pub fn gated(
     activation: GatedActivation,
 ) {
     let (gate, up) = (gate.checked(), up.checked());
-    assert_eq!((gate.rows, gate.cols), (up.rows, up.cols), "gated: shape of gate and up");
+    check_eq!((up.rows, up.cols), (gate.rows, gate.cols), "gated: shape of up");
     out.check("gated", gate.rows, gate.cols);
     let (code, alpha, limit) = gated_code(activation);
     let params = GatedParams {

@@ -45,7 +45,8 @@ impl<'a> GpuRows<'a> {
         };
         assert!(
             4 * end <= self.buffer.bytes(),
-            "rows end at {end} of {} bytes",
+            "rows: expected {} bytes, got {}",
+            4 * end,
             self.buffer.bytes()
         );
         self
@@ -58,7 +59,8 @@ impl<'a> GpuRows<'a> {
 /// If it is smaller.
 #[track_caller]
 pub fn check_len(what: &str, buffer: &GpuBuffer, len: usize) {
-    assert!(4 * len <= buffer.bytes(), "{what}: {} bytes for {len} values", buffer.bytes());
+    let (needed, bytes) = (4 * len, buffer.bytes());
+    assert!(needed <= bytes, "{what}: expected {needed} bytes for {len} values, got {bytes}");
 }
 
 /// Begins a kernel: constant `WG` (invocations in a workgroup), entry point and reductions. The kernel's files follow.

@@ -13,6 +13,7 @@
 //! [`read_page`] and [`write_page`] convert from and to the CPU's page layout, so that saved pages fit both.
 
 use super::kernel::{GpuRows, kernel_source};
+use crate::check_eq;
 use crate::op::{KvDType, KvLayout, PAGE_LEN};
 use crate::wgpu::{
     Access, Bind, CopyRange, Gpu, GpuBuffer, HostCopies, KernelParams, Recorder, Source, Variant,
@@ -151,8 +152,8 @@ pub(super) fn sources(variant: Variant) -> Vec<Source> {
 pub(super) fn check_write(pool: &GpuKvPool, k: GpuRows<'_>, v: GpuRows<'_>) -> (KvWords, usize) {
     let layout = pool.layout;
     let width = layout.n_kv_heads * layout.head_dim;
-    assert_eq!((k.cols, v.cols), (width, width), "kv write: columns of keys and values");
-    assert_eq!(k.rows, v.rows, "kv write: rows of keys and of values");
+    check_eq!((k.cols, v.cols), (width, width), "kv write: columns of keys and values");
+    check_eq!(v.rows, k.rows, "kv write: rows of the values");
     let words = KvWords::new(layout);
     let stores_per_head = match layout.dtype {
         KvDType::Q8_0 => layout.n_blocks(),
@@ -221,7 +222,11 @@ pub fn copy_pages(list: &mut Recorder, pool: &GpuKvPool, (pairs, n): (usize, usi
 /// # Panics
 /// If there is no such page.
 pub async fn read_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, out: &mut Vec<u8>) -> Result<()> {
-    assert!((page as usize) < pool.n_pages, "kv read: page {page} of {}", pool.n_pages);
+    assert!(
+        (page as usize) < pool.n_pages,
+        "kv read: expected a page below {}, got {page}",
+        pool.n_pages
+    );
     let words = KvWords::new(pool.layout);
     let len = 4 * words.page;
     let range = CopyRange { src: &pool.buffer, offset: len * page as usize, len };
@@ -243,7 +248,11 @@ pub async fn read_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, out: &mut Vec<u8>
 /// # Panics
 /// If there is no such page.
 pub fn write_page(gpu: &Gpu, pool: &GpuKvPool, page: u32, bytes: &[u8]) -> Result<()> {
-    assert!((page as usize) < pool.n_pages, "kv write: page {page} of {}", pool.n_pages);
+    assert!(
+        (page as usize) < pool.n_pages,
+        "kv write: expected a page below {}, got {page}",
+        pool.n_pages
+    );
     if bytes.len() != pool.layout.page_bytes() {
         let message = format!("a page has {} bytes, got {}", pool.layout.page_bytes(), bytes.len());
         return Err(Error::Device { message });

@@ -1,7 +1,7 @@
 // Copies pages of a KV pool to others; a pair of equal pages pads the list.
 
 struct Params {
-    // Of a page.
+    // Words of a page.
     words: u32,
     n: u32,
     pairs: u32,

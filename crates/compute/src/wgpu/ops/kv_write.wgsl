@@ -1,5 +1,5 @@
-// Writes keys and values to their pages; a call of `store` an invocation. Keys are adjacent to those of adjacent positions,
-// values to those of adjacent channels, so 32 invocations take a tile of 4 rows and 8 stores.
+// Writes keys and values to their pages; one call of `store` per invocation. Keys of adjacent positions and values of adjacent
+// channels are adjacent in a page, so 32 invocations take a tile of 4 rows and 8 stores.
 
 struct Params {
     rows: u32,

@@ -1,4 +1,4 @@
-// out[t] = ln(sum_c exp(x[t, c])); one workgroup a row.
+// out[t] = ln(sum_c exp(x[t, c])); one workgroup per row.
 
 struct Params {
     rows: u32,

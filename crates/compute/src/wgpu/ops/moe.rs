@@ -36,7 +36,7 @@ kernel_params! {
 }
 
 /// Routes every row of `logits`, `[T, E]`, to its `n_used` experts with the largest logits, of equal logits the lower
-/// expert first. `choices` is `[T, n_used]` pairs of words: expert, and f32 weight. Weights are a softmax over all
+/// expert first. `routes` is `[T, n_used]` pairs of words: expert, and f32 weight. Weights are a softmax over all
 /// logits, or over those of the chosen experts if `normalize_top_k`.
 ///
 /// # Panics
@@ -44,14 +44,18 @@ kernel_params! {
 #[track_caller]
 pub fn route(
     list: &mut Recorder,
-    choices: &GpuBuffer,
+    routes: &GpuBuffer,
     logits: GpuRows<'_>,
     n_used: usize,
     normalize_top_k: bool,
 ) {
     let logits = logits.checked();
-    assert!(n_used <= logits.cols && logits.cols <= MAX_EXPERTS, "moe: {} experts", logits.cols);
-    check_len("moe", choices, 2 * logits.rows * n_used);
+    assert!(
+        (n_used..=MAX_EXPERTS).contains(&logits.cols),
+        "moe: expected {n_used} to {MAX_EXPERTS} experts, got {}",
+        logits.cols
+    );
+    check_len("moe", routes, 2 * logits.rows * n_used);
     let params = MoeRouteParams {
         rows: logits.rows as u32,
         offset: logits.offset as u32,
@@ -61,7 +65,7 @@ pub fn route(
         normalize_top_k: u32::from(normalize_top_k),
     };
     let kernel = ROUTE.kernel(list.gpu());
-    let binds = [logits.buffer.into(), Bind::Buffer(choices)];
+    let binds = [logits.buffer.into(), Bind::Buffer(routes)];
     list.dispatch_linear(&kernel, &params, binds, logits.rows);
 }
 
@@ -75,7 +79,7 @@ kernel_params! {
 }
 
 /// `out[t] = Σ_i weight[t, i] * results[t * n_used + i]`, added to `out` if `accumulate`. Shapes: `out` = `[rows, cols]`, `results` =
-/// `[rows * n_used, cols]`, both packed; `choices` as [`route`] writes them.
+/// `[rows * n_used, cols]`, both packed; `routes` as [`route`] writes them.
 ///
 /// # Panics
 /// If the shapes do not fit.
@@ -83,13 +87,13 @@ kernel_params! {
 pub fn combine(
     list: &mut Recorder,
     out: &GpuBuffer,
-    choices: &GpuBuffer,
+    routes: &GpuBuffer,
     results: &GpuBuffer,
     ([rows, cols, n_used], accumulate): ([usize; 3], bool),
 ) {
     check_len("moe", out, rows * cols);
     check_len("moe", results, rows * n_used * cols);
-    check_len("moe", choices, 2 * rows * n_used);
+    check_len("moe", routes, 2 * rows * n_used);
     let params = MoeCombineParams {
         rows: rows as u32,
         cols: cols as u32,
@@ -98,6 +102,6 @@ pub fn combine(
     };
     let groups = (rows * cols).div_ceil(WORKGROUP as usize);
     let kernel = COMBINE.kernel(list.gpu());
-    let binds = [choices.into(), results.into(), Bind::Buffer(out)];
+    let binds = [routes.into(), results.into(), Bind::Buffer(out)];
     list.dispatch_linear(&kernel, &params, binds, groups);
 }

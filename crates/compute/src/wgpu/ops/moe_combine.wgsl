@@ -8,7 +8,7 @@ struct Params {
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> choices: array<u32>;
+@group(0) @binding(1) var<storage, read> routes: array<u32>;
 @group(0) @binding(2) var<storage, read> results: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
 
@@ -24,8 +24,8 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         sum = out[i];
     }
     for (var j = 0u; j < p.n_used; j++) {
-        let choice = t * p.n_used + j;
-        sum = fma(bitcast<f32>(choices[2u * choice + 1u]), results[choice * p.cols + c], sum);
+        let route = t * p.n_used + j;
+        sum = fma(bitcast<f32>(routes[2u * route + 1u]), results[route * p.cols + c], sum);
     }
     out[i] = sum;
 }

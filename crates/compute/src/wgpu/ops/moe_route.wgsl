@@ -1,4 +1,4 @@
-// Top-k experts of a token with their weights; one workgroup a token.
+// Top-k experts of a token with their weights; one workgroup per token.
 //
 //   repeat n_used times: take the expert with the largest remaining logit, the lowest of equals
 //   weight = exp(logit - largest logit) / sum of exp over all experts, or over the chosen ones if normalize_top_k
@@ -14,7 +14,7 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
-@group(0) @binding(2) var<storage, read_write> choices: array<u32>;
+@group(0) @binding(2) var<storage, read_write> routes: array<u32>;
 
 // Lower bound of the logits, for -inf and NaN.
 const LOWEST: f32 = -3.0e38;
@@ -69,8 +69,8 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         chosen_sum += weight;
         if lid == 0u {
             remaining[expert] = -3.3e38;
-            choices[2u * (t * p.n_used + i)] = expert;
-            choices[2u * (t * p.n_used + i) + 1u] = bitcast<u32>(weight);
+            routes[2u * (t * p.n_used + i)] = expert;
+            routes[2u * (t * p.n_used + i) + 1u] = bitcast<u32>(weight);
         }
         workgroupBarrier();
     }
@@ -85,7 +85,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     if lid == 0u {
         for (var i = 0u; i < p.n_used; i++) {
             let at = 2u * (t * p.n_used + i) + 1u;
-            choices[at] = bitcast<u32>(bitcast<f32>(choices[at]) / total);
+            routes[at] = bitcast<u32>(bitcast<f32>(routes[at]) / total);
         }
     }
 }

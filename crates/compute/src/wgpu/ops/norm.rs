@@ -1,25 +1,26 @@
-//! Layer norm and RMS norm: one workgroup a row, sums in f32.
+//! Layer norm and RMS norm: one workgroup per row, sums in f32.
 
 use super::kernel::{GpuRows, check_len, kernel_source, with_write_operand4};
 use super::operand::GpuOutput;
 use crate::kernel_params;
+use crate::op::NormArgs;
 use crate::wgpu::{Access, GpuBuffer, KernelParams, Recorder, Source, Variant};
 
 const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Write];
 /// Invocations of a row.
 const WORKGROUP: u32 = 256;
-/// Columns in one step of a workgroup: four an invocation.
+/// Columns in one step of a workgroup: four per invocation.
 const STEP_COLS: usize = 4 * WORKGROUP as usize;
 /// Most columns: an invocation keeps its values of 64 steps.
 const MAX_COLS: usize = 64 * STEP_COLS;
 
 /// Name and WGSL file of a norm.
-type Norm = (&'static str, &'static str);
-const LAYER_NORM: Norm = ("layer_norm", include_str!("layer_norm.wgsl"));
-const RMS_NORM: Norm = ("rms_norm", include_str!("rms_norm.wgsl"));
+type NormKernel = (&'static str, &'static str);
+const LAYER_NORM: NormKernel = ("layer_norm", include_str!("layer_norm.wgsl"));
+const RMS_NORM: NormKernel = ("rms_norm", include_str!("rms_norm.wgsl"));
 
-/// For rows of at most `steps * STEP_COLS` columns.
-fn source((name, file): Norm, steps: u32, variant: Variant) -> Source {
+/// Shader for rows of at most `steps * STEP_COLS` columns.
+fn source((name, file): NormKernel, steps: u32, variant: Variant) -> Source {
     let name = format!("{name}-{steps}-{}", variant.name());
     let source = kernel_source(name, NormParams::LAYOUT, ACCESS, variant, WORKGROUP)
         .constant("STEPS", steps)
@@ -51,16 +52,16 @@ kernel_params! {
 #[track_caller]
 fn dispatch(
     list: &mut Recorder,
-    norm: Norm,
+    kernel: NormKernel,
     out: GpuOutput<'_>,
     x: GpuRows<'_>,
-    (weight, bias): (&GpuBuffer, Option<&GpuBuffer>),
-    (eps, accumulate): (f32, bool),
+    NormArgs { weight, bias, eps }: NormArgs<&GpuBuffer>,
+    accumulate: bool,
 ) {
-    let x = x.checked();
-    out.check(norm.0, x.rows, x.cols);
-    check_len(norm.0, weight, x.cols);
-    bias.inspect(|bias| check_len(norm.0, bias, x.cols));
+    let (x, name) = (x.checked(), kernel.0);
+    out.check(name, x.rows, x.cols);
+    check_len(name, weight, x.cols);
+    bias.inspect(|bias| check_len(name, bias, x.cols));
     let params = NormParams {
         rows: x.rows as u32,
         cols: x.cols as u32,
@@ -74,10 +75,10 @@ fn dispatch(
     };
     let [values, operand] = out.binds();
     let binds = [x.buffer.into(), weight.into(), bias.into(), values, operand];
-    assert!(x.cols <= MAX_COLS, "{}: {} columns, at most {MAX_COLS}", norm.0, x.cols);
+    assert!(x.cols <= MAX_COLS, "{name}: expected at most {MAX_COLS} columns, got {}", x.cols);
     let steps = x.cols.div_ceil(STEP_COLS) as u32;
     let variant = list.gpu().variant();
-    let kernel = list.gpu().kernel((norm.0, [steps, 0, 0, 0]), || source(norm, steps, variant));
+    let kernel = list.gpu().kernel((name, [steps, 0, 0, 0]), || source(kernel, steps, variant));
     list.dispatch_linear(&kernel, &params, binds, x.rows);
 }
 
@@ -90,10 +91,9 @@ pub fn layer_norm(
     list: &mut Recorder,
     out: GpuOutput<'_>,
     x: GpuRows<'_>,
-    weight_and_bias: (&GpuBuffer, Option<&GpuBuffer>),
-    eps: f32,
+    norm: NormArgs<&GpuBuffer>,
 ) {
-    dispatch(list, LAYER_NORM, out, x, weight_and_bias, (eps, false));
+    dispatch(list, LAYER_NORM, out, x, norm, false);
 }
 
 /// `out[t] = x[t] / sqrt(mean(x[t]²) + eps) * weight`, added to the values of `out` if `accumulate`. Shapes: `x`, `out` =
@@ -106,8 +106,8 @@ pub fn rms_norm(
     list: &mut Recorder,
     out: GpuOutput<'_>,
     x: GpuRows<'_>,
-    weight: &GpuBuffer,
-    (eps, accumulate): (f32, bool),
+    norm: NormArgs<&GpuBuffer>,
+    accumulate: bool,
 ) {
-    dispatch(list, RMS_NORM, out, x, (weight, None), (eps, accumulate));
+    dispatch(list, RMS_NORM, out, x, norm, accumulate);
 }

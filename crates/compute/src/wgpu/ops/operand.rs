@@ -87,9 +87,12 @@ impl<'a> GpuOutput<'a> {
     pub(super) fn check(&self, what: &str, rows: usize, cols: usize) {
         self.values.inspect(|values| super::check_len(what, values, rows * cols));
         if let Some((format, buffer)) = self.operand {
-            assert!(cols.is_multiple_of(COLUMNS), "{what}: {cols} columns of an operand");
+            assert!(
+                cols.is_multiple_of(COLUMNS),
+                "{what}: {cols} columns are not a multiple of {COLUMNS}"
+            );
             let (bytes, needed) = (buffer.bytes(), format.bytes(rows, cols));
-            assert!(needed <= bytes, "{what}: {bytes} bytes for an operand of {needed}");
+            assert!(needed <= bytes, "{what}: expected {needed} bytes for an operand, got {bytes}");
         }
     }
 }
@@ -105,7 +108,7 @@ kernel_params! {
     }
 }
 
-/// Four values of a row an invocation.
+/// Each invocation converts four values of a row.
 pub(super) const Q8_SPEC: KernelSpec = KernelSpec {
     name: "convert_q8",
     params: ConvertParams::LAYOUT,
@@ -132,7 +135,8 @@ pub(super) const F16_SPEC: KernelSpec = KernelSpec {
 #[track_caller]
 pub fn convert(list: &mut Recorder, out: &GpuBuffer, format: OperandFormat, x: GpuRows<'_>) {
     let x = x.checked();
-    assert!(format.bytes(x.rows, x.cols) <= out.bytes(), "convert: {} bytes", out.bytes());
+    let (needed, bytes) = (format.bytes(x.rows, x.cols), out.bytes());
+    assert!(needed <= bytes, "convert: expected {needed} bytes, got {bytes}");
     let padded = x.cols.next_multiple_of(COLUMNS);
     let params = ConvertParams {
         rows: x.rows as u32,

@@ -3,7 +3,7 @@
 //! ```text
 //! row    = quants | headers                       padded to 16 bytes
 //! quants = i8 x cols
-//! header = scale (f32) | sum of quants 0..16 (i16) | sum of quants 16..32 (i16)     one a group
+//! header = scale (f32) | sum of quants 0..16 (i16) | sum of quants 16..32 (i16)     one per group
 //! ```
 //!
 //! The sums multiply the offsets (mins) of weight formats.

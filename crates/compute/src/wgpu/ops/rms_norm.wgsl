@@ -1,4 +1,4 @@
-// out[t] (+)= x[t] / sqrt(mean(x[t]^2) + eps) * weight; one workgroup a row.
+// out[t] (+)= x[t] / sqrt(mean(x[t]^2) + eps) * weight; one workgroup per row.
 
 fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group_index(group, groups);

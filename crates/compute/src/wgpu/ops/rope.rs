@@ -1,10 +1,11 @@
-//! QK norm and rotary embedding of heads, in place: one workgroup a head. [`rope_and_write`] fuses those of queries and
+//! QK norm and rotary embedding of heads, in place: one workgroup per head. [`rope_and_write`] fuses those of queries and
 //! keys with the KV write.
 
 use super::kernel::{GpuRows, KernelSpec, OperandWriter, check_len, kernel_source};
 use super::kv;
+use crate::check_eq;
 use crate::kernel_params;
-use crate::op::{KvDType, RopePairs};
+use crate::op::{KvDType, RopeArgs, RopePairs, Rotation};
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
 
 /// Widest head.
@@ -19,37 +20,9 @@ pub(super) const SPEC: KernelSpec = KernelSpec {
     operand_writer: OperandWriter::None,
 };
 
-/// Arguments of [`rope`].
-#[derive(Debug, Clone, Copy)]
-pub struct Rope<'a> {
-    /// Width of a head `C`.
-    pub head_dim: usize,
-    /// RMS norm of the head before the rotation: weight `[C]` and epsilon.
-    pub norm: Option<(&'a GpuBuffer, f32)>,
-    /// Rotation after the norm; `None` for the norm alone.
-    pub rotation: Option<Rotation<'a>>,
-}
-
-/// Angles of a rotary embedding.
-#[derive(Debug, Clone, Copy)]
-pub struct Rotation<'a> {
-    /// `[n_ctx, R]`: `R/2` cosines, then `R/2` sines of each position.
-    pub table: &'a GpuBuffer,
-    /// First word of the positions of the rows, inputs of the step.
-    pub positions: usize,
-    /// Rotated channels `R`.
-    pub n_rot: usize,
-    /// Pairing of channels.
-    pub pairs: RopePairs,
-}
-
-impl<'a> Rope<'a> {
+impl<'a> RopeArgs<&'a GpuBuffer> {
     fn table(&self) -> Option<&'a GpuBuffer> {
         self.rotation.map(|rotation| rotation.table)
-    }
-
-    fn positions(&self) -> u32 {
-        self.rotation.map_or(0, |rotation| rotation.positions) as u32
     }
 
     fn weight(&self) -> Option<&'a GpuBuffer> {
@@ -60,16 +33,27 @@ impl<'a> Rope<'a> {
     #[track_caller]
     fn check(&self, x: GpuRows<'_>) -> usize {
         let Self { head_dim, norm, rotation } = *self;
-        assert!(head_dim <= MAX_HEAD_DIM && x.cols.is_multiple_of(head_dim), "rope: heads");
+        assert!(
+            head_dim <= MAX_HEAD_DIM,
+            "rope: expected a head_dim of at most {MAX_HEAD_DIM}, got {head_dim}"
+        );
+        assert!(
+            x.cols.is_multiple_of(head_dim),
+            "rope: {} columns are not a multiple of head_dim {head_dim}",
+            x.cols
+        );
         norm.inspect(|(weight, _)| check_len("rope", weight, head_dim));
         if let Some(Rotation { n_rot, .. }) = rotation {
-            assert!(n_rot <= head_dim, "rope: {n_rot} of {head_dim} channels");
+            assert!(
+                n_rot <= head_dim,
+                "rope: expected at most {head_dim} rotated channels, got {n_rot}"
+            );
         }
         x.cols / head_dim
     }
 
     fn params(&self) -> RotationParams {
-        let is_adjacent = |rotation: Rotation<'_>| rotation.pairs == RopePairs::Adjacent;
+        let is_adjacent = |rotation: Rotation<_>| rotation.pairs == RopePairs::Adjacent;
         RotationParams {
             n_rot: self.rotation.map_or(0, |rotation| rotation.n_rot) as u32,
             is_adjacent: u32::from(self.rotation.is_some_and(is_adjacent)),
@@ -100,12 +84,13 @@ kernel_params! {
     }
 }
 
-/// Normalizes and rotates the heads of `x`, `[T, H*C]`, in place.
+/// Normalizes and rotates the heads of `x`, `[T, H*C]`, in place. The positions of the rows are inputs of the step, from word
+/// `positions` on; not read without a rotation.
 ///
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
-pub fn rope(list: &mut Recorder, x: GpuRows<'_>, args: Rope<'_>) {
+pub fn rope(list: &mut Recorder, x: GpuRows<'_>, args: RopeArgs<&GpuBuffer>, positions: usize) {
     let x = x.checked();
     let n_heads = args.check(x);
     let kernel = SPEC.kernel(list.gpu());
@@ -116,7 +101,7 @@ pub fn rope(list: &mut Recorder, x: GpuRows<'_>, args: Rope<'_>) {
         head_dim: args.head_dim as u32,
         offset: x.offset as u32,
         stride: x.stride as u32,
-        positions: args.positions(),
+        positions: positions as u32,
     };
     let binds = [Bind::Step, Bind::Buffer(x.buffer), args.weight().into(), args.table().into()];
     list.dispatch_linear(&kernel, &params, binds, x.rows * n_heads);
@@ -168,25 +153,27 @@ pub(super) fn sources(variant: Variant) -> Vec<Source> {
     [KvDType::F32, KvDType::F16, KvDType::Q8_0].map(|dtype| write_source(dtype, variant)).into()
 }
 
-/// [`rope`] of queries and keys, which have one rotation, then [`kv::write`] of the keys and `v`, in one kernel.
+/// [`rope`] of queries and keys, which have one rotation, then [`kv::write`] of the keys and `v`, in one kernel. The positions
+/// and the slots of the rows are inputs of the step, from words `positions` and `slots` on.
 ///
 /// # Panics
-/// As those.
+/// If the shapes do not fit.
 #[track_caller]
 pub fn rope_and_write(
     list: &mut Recorder,
-    (q, q_args): (GpuRows<'_>, Rope<'_>),
-    (k, k_args): (GpuRows<'_>, Rope<'_>),
+    (q, q_args): (GpuRows<'_>, RopeArgs<&GpuBuffer>),
+    (k, k_args): (GpuRows<'_>, RopeArgs<&GpuBuffer>),
     v: GpuRows<'_>,
-    (pool, slots): (&kv::GpuKvPool, usize),
+    pool: &kv::GpuKvPool,
+    [positions, slots]: [usize; 2],
 ) {
     let (q, k, v) = (q.checked(), k.checked(), v.checked());
     let n_heads = q_args.check(q);
     let n_kv_heads = k_args.check(k);
     let layout = pool.layout();
     let shape = (layout.n_kv_heads, layout.head_dim);
-    assert_eq!((n_kv_heads, k_args.head_dim), shape, "rope: heads of the keys");
-    assert_eq!(q.rows, k.rows, "rope: rows of the queries and of the keys");
+    check_eq!((n_kv_heads, k_args.head_dim), shape, "rope: heads of the keys");
+    check_eq!(k.rows, q.rows, "rope: rows of the keys");
     let (words, stores_per_head) = kv::check_write(pool, k, v);
     let params = RopeKvParams {
         q_rotation: q_args.params(),
@@ -204,7 +191,7 @@ pub fn rope_and_write(
         k_stride: k.stride as u32,
         v_offset: v.offset as u32,
         v_stride: v.stride as u32,
-        positions: q_args.positions(),
+        positions: positions as u32,
         slots: slots as u32,
         stores_per_head: stores_per_head as u32,
     };

@@ -1,4 +1,4 @@
-// RMS norm and RoPE of a head, in place; one workgroup a head.
+// RMS norm and RoPE of a head, in place; one workgroup per head.
 
 struct Params {
     rotation: RotationParams,

@@ -53,7 +53,8 @@ kernel_params! {
 pub fn top_k(list: &mut Recorder, out: &GpuBuffer, x: GpuRows<'_>, k: usize) {
     let GpuRows { buffer, offset, rows, cols, stride } = x.checked();
     // Every round must reduce the candidates.
-    assert!((1..=cols.min(CHUNK / 2)).contains(&k), "top_k: {k} of {cols} values");
+    let max = cols.min(CHUNK / 2);
+    assert!((1..=max).contains(&k), "top_k: expected k of 1 to {max}, got {k}");
     check_len("top_k", out, 2 * k * rows);
     let kernel = list.gpu().kernel(("top_k", [0; 4]), || source(list.gpu().variant()));
     let (mut src, mut n) = (buffer.clone(), cols);

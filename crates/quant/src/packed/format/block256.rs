@@ -88,7 +88,7 @@ impl<S: Int8> LoadQuants<S, 2> for FiveBits<'_> {
     #[inline(always)]
     fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 2] {
         let [low, high] = self.nibbles.load_quants(s, quad);
-        let bits = s.shift_right(self.nibbles.block.load_again(s, 4 + quad), self.qblock);
+        let bits = s.shift_right(self.nibbles.block.reload(s, 4 + quad), self.qblock);
         let fifth = [s.shift_left(bits, 4), s.shift_left(bits, 3)];
         [s.or(low, s.mask(fifth[0], 16)), s.or(high, s.mask(fifth[1], 16))]
     }

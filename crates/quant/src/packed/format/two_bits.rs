@@ -73,7 +73,7 @@ impl<S: Int8> LoadQuants<S, 2> for ThreeBits<'_> {
     #[inline(always)]
     fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 2] {
         let [low, high] = self.0.load_quants(s, quad);
-        let bits = s.shift_right(self.0.block.load_again(s, 3 + quad), 2 * self.0.pair);
+        let bits = s.shift_right(self.0.block.reload(s, 3 + quad), 2 * self.0.pair);
         let third = [s.shift_left(bits, 2), s.shift_left(bits, 1)];
         [s.or(low, s.mask(third[0], 4)), s.or(high, s.mask(third[1], 4))]
     }

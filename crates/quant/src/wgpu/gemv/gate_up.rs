@@ -11,9 +11,9 @@ use stonechat_compute::wgpu::{Access, Bind, Gpu, Kernel, KernelParams, Recorder,
 
 use super::spec::{GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction};
 use crate::wgpu::input_norm::{access_with_norm, binds_with_norm, can_fuse_norm};
+use crate::wgpu::matmul_args::{Activations, GpuInput};
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::CHUNK;
-use crate::wgpu::product::{Activations, GpuInput};
 
 /// Invocations in a workgroup: half for gate, half for up. More would leave the last workgroups to run alone.
 pub(super) const GATE_UP_WORKGROUP: u32 = 256;
@@ -115,7 +115,10 @@ pub fn matmul_gated(
     activation: GatedActivation,
 ) {
     let (rows, n) = (input.rows, gate.n());
-    assert!(can_fuse_gate_up(list.gpu(), gate, up, rows), "gated matmul: unsupported matrices");
+    assert!(
+        can_fuse_gate_up(list.gpu(), gate, up, rows),
+        "gated matmul: expected matrices that `can_fuse_gate_up` accepts"
+    );
     out.values.inspect(|out| check_len("gated matmul", out, rows * n));
     let x = Activations::new(list, gate, input, Some(OperandFormat::Q8));
     let spec = GemvSpec::new(list.gpu(), gate.format, row_bucket(rows), GATE_UP_SHAPE);

@@ -11,9 +11,9 @@ use stonechat_compute::wgpu::{
 
 use super::spec::{GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction};
 use crate::wgpu::input_norm::{access_with_norm, binds_with_norm, can_fuse_norm};
+use crate::wgpu::matmul_args::{Activations, GpuInput, format_files};
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::{CHUNK, Format};
-use crate::wgpu::product::{Activations, GpuInput, format_files};
 
 /// Bindings of `gemv_group.wgsl`: matrix 0, activations, matrix 0 again, matrices 1 and 2 twice each, 3 biases, 3
 /// outputs.
@@ -142,7 +142,7 @@ pub fn matmul_group(
     let rows = input.rows;
     let all: Vec<&GpuMatrix> = matmuls.iter().map(|(_, w, _)| *w).collect();
     let Some((order, last_format)) = order(list.gpu(), &all, rows) else {
-        panic!("group: unsupported matrices");
+        panic!("group: expected matrices of supported formats and sizes");
     };
     for (out, w, bias) in matmuls {
         check_len("group", out, rows * w.n());

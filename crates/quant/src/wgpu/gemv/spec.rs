@@ -6,9 +6,11 @@ use stonechat_compute::wgpu::ops::{ACTIVATIONS, kernel_source, q8};
 use stonechat_compute::wgpu::{Access, Gpu, Kernel, KernelParams, ParamLayout, Source, Variant};
 
 use crate::wgpu::input_norm::{access_with_norm, with_norm_prologue};
+use crate::wgpu::matmul_args::{
+    ACCESS, ACCESS_WITH_OPERAND, Activations, MatmulParams, with_format,
+};
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::{CHUNK, Format};
-use crate::wgpu::product::{ACCESS, ACCESS_WITH_OPERAND, Activations, MatmulParams, with_format};
 
 /// Most rows of activations of a GEMV.
 pub const MAX_GEMV_ROWS: usize = 8;
@@ -22,7 +24,7 @@ pub(super) const QUANTIZED_STEP: usize = 64;
 pub(super) const MIN_BUSY_INVOCATIONS: usize = 48 << 10;
 /// Invocations that a large GPU runs at a time.
 pub(super) const WAVE_INVOCATIONS: usize = 64 << 10;
-/// Shape of kernels that write q8: a q8 group of rows a workgroup.
+/// Shape of kernels that write q8: one q8 group of rows per workgroup.
 pub(super) const Q8_OUTPUT_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
 /// Most rows of activations of these: a team has an invocation for each of its sums.
 pub(super) const Q8_OUTPUT_MAX_ROWS: u32 = Q8_OUTPUT_SHAPE.lanes / Q8_OUTPUT_SHAPE.rows;
@@ -53,7 +55,7 @@ impl Shape {
         Self { lanes: lanes as u32, rows }
     }
 
-    /// For `n` rows like those of `w`.
+    /// Shape for a matrix of `n` rows, otherwise like `w`.
     pub(super) fn for_matrix(n: usize, w: &GpuMatrix, x_rows: u32) -> Self {
         let step_len = if w.format.is_quantized { QUANTIZED_STEP } else { CHUNK };
         Self::of(n, w.k(), step_len, x_rows)

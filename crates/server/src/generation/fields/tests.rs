@@ -4,17 +4,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{GenerationFields, Parsed};
-use crate::ServerOptions;
+use super::GenerationFields;
+use crate::json::JsonFields;
+use crate::{ApiResult, ServerOptions};
 
-fn fields(body: Value) -> GenerationFields {
-    Parsed::<()>::of(body).unwrap()
+fn parse(body: Value) -> ApiResult<GenerationFields> {
+    JsonFields::new(body)?.take()
 }
 
-impl Parsed<()> {
-    fn of(body: Value) -> crate::ApiResult<GenerationFields> {
-        super::part(&body)
-    }
+fn fields(body: Value) -> GenerationFields {
+    parse(body).unwrap()
 }
 
 #[test]
@@ -25,7 +24,7 @@ fn errors_name_the_field() {
         (json!({"stream_options": {"include_usage": 1}}), "`stream_options.include_usage`"),
         (json!([]), "expected an object, got a list"),
     ] {
-        let error = Parsed::<()>::of(body).unwrap_err();
+        let error = parse(body).unwrap_err();
         assert!(error.message().contains(expected), "{error}");
     }
 }

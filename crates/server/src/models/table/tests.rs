@@ -246,7 +246,7 @@ fn idle_models_sleep_and_a_request_wakes_them() {
     f.seconds += 58;
     assert_eq!(f.request(1, "a"), "open");
     f.release(1);
-    // A look at a model is no use.
+    // A look at a model is not counted as use.
     assert!(f.table.peek(ModelId(0)).is_some());
     f.seconds += 10;
     let now = f.now();

@@ -9,29 +9,27 @@ use stonechat::whisper::{Language, OutputFormat, SubtitleLayout, Task};
 use stonechat::{Segment, Transcript, Word};
 
 use super::TranscriptionAnswer;
-use super::fields::{Fields, ResponseFormat};
+use super::fields::{AudioFormat, Fields};
 use crate::{ApiError, ApiResult, Json};
 
-/// Least probability whose logarithm is sent: that of 0 is no JSON.
+/// Smallest probability whose logarithm is sent: JSON has no infinity.
 const MIN_PROBABILITY: f64 = 1e-30;
 
-/// The answer to a request that is no stream.
+/// Answer to a request without a stream.
 pub(super) fn respond(transcript: &Transcript, fields: &Fields, task: Task) -> ApiResult<Response> {
     let text = transcript.text.trim();
     match fields.response_format {
-        ResponseFormat::Json => {
+        AudioFormat::Json => {
             let logprobs = fields
                 .has_logprobs()
                 .then(|| transcript.segments.iter().flat_map(logprobs).collect::<Vec<_>>());
             let usage = usage(transcript.duration);
             Ok(Json(TranscriptionAnswer { text: text.to_owned(), logprobs, usage }).into_response())
         }
-        ResponseFormat::VerboseJson => Ok(Json(verbose(transcript, fields, task)).into_response()),
-        ResponseFormat::Text => Ok(plain(format!("{text}\n"), "text/plain; charset=utf-8")),
-        ResponseFormat::Srt => {
-            subtitles(transcript, OutputFormat::Srt, "text/plain; charset=utf-8")
-        }
-        ResponseFormat::Vtt => subtitles(transcript, OutputFormat::Vtt, "text/vtt; charset=utf-8"),
+        AudioFormat::VerboseJson => Ok(Json(verbose(transcript, fields, task)).into_response()),
+        AudioFormat::Text => Ok(plain(format!("{text}\n"), "text/plain; charset=utf-8")),
+        AudioFormat::Srt => subtitles(transcript, OutputFormat::Srt, "text/plain; charset=utf-8"),
+        AudioFormat::Vtt => subtitles(transcript, OutputFormat::Vtt, "text/vtt; charset=utf-8"),
     }
 }
 

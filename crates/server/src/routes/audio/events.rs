@@ -13,7 +13,7 @@ use stonechat::Segment;
 use tokio::time::timeout;
 
 use super::body::{logprobs, usage};
-use super::fields::{Fields, ResponseFormat};
+use super::fields::{AudioFormat, Fields};
 use super::{MAX_STATUS_DELAY, Running};
 use crate::{ApiResult, sse};
 
@@ -29,7 +29,7 @@ pub(super) async fn respond(
         text: String::new(),
         logprobs: Vec::new(),
         has_logprobs: fields.has_logprobs(),
-        has_segments: fields.response_format == ResponseFormat::VerboseJson,
+        has_segments: fields.response_format == AudioFormat::VerboseJson,
         running: None,
     };
     match timeout(delay, running.job.next_async()).await {

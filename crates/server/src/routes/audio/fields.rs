@@ -13,7 +13,7 @@ use crate::{ApiError, ApiResult};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 #[cfg_attr(test, schema(rename_all = "snake_case"))]
-pub(super) enum ResponseFormat {
+pub(super) enum AudioFormat {
     /// `{"text"}`.
     #[default]
     Json,
@@ -48,7 +48,7 @@ pub(super) struct Fields {
     /// Temperature. 0, the default, raises it where a text fails; another is the only one.
     pub(super) temperature: Option<f32>,
     /// Format of the answer.
-    pub(super) response_format: ResponseFormat,
+    pub(super) response_format: AudioFormat,
     /// `word`, `segment` or both, with `verbose_json`.
     pub(super) timestamp_granularities: Vec<String>,
     /// `logprobs`: log-probabilities of the tokens, with `json` and events.
@@ -179,8 +179,7 @@ impl Fields {
         };
         one_of("timestamp_granularities", &self.timestamp_granularities, &["word", "segment"])?;
         one_of("include", &self.include, &["logprobs"])?;
-        if self.stream && matches!(self.response_format, ResponseFormat::Srt | ResponseFormat::Vtt)
-        {
+        if self.stream && matches!(self.response_format, AudioFormat::Srt | AudioFormat::Vtt) {
             let expected = "json, text or verbose_json for a stream of events";
             return Err(ApiError::field("response_format", expected, "subtitles"));
         }
@@ -189,7 +188,7 @@ impl Fields {
         if let Some(temperature) = self.temperature.filter(|&temperature| temperature != 0.0) {
             options.temperatures = vec![temperature];
         }
-        let is_verbose = self.response_format == ResponseFormat::VerboseJson;
+        let is_verbose = self.response_format == AudioFormat::VerboseJson;
         options.word_timestamps = self.word_timestamps || (is_verbose && self.has_words());
         options.initial_prompt = self.prompt.clone();
         let hotwords = self.hotwords.iter().chain(&self.keywords).map(String::as_str);
@@ -259,13 +258,13 @@ impl Fields {
     }
 }
 
-fn response_format(text: &str) -> ApiResult<ResponseFormat> {
+fn response_format(text: &str) -> ApiResult<AudioFormat> {
     Ok(match text {
-        "json" => ResponseFormat::Json,
-        "text" => ResponseFormat::Text,
-        "srt" => ResponseFormat::Srt,
-        "verbose_json" => ResponseFormat::VerboseJson,
-        "vtt" => ResponseFormat::Vtt,
+        "json" => AudioFormat::Json,
+        "text" => AudioFormat::Text,
+        "srt" => AudioFormat::Srt,
+        "verbose_json" => AudioFormat::VerboseJson,
+        "vtt" => AudioFormat::Vtt,
         _ => {
             let why =
                 if text == "diarized_json" { ": no model here tells speakers apart" } else { "" };

@@ -6,7 +6,8 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 
 use super::fields::Fields;
-use super::upload::{Samples, Upload};
+use super::upload::Upload;
+use crate::audio_memory::Charge;
 use crate::{ApiError, ApiResult, AppState};
 
 /// Maximum bytes of all fields but the file, and number of fields.
@@ -19,8 +20,10 @@ const MAX_OTHER_BYTES: u64 = 2 << 20;
 #[derive(Debug)]
 pub(super) struct Form {
     pub(super) fields: Fields,
-    /// 16 kHz mono.
-    pub(super) samples: Samples,
+    /// Samples of the file, 16 kHz mono.
+    pub(super) samples: Vec<f32>,
+    /// Memory of the samples.
+    pub(super) charge: Charge,
 }
 
 impl Form {
@@ -71,7 +74,8 @@ impl Form {
             return Err(error);
         }
         let upload = upload.ok_or_else(|| ApiError::field("file", "an audio file", "none"))?;
-        Ok(Self { fields, samples: upload.decode(max_seconds).await? })
+        let (samples, charge) = upload.decode(max_seconds).await?;
+        Ok(Self { fields, samples, charge })
     }
 }
 

@@ -3,7 +3,7 @@
 use stonechat::VadMode;
 use stonechat::whisper::{Options, Task};
 
-use super::fields::{Fields, ResponseFormat};
+use super::fields::{AudioFormat, Fields};
 use crate::ApiResult;
 
 fn fields(form: &[(&str, &str)]) -> ApiResult<Fields> {
@@ -90,7 +90,7 @@ fn granularities_have_two_names_and_two_shapes() {
         &[verbose, ("timestamp_granularities", "[\"segment\", \"word\"]")],
     ] {
         let fields = fields(form).unwrap();
-        assert_eq!(fields.response_format, ResponseFormat::VerboseJson);
+        assert_eq!(fields.response_format, AudioFormat::VerboseJson);
         assert!(fields.has_words() && fields.options(Task::Transcribe).unwrap().word_timestamps);
         assert_eq!(
             fields.has_segments(),

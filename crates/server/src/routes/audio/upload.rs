@@ -24,13 +24,6 @@ pub(super) struct Upload {
     max_bytes: usize,
 }
 
-/// 16 kHz mono, with its share of the budget.
-#[derive(Debug)]
-pub(super) struct Samples {
-    pub(super) samples: Vec<f32>,
-    pub(super) charge: Charge,
-}
-
 impl Upload {
     pub(super) fn new(memory: &AudioMemory, max_bytes: usize) -> Self {
         Self { memory: memory.clone(), bytes: Vec::new(), charge: memory.charge(), max_bytes }
@@ -47,8 +40,9 @@ impl Upload {
         Ok(())
     }
 
-    /// Decodes the whole file on a thread that may block. Dropping the future ends the decoder.
-    pub(super) async fn decode(self, max_seconds: u64) -> ApiResult<Samples> {
+    /// Decodes the whole file on a thread that may block: samples of 16 kHz mono, and their charge to the budget. Dropping
+    /// the future ends the decoder.
+    pub(super) async fn decode(self, max_seconds: u64) -> ApiResult<(Vec<f32>, Charge)> {
         let Self { memory, bytes, charge: file_charge, .. } = self;
         let turn = memory.decoder().await;
         let charge = memory.charge();
@@ -88,7 +82,7 @@ impl Upload {
         })?;
         let samples = audio.samples;
         charge.try_raise(size_of_val(&samples[..]) as u64)?;
-        Ok(Samples { samples, charge })
+        Ok((samples, charge))
     }
 }
 

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use stonechat_compute::wgpu::Gpu;
 use stonechat_formats::AtomicFile;
 
+use super::super::gpu::KernelFile;
+
 /// Cache of the compiled kernels of an open GPU; saved on drop.
 ///
-/// A file that is unreadable, damaged or of another driver is replaced. Write errors are ignored.
+/// Unreadable or damaged files and files of another driver are replaced. Write errors are ignored.
 #[derive(Debug)]
-pub struct KernelCache {
+pub(super) struct KernelCache {
     gpu: Gpu,
     path: PathBuf,
     /// Content of the file when it was opened.
@@ -20,23 +22,16 @@ pub struct KernelCache {
 impl KernelCache {
     /// Restores the kernels of an earlier run into `gpu`, which has compiled none yet, from `stonechat/kernels` in the
     /// platform's cache folder. `None` without such a folder or if the driver does not export its kernels.
-    #[must_use]
-    pub fn open(gpu: &Gpu) -> Option<Self> {
+    pub(super) fn open(gpu: &Gpu) -> Option<Self> {
         Self::at(&dirs::cache_dir()?.join("stonechat").join("kernels"), gpu)
     }
 
     /// As [`open`](Self::open), from `folder`.
-    #[must_use]
-    pub fn at(folder: &Path, gpu: &Gpu) -> Option<Self> {
+    fn at(folder: &Path, gpu: &Gpu) -> Option<Self> {
         let path = folder.join(gpu.adapter().kernel_cache_name()?);
         let saved = std::fs::read(&path).ok();
         gpu.restore_kernels(saved.as_deref());
         Some(Self { gpu: gpu.clone(), path, saved })
-    }
-
-    /// Writes the file if it changed. Errors are ignored: without a file, the next run compiles again.
-    pub fn save(&self) {
-        let _ = self.try_save();
     }
 
     fn try_save(&self) -> Result<(), stonechat_formats::Error> {
@@ -53,6 +48,13 @@ impl KernelCache {
         let mut file = AtomicFile::create(&self.path)?;
         file.write_all(&data).map_err(io)?;
         file.commit()
+    }
+}
+
+impl KernelFile for KernelCache {
+    /// Writes the file if it changed. Errors are ignored: without a file, the next run compiles again.
+    fn save(&self) {
+        let _ = self.try_save();
     }
 }
 
@@ -105,7 +107,7 @@ mod tests {
             std::fs::read_dir(&folder).unwrap().map(|f| f.unwrap().path()).collect();
         let [file] = &files[..] else { panic!("one file, got {files:?}") };
         let whole = std::fs::read(file).unwrap();
-        let is_valid = |bytes: &[u8]| bytes.len() > 16 && bytes.starts_with(b"kernels1");
+        let is_valid = |bytes: &[u8]| bytes.len() > 16 && bytes.starts_with(b"kernels2");
         assert!(is_valid(&whole), "{} bytes", whole.len());
         // Truncated, foreign and empty files are replaced.
         for bytes in [&whole[..whole.len() / 2], b"something else", b""] {

@@ -1,13 +1,16 @@
-//! From the body of a chat request to the text and the tokens of its prompt.
+//! Body of a chat request in the shape of OpenAI, and the library's request that it asks for.
 //!
 //! Messages are checked and brought into the form that templates expect; the template's own needs (no system role,
-//! content in parts) are met by [`ChatFormat::render`](stonechat::llm::ChatFormat::render).
+//! content in parts) are met by [`ChatFormat::prompt`](stonechat::llm::ChatFormat::prompt).
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use stonechat::ChatRequest;
+use stonechat::llm::GenerateOptions;
 use stonechat::text::Conversation;
 
-use crate::{ApiError, ApiResult, LanguageModel};
+use crate::json::kind_of;
+use crate::{ApiError, ApiResult};
 
 /// Start of a line that Claude Code puts into the system prompt. It differs in every request, so that no prefix of two
 /// requests would be equal.
@@ -16,138 +19,166 @@ const BILLING_LINE: &str = "x-anthropic-billing-header";
 /// Roles of messages.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
 
-/// Fields of a chat request that make its prompt. A body with more fields has these in it (`#[serde(flatten)]`).
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+/// Fields of a chat request that make its prompt.
+#[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
-pub struct ChatBody {
+pub(crate) struct ChatBody {
     /// Messages of OpenAI's chat API.
     #[cfg_attr(test, schema(value_type = Vec<Object>))]
-    pub messages: Vec<Value>,
+    pub(crate) messages: Vec<Value>,
     /// Definitions of tools.
     #[serde(default)]
     #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
-    pub tools: Option<Vec<Value>>,
+    pub(crate) tools: Option<Vec<Value>>,
     /// Documents, for templates of retrieval.
     #[serde(default)]
     #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
-    pub documents: Option<Vec<Value>>,
+    pub(crate) documents: Option<Vec<Value>>,
     /// Further variables of the template, such as `enable_thinking`.
     #[serde(default)]
     #[cfg_attr(test, schema(value_type = Option<Object>))]
-    pub chat_template_kwargs: Option<Map<String, Value>>,
+    pub(crate) chat_template_kwargs: Option<Map<String, Value>>,
     /// Effort of reasoning, a variable of templates that know it.
     #[serde(default)]
-    pub reasoning_effort: Option<String>,
+    pub(crate) reasoning_effort: Option<String>,
     /// Whether the prompt ends where the answer begins; default true.
     #[serde(default)]
-    pub add_generation_prompt: Option<bool>,
+    pub(crate) add_generation_prompt: Option<bool>,
     /// Whether the answer continues the last message, of the assistant; default true if that is the last one.
     #[serde(default)]
-    pub continue_final_message: Option<bool>,
+    pub(crate) continue_final_message: Option<bool>,
+    /// OpenAI's fields that only `none` or `auto` may have.
+    #[serde(default)]
+    #[cfg_attr(test, schema(ignore))]
+    tool_choice: Value,
+    #[serde(default)]
+    #[cfg_attr(test, schema(ignore))]
+    function_call: Value,
+    /// OpenAI's fields that must be empty.
+    #[serde(default)]
+    #[cfg_attr(test, schema(ignore))]
+    functions: Value,
+    #[serde(default)]
+    #[cfg_attr(test, schema(ignore))]
+    audio: Value,
+    #[serde(default)]
+    #[cfg_attr(test, schema(ignore))]
+    web_search_options: Value,
+    /// Kinds of output, of which only `text` is known.
+    #[serde(default)]
+    #[cfg_attr(test, schema(ignore))]
+    modalities: Value,
 }
 
-/// Prompt of a chat request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ChatPrompt {
-    /// Rendered text.
-    pub text: String,
-    /// Tokens, with BOS if the model has it.
-    pub tokens: Vec<u32>,
-    /// Whether the answer continues the last message.
-    pub continues: bool,
-    /// Stop string of the template, beside those of the request.
-    pub stop: Option<&'static str>,
-}
-
-impl ChatPrompt {
-    /// Renders and tokenizes a request. On a runtime with several threads the others go on meanwhile.
+impl ChatBody {
+    /// Refuses what an answer cannot have: calls of tools, other output than text, a search of the web.
     ///
     /// # Errors
-    /// 400 if a message is invalid, or the template refuses the conversation.
-    pub fn new(model: &LanguageModel, body: &ChatBody) -> ApiResult<Self> {
-        blocking(|| {
-            let (conversation, continues) = conversation(body)?;
-            let prompt = model.format.prompt(&conversation, continues)?;
-            Ok(Self {
-                text: prompt.text(),
-                tokens: model.llm.info().model.tokenize_marked_chat(&prompt),
-                continues,
-                stop: model.format.stop(),
-            })
-        })
-    }
-}
-
-/// Runs work that takes milliseconds so that other tasks of the runtime need not wait.
-pub(crate) fn blocking<R>(work: impl FnOnce() -> R) -> R {
-    use tokio::runtime::{Handle, RuntimeFlavor};
-    let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
-    match flavor {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        _ => work(),
-    }
-}
-
-/// Conversation of a request, and whether the answer continues its last message.
-fn conversation(body: &ChatBody) -> ApiResult<(Conversation, bool)> {
-    if body.messages.is_empty() {
-        return Err(ApiError::field("messages", "at least one message", "none"));
-    }
-    let messages = body.messages.iter().enumerate();
-    let messages: Vec<Value> =
-        messages.map(|(i, message)| checked(i, message)).collect::<ApiResult<_>>()?;
-    let continues = continues(body, &messages)?;
-    let mut variables = body.chat_template_kwargs.clone().unwrap_or_default();
-    if let Some(effort) = &body.reasoning_effort {
-        variables.entry("reasoning_effort").or_insert_with(|| effort.as_str().into());
-    }
-    let list = |values: &Option<Vec<Value>>| {
-        values
-            .as_ref()
-            .filter(|values| !values.is_empty())
-            .map(|values| Value::Array(values.clone()))
-    };
-    let conversation = Conversation {
-        messages,
-        tools: list(&body.tools),
-        documents: list(&body.documents),
-        add_generation_prompt: !continues && body.add_generation_prompt.unwrap_or(true),
-        now: None,
-        variables,
-    };
-    Ok((conversation, continues))
-}
-
-/// Whether the answer continues the last message: the assistant's, without calls of tools.
-fn continues(body: &ChatBody, messages: &[Value]) -> ApiResult<bool> {
-    let last = messages.last().filter(|last| {
-        last["role"] == "assistant"
-            && last.get("tool_calls").is_none_or(|calls| calls == &Value::Array(Vec::new()))
-    });
-    let can = last.is_some_and(|last| last["content"].is_string());
-    match (body.continue_final_message, can) {
-        (Some(true), false) => {
-            let expected = "a text of the assistant as the last message";
-            Err(ApiError::field("continue_final_message", expected, "another message"))
+    /// 400 with the field.
+    pub(crate) fn check_answer(&self) -> ApiResult<()> {
+        let no_tools = "no tools: they cannot be called here";
+        let tools = self.tools.as_ref().filter(|tools| !tools.is_empty());
+        let functions = Some(&self.functions).filter(|list| !is_empty(list));
+        for (list, got, choice, chosen) in [
+            ("tools", tools.map(|_| "a list"), "tool_choice", &self.tool_choice),
+            ("functions", functions.map(kind_of), "function_call", &self.function_call),
+        ] {
+            if let Some(got) = got
+                && chosen != "none"
+            {
+                return Err(ApiError::field(list, no_tools, got));
+            }
+            if !chosen.is_null() && chosen != "none" && chosen != "auto" {
+                return Err(ApiError::field(choice, "`none` or `auto`", chosen));
+            }
         }
-        (Some(true), true) if body.add_generation_prompt == Some(true) => Err(ApiError::field(
-            "continue_final_message",
-            "false with `add_generation_prompt`",
-            "both true",
-        )),
-        (None, true) => Ok(body.add_generation_prompt != Some(true)),
-        (wanted, can) => Ok(can && wanted == Some(true)),
+        let outputs = self.modalities.as_array().into_iter().flatten();
+        if let Some(other) = outputs.into_iter().find(|output| *output != "text") {
+            return Err(ApiError::field("modalities", "`text` alone", other));
+        }
+        for (name, value) in
+            [("audio", &self.audio), ("web_search_options", &self.web_search_options)]
+        {
+            if !value.is_null() {
+                return Err(ApiError::field(name, "none: it is not supported", kind_of(value)));
+            }
+        }
+        Ok(())
     }
+
+    /// Request for an answer. Its template writes no tools, which cannot be called.
+    ///
+    /// # Errors
+    /// 400 if a message is invalid.
+    pub(crate) fn request(mut self, options: GenerateOptions) -> ApiResult<ChatRequest> {
+        self.tools = None;
+        let (conversation, continues) = self.conversation()?;
+        Ok(ChatRequest { conversation, continues, options, ..ChatRequest::default() })
+    }
+
+    /// Conversation of the request, and whether the answer continues its last message.
+    ///
+    /// # Errors
+    /// 400 if a message is invalid.
+    pub(crate) fn conversation(mut self) -> ApiResult<(Conversation, bool)> {
+        if self.messages.is_empty() {
+            return Err(ApiError::field("messages", "at least one message", "none"));
+        }
+        let messages = std::mem::take(&mut self.messages).into_iter().enumerate();
+        let messages: Vec<Value> =
+            messages.map(|(i, message)| checked(i, message)).collect::<ApiResult<_>>()?;
+        let continues = self.continues(&messages)?;
+        let mut variables = self.chat_template_kwargs.unwrap_or_default();
+        if let Some(effort) = self.reasoning_effort {
+            variables.entry("reasoning_effort").or_insert_with(|| effort.into());
+        }
+        let list = |values: Option<Vec<Value>>| {
+            values.filter(|values| !values.is_empty()).map(Value::Array)
+        };
+        let conversation = Conversation {
+            messages,
+            tools: list(self.tools),
+            documents: list(self.documents),
+            add_generation_prompt: !continues && self.add_generation_prompt.unwrap_or(true),
+            now: None,
+            variables,
+        };
+        Ok((conversation, continues))
+    }
+
+    /// Whether the answer continues the last message: the assistant's, without calls of tools.
+    fn continues(&self, messages: &[Value]) -> ApiResult<bool> {
+        let last = messages.last().filter(|last| {
+            last["role"] == "assistant" && last.get("tool_calls").is_none_or(is_empty)
+        });
+        let can = last.is_some_and(|last| last["content"].is_string());
+        match (self.continue_final_message, can) {
+            (Some(true), false) => {
+                let expected = "a text of the assistant as the last message";
+                Err(ApiError::field("continue_final_message", expected, "another message"))
+            }
+            (Some(true), true) if self.add_generation_prompt == Some(true) => Err(ApiError::field(
+                "continue_final_message",
+                "false with `add_generation_prompt`",
+                "both true",
+            )),
+            (None, true) => Ok(self.add_generation_prompt != Some(true)),
+            (wanted, can) => Ok(can && wanted == Some(true)),
+        }
+    }
+}
+
+/// Whether a value is null or an empty list.
+fn is_empty(value: &Value) -> bool {
+    value.is_null() || value.as_array().is_some_and(Vec::is_empty)
 }
 
 /// A message as templates expect it: a known role, content as one string.
-fn checked(index: usize, message: &Value) -> ApiResult<Value> {
+fn checked(index: usize, message: Value) -> ApiResult<Value> {
     let name = format!("messages[{index}]");
-    let Value::Object(fields) = message else {
-        return Err(ApiError::field(&name, "an object", kind_of(message)));
+    let Value::Object(mut fields) = message else {
+        return Err(ApiError::field(&name, "an object", kind_of(&message)));
     };
-    let mut fields = fields.clone();
     let role = match fields.get("role") {
         Some(Value::String(role)) if !role.is_empty() => role.clone(),
         other => {
@@ -219,43 +250,31 @@ fn without_billing_line(text: String) -> String {
     text.split_inclusive('\n').filter(is_kept).collect()
 }
 
-/// Kind of a JSON value, for messages.
-pub(crate) fn kind_of(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
     use stonechat::text::ChatTemplate;
 
-    use super::{ChatBody, conversation};
+    use super::ChatBody;
 
     fn body(value: Value) -> ChatBody {
         serde_json::from_value(value).unwrap()
     }
 
     fn messages(value: Value) -> Vec<Value> {
-        conversation(&body(json!({ "messages": value }))).unwrap().0.messages
+        body(json!({ "messages": value })).conversation().unwrap().0.messages
     }
 
     #[track_caller]
     fn refused(value: Value, expected: &str) {
-        let error = conversation(&body(value)).unwrap_err();
+        let error = body(value).conversation().unwrap_err();
         assert_eq!((error.status().as_u16(), error.message()), (400, expected));
     }
 
     /// Text with `ChatML`.
     fn rendered(value: Value) -> String {
         let template = ChatTemplate::builtin("chatml", "", "").unwrap();
-        let (conversation, continues) = conversation(&body(value)).unwrap();
+        let (conversation, continues) = body(value).conversation().unwrap();
         match continues {
             true => template.render_continued(&conversation).unwrap(),
             false => template.render(&conversation).unwrap(),
@@ -361,15 +380,43 @@ mod tests {
 
     #[test]
     fn variables_and_tools_reach_the_template() {
-        let (conversation, _) = conversation(&body(json!({
+        let body = body(json!({
             "messages": [{"role": "user", "content": "Hi"}],
             "tools": [{"type": "function"}],
             "chat_template_kwargs": {"enable_thinking": false},
             "reasoning_effort": "low",
-        })))
-        .unwrap();
+        }));
+        let (conversation, _) = body.conversation().unwrap();
         assert_eq!(conversation.tools, Some(json!([{"type": "function"}])));
         assert_eq!(conversation.variables["enable_thinking"], false);
         assert_eq!(conversation.variables["reasoning_effort"], "low");
+    }
+
+    #[test]
+    fn what_a_chat_cannot_do_is_refused() {
+        let checked = |fields: &Value| {
+            let mut body = fields.clone();
+            body["messages"] = json!([]);
+            self::body(body).check_answer()
+        };
+        let tool = json!([{"type": "function"}]);
+        for fine in [
+            json!({}),
+            json!({"tools": [], "tool_choice": "auto", "functions": null}),
+            json!({"tools": tool, "tool_choice": "none", "modalities": ["text"]}),
+        ] {
+            assert!(checked(&fine).is_ok(), "{fine}");
+        }
+        for (body, name) in [
+            (json!({"tools": tool}), "tools"),
+            (json!({"tools": tool, "tool_choice": "auto"}), "tools"),
+            (json!({"tool_choice": "required"}), "tool_choice"),
+            (json!({"functions": tool}), "functions"),
+            (json!({"modalities": ["text", "audio"]}), "modalities"),
+            (json!({"web_search_options": {}}), "web_search_options"),
+        ] {
+            let error = checked(&body).unwrap_err();
+            assert!(error.message().starts_with(&format!("`{name}`: expected ")), "{error}");
+        }
     }
 }

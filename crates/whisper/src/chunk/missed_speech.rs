@@ -1,5 +1,5 @@
-//! Speech of a window that its text leaves out. Where only speech is transcribed, a stretch of audio with little or no text is
-//! one whose words the model lost: it ends some windows after a sentence, or gives a few words all of the time.
+//! Speech of a window that is missing in its text. Where only speech is transcribed, the model missed the words of a range with
+//! little or no text: it ends some windows after a sentence, or gives a few words the time of all.
 //!
 //! ```text
 //! window   |──text──|──text──|─────── few words ──────|    next window starts at the second bar
@@ -19,9 +19,9 @@ use crate::{HOP_LENGTH, SAMPLE_RATE, chunking};
 const BYTES_PER_SECOND: f64 = 11.0;
 /// Bytes of a digit as it is spoken.
 const DIGIT_BYTES: usize = 5;
-/// Seconds of speech that may be without text: timestamps of segments are that inexact.
+/// Maximum seconds of speech without text: timestamps of segments are not more exact.
 const MAX_SECONDS: f64 = 2.0;
-/// Least seconds between the starts of two windows.
+/// Minimum seconds between the starts of two windows.
 const MIN_ADVANCE: f64 = 1.0;
 /// A shorter window is not cut.
 const MIN_CUT_FRAMES: usize = 800;
@@ -30,7 +30,7 @@ impl Chunk {
     /// Checks the segments of the current window for speech without text. Returns those before it, and the next window starts
     /// there; `None` if the window was cut and is to be decoded again. `is_speech` tells of each [`STEP`] of some samples
     /// whether it is speech.
-    pub(crate) fn hear_all(
+    pub(crate) fn split_at_missed_speech(
         &mut self,
         mut new: WindowSegments,
         samples: &[f32],
@@ -42,12 +42,12 @@ impl Chunk {
         let window = self.window_start()..self.window_start() + self.window_frames() * HOP_LENGTH;
         let window = &samples[window.start..window.end.min(self.range.end)];
         let is_speech = LazyCell::new(|| is_speech(window));
-        let unheard = first_unheard(&new, self.window_start_seconds(), |start, end| {
+        let missed = first_missed(&new, self.window_start_seconds(), |start, end| {
             let steps = |time: f64| (self::samples(time) / STEP).min(is_speech.len());
             let n_steps = is_speech[steps(start)..steps(end)].iter().filter(|&&is| is).count();
             seconds(n_steps * STEP)
         });
-        let Some((index, start)) = unheard else { return Some(new) };
+        let Some((index, start)) = missed else { return Some(new) };
         let n_frames = self.window_frames();
         if start >= MIN_ADVANCE {
             new.segments.truncate(index);
@@ -67,7 +67,7 @@ impl Chunk {
 /// Index of the first segment with too little text for its speech, or the number of segments if the time after them is it; with
 /// the end of the segment before, in seconds of the window that starts at `offset`. `speech_seconds` are those between two times
 /// of the window.
-fn first_unheard(
+fn first_missed(
     new: &WindowSegments,
     offset: f64,
     speech_seconds: impl Fn(f64, f64) -> f64,

@@ -13,6 +13,7 @@
 
 use std::ops::Range;
 
+use stonechat_compute::check_eq;
 use stonechat_compute::cpu::{Epilogue, MatMut, SharedMut};
 use stonechat_compute::simd::{Int8, Int8Kernel, NullaryFnOnce, RowInt8, Token};
 use stonechat_compute::{Cpu, DType, Isa};
@@ -81,7 +82,7 @@ impl<'a> QuantMatrix<'a> {
         dtype.is_quantized() && !matches!(dtype, DType::Q8_1 | DType::Q8K)
     }
 
-    /// Whether [`matmul`] works on this type: a block format without panels.
+    /// Whether [`gemv_blocks`] works on this type: a block format without panels.
     #[must_use]
     pub fn has_kernel(dtype: DType) -> bool {
         block_formats!(row_arms[dtype, B => <B as Block>::DTYPE == dtype, false])
@@ -118,7 +119,7 @@ impl<'a> QuantMatrix<'a> {
     }
 }
 
-/// The kernel that [`matmul`] runs for `dtype` on `isa`, for logs and benches.
+/// The kernel that [`gemv_blocks`] runs for `dtype` on `isa`, for logs and benches.
 #[must_use]
 pub fn kernel_name(isa: Isa, dtype: DType) -> String {
     struct Name;
@@ -141,7 +142,7 @@ pub fn kernel_name(isa: Isa, dtype: DType) -> String {
 /// If the format has no kernel ([`QuantMatrix::has_kernel`]), `x` is `[M, K]`, `w` `[N, K]` and `out` `[M, N]` do not
 /// agree, or the bias is not `[N]`.
 #[track_caller]
-pub fn matmul(
+pub fn gemv_blocks(
     cpu: &Cpu,
     out: MatMut<'_>,
     x: &ActivationBuffer,
@@ -149,23 +150,15 @@ pub fn matmul(
     epilogue: Epilogue<'_>,
 ) {
     let layout = x.layout();
-    assert!(layout == ActivationLayout::RowMajor, "matmul: expected row-major q8 activations");
-    assert_eq!(x.cols(), w.k, "matmul: expected activations of K = {}, got {}", w.k, x.cols());
-    assert_eq!(
-        (out.rows, out.cols),
-        (x.rows(), w.n),
-        "matmul: expected an output of {} x {}, got {} x {}",
-        x.rows(),
-        w.n,
-        out.rows,
-        out.cols
-    );
+    check_eq!(layout, ActivationLayout::RowMajor, "gemv_blocks: layout of the activations");
+    check_eq!(x.cols(), w.k, "gemv_blocks: K of the activations");
+    check_eq!((out.rows, out.cols), (x.rows(), w.n), "gemv_blocks: shape of the output");
     let n_bias = epilogue.bias.map_or(w.n, <[f32]>::len);
-    assert_eq!(n_bias, w.n, "matmul: expected a bias of {}, got {n_bias}", w.n);
+    check_eq!(n_bias, w.n, "gemv_blocks: values of the bias");
     block_formats!(row_arms[
         w.dtype,
         B => split::<B>(cpu, out, x, w, epilogue),
-        panic!("matmul: {} has no row dots", w.dtype)
+        panic!("gemv_blocks: expected a format with row dots, got {}", w.dtype)
     ]);
 }
 

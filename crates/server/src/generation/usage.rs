@@ -1,14 +1,14 @@
-//! Durations and counts of an answer.
+//! Tokens and durations of an answer.
 
 use serde_json::{Value, json};
 use stonechat::Completion;
 
 /// Counts and durations of a request, at its end or so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Timings {
+pub(crate) struct Usage {
     /// Tokens of the prompt.
     pub(crate) prompt_tokens: usize,
-    /// Of these found in the prefix cache.
+    /// Tokens of the prompt found in the prefix cache.
     pub(crate) cached_tokens: usize,
     /// Duration of the prompt.
     pub(crate) prompt_ms: f64,
@@ -20,11 +20,11 @@ pub(crate) struct Timings {
     pub(crate) decode_ms: f64,
     /// Tokens of drafts.
     pub(crate) drafted: usize,
-    /// Of these accepted.
+    /// Tokens of drafts that were accepted.
     pub(crate) accepted: usize,
 }
 
-impl Timings {
+impl Usage {
     /// Counts of the texts after one prompt.
     pub(crate) fn of(completions: &[Completion]) -> Self {
         let (prompt_tokens, cached_tokens, prompt_ms) =
@@ -46,7 +46,7 @@ impl Timings {
 
     /// `timings` of llama-server; all numbers are finite. The rate of the texts leaves their first tokens out, which come
     /// from the prompt.
-    pub(crate) fn to_json(self) -> Value {
+    pub(crate) fn timings(self) -> Value {
         let prompt_n = self.prompt_tokens - self.cached_tokens;
         let after_first = (self.generated - self.n_texts) as f64;
         let mut timings = json!({
@@ -67,14 +67,15 @@ impl Timings {
         timings
     }
 
-    /// `usage` of OpenAI. The prompt counts once for all texts.
-    pub(crate) fn usage(self) -> Value {
-        json!({
+    /// Writes `usage` of OpenAI, in which the prompt counts once for all texts, and [`timings`](Self::timings).
+    pub(crate) fn write(self, object: &mut Value) {
+        object["usage"] = json!({
             "completion_tokens": self.generated,
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + self.generated,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        })
+        });
+        object["timings"] = self.timings();
     }
 
     /// Counts of the texts after several prompts.
@@ -98,25 +99,30 @@ fn ratio(a: f64, b: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::Timings;
+    use serde_json::json;
+
+    use super::Usage;
 
     #[test]
     fn rates_are_finite_and_leave_first_tokens_out() {
-        let none = Timings::default().to_json();
+        let none = Usage::default().timings();
         let numbers = none.as_object().unwrap().values();
         assert!(numbers.clone().all(|value| value.as_f64() == Some(0.0)), "{none}");
-        let timings = Timings {
+        let usage = Usage {
             prompt_tokens: 30,
             cached_tokens: 10,
             prompt_ms: 100.0,
             generated: 22,
             n_texts: 2,
             decode_ms: 1000.0,
-            ..Timings::default()
+            ..Usage::default()
         };
-        let json = timings.to_json();
-        assert_eq!((&json["prompt_n"], &json["prompt_per_second"]), (&20.into(), &200.0.into()));
-        assert_eq!(json["predicted_per_second"], 20.0);
-        assert_eq!(timings.usage()["total_tokens"], 52);
+        let mut object = json!({});
+        usage.write(&mut object);
+        let timings = &object["timings"];
+        let prompt = (&timings["prompt_n"], &timings["prompt_per_second"]);
+        assert_eq!(prompt, (&20.into(), &200.0.into()));
+        assert_eq!(timings["predicted_per_second"], 20.0);
+        assert_eq!(object["usage"]["total_tokens"], 52);
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use stonechat_compute::Cpu;
+use stonechat_compute::check_eq;
 use stonechat_compute::cpu::{Epilogue, MatMut};
 
 #[cfg(target_arch = "x86_64")]
@@ -25,7 +26,7 @@ const MIN_TASKS_PER_THREAD: usize = 3;
 
 /// A matmul with rows of packed weights: `out = epilogue(x * w[rows]^T)`.
 #[derive(Debug)]
-pub struct PackedProduct<'a> {
+pub struct PackedMatmul<'a> {
     /// `[M, rows.len()]`.
     pub out: MatMut<'a>,
     /// The matrix.
@@ -36,17 +37,17 @@ pub struct PackedProduct<'a> {
     pub epilogue: Epilogue<'a>,
 }
 
-impl PackedProduct<'_> {
+impl PackedMatmul<'_> {
     #[track_caller]
     fn check(&self, x: &ActivationBuffer) {
         let Self { out, w, rows, epilogue } = self;
         let (n, k) = (w.n(), w.k());
-        assert_eq!(x.cols(), k, "matmul: expected activations of K = {k}, got {}", x.cols());
-        assert!(rows.end <= n, "matmul: rows {rows:?} of {n}");
-        assert_eq!((out.rows, out.cols), (x.rows(), rows.len()), "matmul: the output's shape");
+        check_eq!(x.cols(), k, "matmul: K of the activations");
+        assert!(rows.end <= n, "matmul: expected at most {n} rows of weights, got {rows:?}");
+        check_eq!((out.rows, out.cols), (x.rows(), rows.len()), "matmul: shape of the output");
         check_layout(w, x);
         let n_bias = epilogue.bias.map_or(rows.len(), <[f32]>::len);
-        assert_eq!(n_bias, rows.len(), "matmul: expected a bias of {}, got {n_bias}", rows.len());
+        check_eq!(n_bias, rows.len(), "matmul: values of the bias");
     }
 
     /// The panels of the rows.
@@ -60,7 +61,7 @@ impl PackedProduct<'_> {
 /// Matmuls of one input as one loop of tasks: threads that find nothing left of one take from the next. `None` is
 /// skipped. Allocates nothing.
 ///
-/// Numerics: as [`matmul`](crate::matmul()); the order of the f32 sums differs.
+/// Numerics: as [`gemv_blocks`](crate::gemv_blocks); the order of the f32 sums differs.
 ///
 /// # Panics
 /// If `x` is `[M, K]`, rows not inside their matrix and outputs not `[M, rows.len()]`, or a bias has another
@@ -69,7 +70,7 @@ impl PackedProduct<'_> {
 pub fn matmul_packed<const N: usize>(
     cpu: &Cpu,
     x: &ActivationBuffer,
-    products: [Option<PackedProduct<'_>>; N],
+    products: [Option<PackedMatmul<'_>>; N],
 ) {
     let n_panels = products.iter().flatten().map(|product| product.panels().len()).sum();
     let shares = products.map(|product| {
@@ -77,7 +78,7 @@ pub fn matmul_packed<const N: usize>(
         product.check(x);
         let panels = product.panels();
         let per_task = panels_per_task(cpu, x, n_panels, product.w.panel_len());
-        let PackedProduct { out, w, rows, epilogue } = product;
+        let PackedMatmul { out, w, rows, epilogue } = product;
         let task = PanelTask { w: w.panels(), x, panels, rows, out: out.shared(), epilogue };
         Some((w.kernels(), task, per_task))
     });

@@ -1,5 +1,6 @@
 //! Operands, parameters and sources that all matmuls share.
 
+use stonechat_compute::check_eq;
 use stonechat_compute::kernel_params;
 use stonechat_compute::op::Activation;
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, OperandFormat};
@@ -41,14 +42,14 @@ kernel_params! {
         pub(super) has_bias: u32,
         pub(super) activation: u32,
         pub(super) accumulate: u32,
-        pub(super) choices_per_row: u32,
+        pub(super) routes_per_row: u32,
         pub(super) norm_eps: f32,
         pub(super) f16_output: u32,
     }
 }
 
 impl MatmulParams {
-    /// For `[rows, n]` outputs, of `x`.
+    /// Parameters of `[rows, n]` outputs from the activations `x`.
     pub(super) fn new(
         w: &GpuMatrix,
         slice: &RowSlice,
@@ -69,14 +70,14 @@ impl MatmulParams {
             has_bias: u32::from(epilogue.bias.is_some()),
             activation: activation_code(epilogue.activation),
             accumulate: u32::from(epilogue.accumulate),
-            choices_per_row: 1,
+            routes_per_row: 1,
             norm_eps: x.norm.map_or(0.0, |norm| norm.eps),
             f16_output: 0,
         }
     }
 }
 
-/// Matrix (as vectors), activations, bias, choices of experts, output, matrix again (as words).
+/// Matrix (as vectors), activations, bias, routes, output, matrix again (as words).
 pub(super) const ACCESS: &[Access] =
     &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Read];
 
@@ -84,7 +85,7 @@ pub(super) const ACCESS: &[Access] =
 pub(super) const ACCESS_WITH_OPERAND: &[Access] =
     &Access::concat::<{ ACCESS.len() + 1 }>(ACCESS, &[Access::Write]);
 
-/// Bindings of [`ACCESS`], without choices of experts.
+/// Bindings of [`ACCESS`], without routes.
 pub(super) fn binds<'a>(
     slice: &'a RowSlice,
     x: &'a Activations<'_>,
@@ -133,10 +134,10 @@ pub(super) struct Activations<'a> {
 }
 
 impl<'a> Activations<'a> {
-    /// Input for a kernel with `w`. F32 values are copied if rows are not aligned to vectors or shorter than those of `w`.
+    /// Input for a kernel with `w`. F32 values are copied if their rows are not aligned to vectors or are shorter than the rows of `w`.
     ///
     /// # Panics
-    /// If the input is not in `format`, or its columns are not those of `w`.
+    /// If the input is not in `format`, or its columns differ from those of `w`.
     #[track_caller]
     pub(super) fn new(
         list: &mut Recorder,
@@ -147,21 +148,33 @@ impl<'a> Activations<'a> {
         let (norm, padded) = (input.norm, w.padded_k());
         let x = match input.x {
             GpuOperand::Converted(got, buffer) => {
-                assert_eq!(Some(got), format, "matmul: format of the operand");
+                check_eq!(Some(got), format, "matmul: format of the operand");
                 let stride = match got {
                     OperandFormat::Q8 => q8::row_vectors(padded),
                     OperandFormat::F16 => padded / 8,
                 };
                 let needed = got.bytes(input.rows, w.k());
-                assert!(needed <= buffer.bytes(), "matmul: {} bytes", buffer.bytes());
+                assert!(
+                    needed <= buffer.bytes(),
+                    "matmul: expected an operand of {needed} bytes, got {}",
+                    buffer.bytes()
+                );
                 return Self { buffer: buffer.clone(), offset: 0, stride, norm };
             }
             GpuOperand::Values(x) => x.checked(),
         };
-        assert!(format.is_none() || norm.is_some(), "matmul: an operand in f32");
-        assert_eq!(x.rows, input.rows, "matmul: rows");
+        assert!(
+            format.is_none() || norm.is_some(),
+            "matmul: expected an operand in {format:?}, got f32 without a norm"
+        );
+        check_eq!(x.rows, input.rows, "matmul: rows of the operand");
         // im2col pads rows to `padded_k`.
-        assert!(x.cols == w.k() || x.cols == padded, "matmul: {} of {} columns", x.cols, w.k());
+        assert!(
+            x.cols == w.k() || x.cols == padded,
+            "matmul: expected {} or {padded} columns, got {}",
+            w.k(),
+            x.cols
+        );
         let is_aligned = x.offset.is_multiple_of(4)
             && (x.stride.is_multiple_of(4) || x.rows <= 1)
             && x.cols == padded;
@@ -169,7 +182,10 @@ impl<'a> Activations<'a> {
             let (offset, stride) = (x.offset / 4, x.stride / 4);
             return Self { buffer: x.buffer.clone(), offset, stride, norm };
         }
-        assert!(norm.is_none(), "matmul: the norm of a row that is not aligned");
+        assert!(
+            norm.is_none(),
+            "matmul: expected an aligned row for a fused norm, got a padded one"
+        );
         let buffer = list.scratch("matmul", 4 * x.rows * padded);
         copy::copy(list, &buffer, 0, padded, x);
         Self { buffer, offset: 0, stride: padded / 4, norm }

@@ -1,4 +1,4 @@
-//! Deadlines of requests whose engine knows none.
+//! Work of requests on the async runtime: limits of its time, and work that blocks.
 
 use std::time::Instant;
 
@@ -17,4 +17,14 @@ pub(crate) async fn within<T>(
     let Some(deadline) = deadline else { return Ok(work.await) };
     let passed = |_| ApiError::timed_out("the time of the request passed before its end");
     timeout_at(deadline.into(), work).await.map_err(passed)
+}
+
+/// Runs work that takes milliseconds so that other tasks of the runtime need not wait.
+pub(crate) fn blocking<R>(work: impl FnOnce() -> R) -> R {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
+    match flavor {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
 }

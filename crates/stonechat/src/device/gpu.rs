@@ -1,0 +1,76 @@
+//! GPUs of a backend: found, listed, opened.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use super::name::Device;
+use crate::Error;
+
+/// GPU memory that stays free of weights: for kernels, uploads and other programs.
+pub(super) const RESERVED_BYTES: u64 = 512 << 20;
+
+/// API of GPUs. A backend implements it in a file of its own and has a row in `registry`.
+pub(super) trait GpuApi: Sync {
+    /// Whether a GPU with kernels is present, integrated ones included. May be true without a look at the machine: opening the
+    /// GPU then fails.
+    fn is_present(&self) -> bool;
+
+    /// First discrete GPU with kernels and `needed` bytes of memory; the reason if there is none.
+    fn discrete(&self, needed: u64) -> Result<Arc<dyn FoundGpu>, &'static str>;
+
+    /// GPUs of `device`, by its indexes; the best GPU without one.
+    fn named(&self, device: Device) -> Result<Arc<dyn FoundGpu>, Error>;
+
+    /// GPUs of this machine; the reason if none can be listed.
+    fn list(&self) -> Result<Vec<GpuInfo>, String>;
+}
+
+/// Chosen GPU, or group of GPUs, that is not open.
+pub(super) trait FoundGpu: Debug + Send + Sync {
+    /// Device of this index.
+    fn device(&self) -> Device;
+
+    /// Name and properties.
+    fn describe(&self) -> String;
+
+    /// Message of a GPU that cannot be opened.
+    fn open_failure(&self) -> String;
+
+    /// Name.
+    fn name(&self) -> &str;
+
+    /// Bytes that no program uses; all bytes if only the total is known.
+    fn memory_bytes(&self) -> Option<u64>;
+
+    /// Opens the GPU.
+    fn open(&self) -> Result<OpenGpu, Error>;
+}
+
+/// Open GPU.
+pub(super) struct OpenGpu {
+    pub(super) device: stonechat_nn::Device,
+    /// Cache file of its compiled kernels.
+    pub(super) kernels: Option<Arc<dyn KernelFile>>,
+}
+
+/// File of compiled kernels; also saved when it is dropped.
+pub(super) trait KernelFile: Debug + Send + Sync {
+    /// Writes the kernels compiled so far. Errors are ignored.
+    fn save(&self);
+}
+
+/// GPU of `stonechat devices`.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct GpuInfo {
+    /// Index in [`Device`].
+    pub index: usize,
+    /// Name.
+    pub name: String,
+    /// Generation or API and driver, as a list.
+    pub identity: String,
+    /// Memory and features of its kernels, as a list.
+    pub features: String,
+    /// All properties as an object.
+    pub json: serde_json::Value,
+}

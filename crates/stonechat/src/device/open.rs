@@ -1,0 +1,123 @@
+//! Open devices, and loading models on them.
+
+use std::sync::Arc;
+
+use stonechat_formats::ModelFile;
+use stonechat_llm::{Config, Devices, Model, StateOptions};
+use stonechat_nn::Cpu;
+
+use super::gpu::{KernelFile, OpenGpu};
+use super::gpu_layers::GpuLayers;
+use crate::Error;
+
+/// An open device, or a GPU and the CPU. Dropping the last clone saves the kernels that wgpu compiled.
+#[derive(Debug, Clone)]
+pub struct OpenDevice {
+    /// The CPU; beside a GPU, if it has layers of its own.
+    pub cpu: Option<Cpu>,
+    /// The GPU.
+    pub gpu: Option<stonechat_nn::Device>,
+    kernels: Option<Arc<dyn KernelFile>>,
+}
+
+impl OpenDevice {
+    /// The CPU alone.
+    #[must_use]
+    pub fn on_cpu(cpu: Cpu) -> Self {
+        Self { cpu: Some(cpu), gpu: None, kernels: None }
+    }
+
+    /// A GPU alone.
+    pub(super) fn on_gpu(OpenGpu { device, kernels }: OpenGpu) -> Self {
+        Self { cpu: None, gpu: Some(device), kernels }
+    }
+
+    /// Saves the kernels compiled so far: a program may end without dropping the device.
+    pub fn save_kernels(&self) {
+        if let Some(kernels) = &self.kernels {
+            kernels.save();
+        }
+    }
+
+    /// Name of the GPU, and bytes of its free memory, or of all of one that tells no more; [`None`] without a GPU, or of an
+    /// unknown size.
+    #[must_use]
+    pub fn gpu_memory(&self) -> Option<(String, Option<u64>)> {
+        let bytes = |gpu: &stonechat_nn::Device| {
+            gpu.free_memory_bytes().or_else(|| gpu.total_memory_bytes())
+        };
+        self.gpu.as_ref().map(|gpu| (gpu.describe(), bytes(gpu)))
+    }
+
+    /// Loads a speech model on the GPU, if there is one, else on the CPU.
+    ///
+    /// # Errors
+    /// If the model cannot be loaded or the device is out of memory.
+    ///
+    /// # Panics
+    /// If neither is open.
+    pub fn load_speech_model(
+        &self,
+        file: &ModelFile,
+        on_progress: impl FnMut(f32),
+    ) -> Result<stonechat_whisper::Model, Error> {
+        if let Some(gpu) = &self.gpu {
+            return Ok(stonechat_whisper::Model::load(gpu.clone(), file, on_progress)?);
+        }
+        let cpu = self.cpu.clone().expect("the CPU without a GPU");
+        Ok(stonechat_whisper::Model::load(cpu, file, on_progress)?)
+    }
+
+    /// Number of layers of the model in `file` that are on the GPU, the output as one; 0 without a GPU. `beside`: bytes of
+    /// other models there.
+    ///
+    /// # Errors
+    /// If the file has no configuration of a supported model.
+    pub fn n_gpu_layers(
+        &self,
+        layers: GpuLayers,
+        file: &ModelFile,
+        config: &Config,
+        options: &StateOptions,
+        beside: u64,
+    ) -> Result<usize, Error> {
+        match &self.gpu {
+            Some(gpu) => layers.count(gpu, file, config, options, beside),
+            None => Ok(0),
+        }
+    }
+
+    /// Loads a language model, its last `n_gpu` layers on the GPU, the others on the CPU of `open_cpu`. A GPU without
+    /// layers is closed.
+    ///
+    /// # Errors
+    /// If the model cannot be loaded or a device is out of memory.
+    pub fn load_language_model(
+        &mut self,
+        file: &ModelFile,
+        n_gpu: usize,
+        open_cpu: impl FnOnce() -> Result<Cpu, stonechat_nn::Error>,
+        on_progress: impl FnMut(f32),
+    ) -> Result<Model, Error> {
+        if let Some(gpu) = self.gpu.take() {
+            let n_cpu = GpuLayers::total(&Config::from_file(file)?).saturating_sub(n_gpu);
+            if n_cpu == 0 {
+                self.gpu = Some(gpu.clone());
+                return Ok(Model::load(gpu, file, on_progress)?);
+            }
+            let cpu = open_cpu()?;
+            self.cpu = Some(cpu.clone());
+            if n_gpu == 0 {
+                self.kernels = None;
+                return Ok(Model::load(cpu, file, on_progress)?);
+            }
+            self.gpu = Some(gpu.clone());
+            return Ok(Model::load(Devices::from(cpu).split(n_cpu, gpu), file, on_progress)?);
+        }
+        let cpu = match &self.cpu {
+            Some(cpu) => cpu.clone(),
+            None => self.cpu.insert(open_cpu()?).clone(),
+        };
+        Ok(Model::load(cpu, file, on_progress)?)
+    }
+}
