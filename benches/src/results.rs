@@ -183,7 +183,7 @@ pub struct Headline {
     pub title: &'static str,
 }
 
-/// The README's table from one run; without rows that the run lacks.
+/// The README's table from one run, without rows that the run lacks.
 #[must_use]
 pub fn headline(run: &SavedRun, wanted: &[Headline]) -> String {
     let (report, cores) = (&run.report, run.report.machine.cores);

@@ -38,7 +38,7 @@ fn is_product(op: &Op) -> bool {
     matches!(op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_))
 }
 
-/// Every rule for values in f32, for any number of rows; none for single rows.
+/// Every rule for values in f32, for any number of rows; none for one row.
 pub(crate) fn all_rules() -> Capabilities {
     Capabilities {
         accepts: Box::new(|op, _| match op {

@@ -64,7 +64,7 @@ impl DeviceApi for Reference {
         Ok(Weight::new(info, Arc::new(Values(values.iter().map(|&v| f64::from(v)).collect()))))
     }
 
-    /// Everything that any device lowers and fuses on one rank, but the kernels of single rows.
+    /// Everything that any device lowers and fuses on one rank, but the kernels of one row.
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             moe: MoeKernels::Products { sorted: true },
