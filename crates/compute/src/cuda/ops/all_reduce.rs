@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{OPERAND_COLUMNS, Rows};
 use crate::Result;
-use crate::cuda::exchange::MAX_RANKS;
+use crate::cuda::communicator::MAX_RANKS;
 use crate::cuda::{ARCHIVE, CommandList, Gpu, Launch, Rank};
 
 const MODULE: &str = "all_reduce";
