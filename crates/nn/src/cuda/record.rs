@@ -424,10 +424,10 @@ fn experts(
     if [w_gate, w_up, w_down].iter().any(|w| w.reads_operand()) {
         moe::sort(list, choices, (n_choices, n_experts), order);
     }
-    let expert_matmul = |n, bias, choices_per_row| ExpertMatmul {
-        choices,
-        n_choices,
-        choices_per_row,
+    let expert_matmul = |n, bias, assignments_per_row| ExpertMatmul {
+        assignments: choices,
+        n_assignments: n_choices,
+        assignments_per_row,
         order,
         n,
         bias,
