@@ -55,15 +55,15 @@ template <int D, int N> struct WarpAttention {
 #if KV_TYPE == 1
         const u8 *keys = head + (low * D + t * (D / 4)) * 2;
         uint4 rows[2][D / 32];
-        auto load = [&](int i) {
-            rows[0][i] = *(const uint4 *)(keys + 16 * i);
-            rows[1][i] = *(const uint4 *)(keys + 4 * D + 16 * i);
-        };
+        if (LOADS_FIRST)
 #pragma unroll
-        for (int i = 0; i < D / 32; i++) if (LOADS_FIRST) load(i);
+            for (int i = 0; i < D / 32; i++) {
+                rows[0][i] = *(const uint4 *)(keys + 16 * i);
+                rows[1][i] = *(const uint4 *)(keys + 4 * D + 16 * i);
+            }
 #pragma unroll
         for (int i = 0; i < D / 32; i++) {
-            if (!LOADS_FIRST) load(i);
+            if (!LOADS_FIRST) rows[0][i] = *(const uint4 *)(keys + 16 * i), rows[1][i] = *(const uint4 *)(keys + 4 * D + 16 * i);
             u32 a0[4] = {rows[0][i].x, rows[1][i].x, rows[0][i].y, rows[1][i].y};
             u32 a1[4] = {rows[0][i].z, rows[1][i].z, rows[0][i].w, rows[1][i].w};
             for (int n = 0; n < N; n++) {
