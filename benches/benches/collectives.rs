@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use stonechat_compute::cuda::ops::Rows;
-use stonechat_compute::cuda::ops::all_reduce::{Sum, all_reduce, all_reduce_norm};
-use stonechat_compute::cuda::{Buffer, CommandList, Exchange, Gpu, devices};
+use stonechat_compute::cuda::ops::all_reduce::{Sum, all_reduce, all_reduce_norm, connect};
+use stonechat_compute::cuda::{Buffer, CommandList, Communicator, Gpu, devices};
 use stonechat_nn::CudaGroup;
 
 /// Columns of the rows of a model of 8B.
@@ -30,7 +30,7 @@ struct BenchRank {
 }
 
 fn rank(
-    exchange: &Arc<Exchange>,
+    communicator: &Arc<Communicator>,
     (i, gpu): (usize, &Gpu),
     rows: usize,
     has_norm: bool,
@@ -41,12 +41,12 @@ fn rank(
     let [x, out, operand, weight] = buffers.each_ref().map(Buffer::address);
     let x = Rows { address: x, rows, cols: COLS, stride: COLS };
     let sum = Sum { x, out, accumulate: true, has_own_rows: has_norm };
-    let (mut list, place) = (CommandList::new(gpu), exchange.rank(i));
+    let (mut list, own) = (CommandList::new(gpu), communicator.rank(i));
     for _ in 0..CALLS {
         if has_norm {
-            all_reduce_norm(&mut list, &place, sum, (operand, weight, 1e-5));
+            all_reduce_norm(&mut list, &own, sum, (operand, weight, 1e-5));
         } else {
-            all_reduce(&mut list, &place, sum);
+            all_reduce(&mut list, &own, sum);
         }
     }
     BenchRank { gpu: gpu.clone(), list, _buffers: buffers }
@@ -69,7 +69,7 @@ fn main() {
     }
     let group = CudaGroup::open(&devices).expect("GPUs that access each other");
     let gpus: Vec<Gpu> = group.ranks().iter().map(|rank| rank.gpu().clone()).collect();
-    let exchange = Exchange::new(&gpus).expect("memory");
+    let communicator = connect(&gpus).expect("memory");
     let n_ranks = gpus.len() as f64;
     println!("{} x {}", gpus.len(), gpus[0].device().name);
     println!("      MB   sum us  GB/s    %   norm us  GB/s    %");
@@ -79,7 +79,8 @@ fn main() {
         // A link carries the partial sums of other ranks, and the sums in f32 or norms in f16 to them.
         for (has_norm, factor) in [(false, 2.0), (true, 1.5)] {
             let ranks = gpus.iter().enumerate();
-            let mut ranks: Vec<_> = ranks.map(|gpu| rank(&exchange, gpu, rows, has_norm)).collect();
+            let mut ranks: Vec<_> =
+                ranks.map(|gpu| rank(&communicator, gpu, rows, has_norm)).collect();
             (0..3).for_each(|_| _ = run(&mut ranks));
             let mut seconds: Vec<f64> = (0..SAMPLES).map(|_| run(&mut ranks)).collect();
             seconds.sort_by(f64::total_cmp);

@@ -12,7 +12,7 @@
 //! | `archive` | [`Archive`]: compiled kernels by architecture |
 //! | `buffer` | [`Buffer`]: device memory; pinned host memory |
 //! | `list` | [`CommandList`]: launches of a step, its graph |
-//! | `exchange` | [`Exchange`]: memory of the ranks of a group, peer access |
+//! | `communicator` | [`Communicator`]: memory of the ranks of a group, peer access |
 //! | `event` | points of the stream, their times |
 //! | `transfer` | inputs of steps, results, uploads of weights |
 //! | `counters` | [`Counters`] of allocations, launches, transfers |
@@ -23,10 +23,10 @@ mod archive;
 mod buffer;
 mod call;
 mod code;
+mod communicator;
 mod counters;
 mod device;
 mod event;
-mod exchange;
 mod gpu;
 mod limits;
 mod list;
@@ -36,9 +36,9 @@ mod transfer;
 
 pub use archive::{Archive, Reach, Target};
 pub use buffer::Buffer;
+pub use communicator::{Communicator, MAX_RANKS, Rank};
 pub use counters::Counters;
 pub use device::{CudaDevice, Driver, devices};
-pub use exchange::{Exchange, MAX_RANKS, Rank};
 pub use gpu::{Gpu, Kernel};
 pub use limits::Limits;
 pub use list::{CommandList, Launch};

@@ -22,61 +22,76 @@
 /// | `planes` | bytes of the block in each plane, see `wgpu/planes.rs` |
 /// | `wgsl` | files with `load_quants16` |
 /// | `chunk_stride` | chunks between the two chunks of a step of GEMV |
+/// | `codebook` | values of 4-bit codes, for GPUs; empty if values are `code - zero` |
+/// | `cuda` | bits of a code, the code of 0, `cuda::format::Header` |
 macro_rules! block_formats {
     ($callback:ident $args:tt) => {
         $callback! { $args
             panels {
                 Q4_0: BlockQ4_0 {
                     fallback: F16, panel: Nibbles32<false, false> { scale_at: Some(0) },
-                    planes: [2..18, 0..2], wgsl: ["format_q4_0.wgsl"], chunk_stride: 1
+                    planes: [2..18, 0..2], wgsl: ["format_q4_0.wgsl"], chunk_stride: 1,
+                    codebook: [], cuda: (4, 8, Scale)
                 };
                 Q4_1: BlockQ4_1 {
                     fallback: F16, panel: Nibbles32<true, false> { u16_pair: Some(0) },
-                    planes: [4..20, 0..4], wgsl: ["format_q4_1.wgsl"], chunk_stride: 1
+                    planes: [4..20, 0..4], wgsl: ["format_q4_1.wgsl"], chunk_stride: 1,
+                    codebook: [], cuda: (4, 0, ScaleMin)
                 };
                 Q5_0: BlockQ5_0 {
                     fallback: F16, panel: Nibbles32<false, true> { scale_at: Some(0), fifth_bits: Some(0) },
-                    planes: [6..22, 2..6, 0..2], wgsl: ["format_q5_0.wgsl"], chunk_stride: 1
+                    planes: [6..22, 2..6, 0..2], wgsl: ["format_q5_0.wgsl"], chunk_stride: 1,
+                    codebook: [], cuda: (5, 16, Scale)
                 };
                 Q5_1: BlockQ5_1 {
                     fallback: F16, panel: Nibbles32<true, true> { u16_pair: Some(0), fifth_bits: Some(1) },
-                    planes: [8..24, 4..8, 0..4], wgsl: ["format_q5_1.wgsl"], chunk_stride: 1
+                    planes: [8..24, 4..8, 0..4], wgsl: ["format_q5_1.wgsl"], chunk_stride: 1,
+                    codebook: [], cuda: (5, 0, ScaleMin)
                 };
                 Q8_0: BlockQ8_0 {
                     fallback: F16, panel: Q8_0 { scale_at: Some(0), is_signed: true },
-                    planes: [2..34, 0..2], wgsl: ["format_q8_0.wgsl"], chunk_stride: 1
+                    planes: [2..34, 0..2], wgsl: ["format_q8_0.wgsl"], chunk_stride: 1,
+                    codebook: [], cuda: (8, 128, Scale)
                 };
                 Iq4Nl: BlockIq4Nl {
                     fallback: F16, panel: Iq4Nl { scale_at: Some(0) },
-                    planes: [2..18, 0..2], wgsl: ["codebook_iq4.wgsl", "codebook.wgsl", "format_iq4_nl.wgsl"], chunk_stride: 1
+                    planes: [2..18, 0..2], wgsl: ["codebook.wgsl", "format_iq4_nl.wgsl"], chunk_stride: 1,
+                    codebook: [LEVELS], cuda: (4, 0, Scale)
                 };
                 Mxfp4: BlockMxfp4 {
                     fallback: F16, panel: Mxfp4 { scale_at: Some(0), scale_bytes: 1 },
-                    planes: [1..17, 0..1], wgsl: ["codebook.wgsl", "format_mxfp4.wgsl"], chunk_stride: 1
+                    planes: [1..17, 0..1], wgsl: ["codebook.wgsl", "format_mxfp4.wgsl"], chunk_stride: 1,
+                    codebook: [E2M1_TWICE], cuda: (4, 0, Scale)
                 };
                 Q2K: BlockQ2K {
                     fallback: Q4_0, panel: Q2K { order: &[(20, 21), (0, 20)], u16_pair: Some(0) },
-                    planes: [16..80, 0..16, 80..84], wgsl: ["format_q2_k.wgsl"], chunk_stride: 2
+                    planes: [16..80, 0..16, 80..84], wgsl: ["format_q2_k.wgsl"], chunk_stride: 2,
+                    codebook: [], cuda: (2, 0, Nibbles16)
                 };
                 Q3K: BlockQ3K {
                     fallback: Q4_0, panel: Q3K { scale_at: Some(108), order: &[(24, 27), (0, 24)] },
-                    planes: [32..96, 0..32, 96..108, 108..110], wgsl: ["format_q3_k.wgsl"], chunk_stride: 2
+                    planes: [32..96, 0..32, 96..108, 108..110], wgsl: ["format_q3_k.wgsl"], chunk_stride: 2,
+                    codebook: [], cuda: (3, 4, Int8x16)
                 };
                 Q4K: BlockQ4K {
                     fallback: Q5_0, panel: NibblesK<false> { u16_pair: Some(0) },
-                    planes: [16..144, 0..16], wgsl: ["scales_k.wgsl", "format_q4_k.wgsl"], chunk_stride: 1
+                    planes: [16..144, 0..16], wgsl: ["scales_k.wgsl", "format_q4_k.wgsl"], chunk_stride: 1,
+                    codebook: [], cuda: (4, 0, Pairs32)
                 };
                 Q5K: BlockQ5K {
                     fallback: Q5_1, panel: NibblesK<true> { u16_pair: Some(0) },
-                    planes: [48..176, 16..48, 0..16], wgsl: ["scales_k.wgsl", "format_q5_k.wgsl"], chunk_stride: 1
+                    planes: [48..176, 16..48, 0..16], wgsl: ["scales_k.wgsl", "format_q5_k.wgsl"], chunk_stride: 1,
+                    codebook: [], cuda: (5, 0, Pairs32)
                 };
                 Q6K: BlockQ6K {
                     fallback: Q8_0, panel: Q6K { scale_at: Some(208), order: &Q6_K_ORDER },
-                    planes: [0..128, 128..192, 192..208, 208..210], wgsl: ["format_q6_k.wgsl"], chunk_stride: 2
+                    planes: [0..128, 128..192, 192..208, 208..210], wgsl: ["format_q6_k.wgsl"], chunk_stride: 2,
+                    codebook: [], cuda: (6, 32, Int8x16)
                 };
                 Iq4Xs: BlockIq4Xs {
                     fallback: Iq4Nl, panel: Iq4Xs { u16_pair: Some(0) },
-                    planes: [8..136, 0..8], wgsl: ["codebook_iq4.wgsl", "codebook.wgsl", "format_iq4_xs.wgsl"], chunk_stride: 1
+                    planes: [8..136, 0..8], wgsl: ["codebook.wgsl", "format_iq4_xs.wgsl"], chunk_stride: 1,
+                    codebook: [LEVELS], cuda: (4, 0, Int8x16)
                 };
             }
             rows {

@@ -1,26 +1,36 @@
-//! Products with weights on NVIDIA GPUs.
+//! Matmuls with weights on NVIDIA GPUs.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `matrix` | [`CudaMatrix`]: weights in strips, see `kernels/format.cuh` |
-//! | `gemv` | blocks of GEMV |
-//! | `matmul` | products, of one matrix, of groups, of gated pairs, of experts; embeddings |
+//! | `format` | formats of weights in panels, see `kernels/format.cuh` |
+//! | `matrix` | [`CudaMatrix`]: weights on the device |
+//! | `params` | [`Operand`], epilogue, parameters of the kernels |
+//! | `gemv`, `gemm` | block shapes and launches for few rows, for many rows |
+//! | `matmul` | matmuls with one matrix, a group, a gated pair |
+//! | `experts` | matmuls with the weights of experts |
+//! | `dense` | matmuls with f32 weights |
+//! | `embed` | embedding lookups |
 
+mod dense;
+mod embed;
+mod experts;
+mod format;
 mod gemm;
 mod gemv;
 #[cfg(test)]
 mod launches;
 mod matmul;
 mod matrix;
+mod params;
 
 use stonechat_compute::cuda::Archive;
 
-pub use matmul::{
-    CudaEmbed, CudaEpilogue, ExpertMatmul, MAX_GEMV_ROWS, Operand, RowNorm, Scratch, can_group,
-    can_pair, embed, expert_block_len, fuses_norm, matmul, matmul_experts, matmul_gated,
-    matmul_group,
-};
+pub use embed::{CudaEmbed, embed};
+pub use experts::{ExpertMatmul, expert_block_len, matmul_experts};
+pub use gemv::MAX_GEMV_ROWS;
+pub use matmul::{can_group, can_pair, fuses_norm, matmul, matmul_gated, matmul_group};
 pub use matrix::CudaMatrix;
+pub use params::{CudaEpilogue, Operand, RowNorm, Scratch};
 
 /// Kernels of this crate.
 static ARCHIVE: Archive = stonechat_compute::cuda_archive!();

@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use stonechat_audio::{LogMel, Mel};
-use stonechat_compute::cuda::ops::all_reduce::{Sum, all_gather, all_reduce, all_reduce_norm};
+use stonechat_compute::cuda::ops::all_reduce::{
+    Sum, all_gather, all_reduce, all_reduce_norm, connect,
+};
 use stonechat_compute::cuda::ops::rows::Norm;
 use stonechat_compute::cuda::ops::{Output, Rows as DeviceRows, rows};
-use stonechat_compute::cuda::{Buffer, CommandList, CopyRange, Exchange, Gpu, HostCopies};
+use stonechat_compute::cuda::{Buffer, CommandList, Communicator, CopyRange, Gpu, HostCopies};
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::op::{Count, MatmulArgs, NormArgs, Op, Port, Rows, Tensor, Weight};
 use stonechat_nn::{
@@ -347,10 +349,10 @@ fn run(ranks: &mut [TestRank]) {
     CommandList::run_in_turn(&mut lists).expect("a run");
 }
 
-fn group_of(group: &CudaGroup) -> (Vec<Gpu>, Arc<Exchange>) {
+fn group_of(group: &CudaGroup) -> (Vec<Gpu>, Arc<Communicator>) {
     let gpus: Vec<Gpu> = group.ranks().iter().map(|rank| rank.gpu().clone()).collect();
-    let exchange = Exchange::new(&gpus).expect("memory");
-    (gpus, exchange)
+    let communicator = connect(&gpus).expect("memory");
+    (gpus, communicator)
 }
 
 fn random(seed: u64, n: usize) -> Vec<f32> {
@@ -365,7 +367,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 #[test]
 fn sums_over_ranks_have_the_bits_of_sums_in_their_order() {
     for group in cuda::groups("sums_over_ranks_have_the_bits_of_sums_in_their_order") {
-        let (gpus, exchange) = group_of(&group);
+        let (gpus, communicator) = group_of(&group);
         // One-shot up to 131,072 values, else two-phase.
         for n in [1, 2, 3, 65, 4096, 100_001, 131_072, 131_073, 300_002, 5_000_003] {
             let terms: Vec<_> = (0..gpus.len()).map(|rank| random(rank as u64, n)).collect();
@@ -373,9 +375,9 @@ fn sums_over_ranks_have_the_bits_of_sums_in_their_order() {
             let sums: Vec<f32> = (0..n).filter_map(sum).collect();
             let ranks = gpus.iter().zip(&terms).enumerate().map(|(i, (gpu, x))| {
                 let mut rank = TestRank::new(gpu, x, n);
-                let (sum, place) = (rank.sum(1, n), exchange.rank(i));
-                all_reduce(&mut rank.list, &place, sum);
-                all_reduce(&mut rank.list, &place, Sum { accumulate: true, ..sum });
+                let (sum, own) = (rank.sum(1, n), communicator.rank(i));
+                all_reduce(&mut rank.list, &own, sum);
+                all_reduce(&mut rank.list, &own, Sum { accumulate: true, ..sum });
                 rank
             });
             let mut ranks: Vec<TestRank> = ranks.collect();
@@ -386,7 +388,7 @@ fn sums_over_ranks_have_the_bits_of_sums_in_their_order() {
                 for (i, rank) in ranks.iter().enumerate() {
                     assert!(rank.results() == expected, "{n} values, round {round}, rank {i}");
                 }
-                assert!(!exchange.has_timed_out());
+                assert!(!communicator.has_timed_out());
             }
         }
     }
@@ -395,7 +397,7 @@ fn sums_over_ranks_have_the_bits_of_sums_in_their_order() {
 #[test]
 fn norms_of_sums_over_ranks_have_the_bits_of_sums_and_norms() {
     for group in cuda::groups("norms_of_sums_over_ranks_have_the_bits_of_sums_and_norms") {
-        let (gpus, exchange) = group_of(&group);
+        let (gpus, communicator) = group_of(&group);
         for (rows, cols) in [(1, 64), (65, 64), (67, 192), (300, 4096), (130, 8192)] {
             let weights = random(100, cols);
             let ranks = gpus.iter().enumerate().map(|(i, gpu)| {
@@ -404,7 +406,7 @@ fn norms_of_sums_over_ranks_have_the_bits_of_sums_and_norms() {
                     gpu.upload(&buffer, 0, bytemuck::cast_slice(values)).expect("an upload");
                     buffer
                 };
-                let place = exchange.rank(i);
+                let own = communicator.rank(i);
                 let mut rank = TestRank::new(gpu, &random(i as u64, rows * cols), rows * cols);
                 let (weight, fused_out) = (upload(&weights), upload(&vec![0.0; rows * cols]));
                 let [operand, fused_operand] =
@@ -412,15 +414,15 @@ fn norms_of_sums_over_ranks_have_the_bits_of_sums_and_norms() {
                 let (list, eps) = (&mut rank.list, 1e-5);
                 let x = DeviceRows { address: rank.x.address(), rows, cols, stride: cols };
                 let sum = Sum { x, out: rank.out.address(), accumulate: true, has_own_rows: false };
-                all_reduce(list, &place, sum);
+                all_reduce(list, &own, sum);
                 let norm = Norm { weight: weight.address(), bias: 0, eps, is_layer_norm: false };
                 let out = Output::default().with_operand(operand.address());
                 rows::norm(list, out, DeviceRows { address: sum.out, ..x }, norm, false);
-                all_reduce(list, &place, sum);
+                all_reduce(list, &own, sum);
                 let sum = Sum { out: fused_out.address(), ..sum };
                 let norm = (fused_operand.address(), weight.address(), eps);
-                all_reduce_norm(list, &place, sum, norm);
-                all_reduce(list, &place, Sum { has_own_rows: true, ..sum });
+                all_reduce_norm(list, &own, sum, norm);
+                all_reduce(list, &own, Sum { has_own_rows: true, ..sum });
                 (rank, weight, [operand, fused_operand], fused_out)
             });
             let ranks: Vec<_> = ranks.collect();
@@ -438,7 +440,7 @@ fn norms_of_sums_over_ranks_have_the_bits_of_sums_and_norms() {
                     assert!(operand == fused_operand, "{place}: norms");
                     assert!(rank.results() == contents(&rank.gpu, fused_out), "{place}: sums");
                 }
-                assert!(!exchange.has_timed_out());
+                assert!(!communicator.has_timed_out());
             }
         }
     }
@@ -447,7 +449,7 @@ fn norms_of_sums_over_ranks_have_the_bits_of_sums_and_norms() {
 #[test]
 fn columns_of_ranks_are_gathered_side_by_side() {
     for group in cuda::groups("columns_of_ranks_are_gathered_side_by_side") {
-        let (gpus, exchange) = group_of(&group);
+        let (gpus, communicator) = group_of(&group);
         for (n_rows, width) in [(1, 1), (1, 70_001), (3, 129), (7, 40_000)] {
             // Rank r has r more columns than the first.
             let cols: Vec<usize> = (0..gpus.len()).map(|rank| width + rank).collect();
@@ -466,7 +468,7 @@ fn columns_of_ranks_are_gathered_side_by_side() {
                 let (address, cols) = (rank.x.address(), cols[i]);
                 let x = DeviceRows { address, rows: n_rows, cols, stride: cols };
                 let out = rank.out.address();
-                all_gather(&mut rank.list, &exchange.rank(i), out, x, &first_cols);
+                all_gather(&mut rank.list, &communicator.rank(i), out, x, &first_cols);
                 rank
             });
             let mut ranks: Vec<TestRank> = ranks.collect();
@@ -484,7 +486,7 @@ fn columns_of_ranks_are_gathered_side_by_side() {
 #[test]
 fn a_rank_that_does_not_send_is_an_error_and_the_others_live() {
     for group in cuda::groups("a_rank_that_does_not_send_is_an_error_and_the_others_live") {
-        let (gpus, exchange) = group_of(&group);
+        let (gpus, communicator) = group_of(&group);
         let mut ranks: Vec<TestRank> = gpus
             .iter()
             .enumerate()
@@ -492,7 +494,7 @@ fn a_rank_that_does_not_send_is_an_error_and_the_others_live() {
                 let mut rank = TestRank::new(gpu, &[1.0; 300_000], 300_000);
                 for n in [1000, 300_000] {
                     let sum = rank.sum(1, n);
-                    all_reduce(&mut rank.list, &exchange.rank(i), sum);
+                    all_reduce(&mut rank.list, &communicator.rank(i), sum);
                 }
                 rank
             })
@@ -500,14 +502,14 @@ fn a_rank_that_does_not_send_is_an_error_and_the_others_live() {
         let (first, _) = ranks.split_at_mut(1);
         run(first);
         let _ = first[0].results();
-        assert!(exchange.has_timed_out());
-        let error = exchange.reset().expect_err("a rank did not send").to_string();
+        assert!(communicator.has_timed_out());
+        let error = communicator.reset().expect_err("a rank did not send").to_string();
         assert!(error.contains("waited 2 s for the values of another rank"), "{error}");
-        assert!(!exchange.has_timed_out());
+        assert!(!communicator.has_timed_out());
         run(&mut ranks);
         let expected = bits(&vec![ranks.len() as f32; 300_000]);
         assert!(ranks.iter().all(|rank| rank.results() == expected));
-        assert!(!exchange.has_timed_out());
+        assert!(!communicator.has_timed_out());
     }
 }
 

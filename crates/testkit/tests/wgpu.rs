@@ -1,10 +1,11 @@
 //! The wgpu device against the f64 oracle, with every kernel variant, and tests beyond the suite: pages read and written,
 //! recordings longer than a submission, allocations that fail.
 
-use stonechat_nn::Device;
-use stonechat_nn::op::Count;
-use stonechat_testkit::device_tests::{IMPORT, OUTPUT, copy_of_tokens, counts, read, step};
-use stonechat_testkit::{device_tests, suite, variants, wgpu};
+use stonechat_compute::{DType, SharedBytes};
+use stonechat_nn::op::{ConvArgs, Count, MatmulArgs, Op, Rows};
+use stonechat_nn::{Activation, Cpu, Device, Error, MatrixSource};
+use stonechat_testkit::device_tests::{IMPORT, OUTPUT, body, copy_of_tokens, counts, read, step};
+use stonechat_testkit::{Lcg, device_tests, suite, variants, wgpu};
 
 #[test]
 fn wgpu_conforms_with_every_variant() {
@@ -84,5 +85,44 @@ fn what_cannot_be_had_is_an_error_and_the_device_lives() {
             "buffers of at most",
             fault,
         );
+    }
+}
+
+/// A convolution of `n` windows.
+fn convolve(device: &Device, n: usize) -> Result<Vec<f32>, Error> {
+    let (rows, cols, channels, stride) = (6, 8, 5, 2);
+    let mut random = Lcg::new(7);
+    let weights = random.normals(channels * 3 * cols, 0.5);
+    let bytes = SharedBytes::from(bytemuck::cast_slice::<f32, u8>(&weights).to_vec());
+    let (name, dtype) = ("conv", DType::F32);
+    let source = MatrixSource { name, rows: channels, cols: 3 * cols, dtype, bytes: &bytes };
+    let weight = device.load_matrix(source)?;
+    let window = |each| Rows { count: Count::Windows, each };
+    let mut ops = body(window(rows / stride));
+    let x = ops.import(IMPORT, window(rows), cols);
+    let matmul = MatmulArgs { weight, bias: None, activation: Activation::None };
+    let y = ops.op(Op::Conv1d(ConvArgs { matmul, stride }), &[x]);
+    ops.output(OUTPUT, y);
+    let counts = counts(&[(Count::Windows, n)]);
+    let mut executable = device.compile(&ops.finish(), &counts)?;
+    executable.import(IMPORT, &random.normals(n * rows * cols, 1.0));
+    executable.run(&step(counts));
+    Ok(read(&mut *executable, OUTPUT, n * rows / stride * channels))
+}
+
+#[test]
+fn convolutions_of_several_windows_are_right_or_refused() {
+    let cpu = Device::from(Cpu::new(1).expect("a CPU"));
+    let expected = convolve(&cpu, 2).expect("a convolution on the CPU");
+    for backend in wgpu::backends("convolutions_of_several_windows_are_right_or_refused") {
+        let device = Device::from(backend);
+        convolve(&device, 1).expect("a convolution of one window");
+        match convolve(&device, 2) {
+            Ok(got) => {
+                let is_near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-4;
+                assert!(got.iter().zip(&expected).all(is_near), "{got:?}, expected {expected:?}");
+            }
+            Err(error) => assert!(matches!(error, Error::Unsupported { .. }), "{error}"),
+        }
     }
 }

@@ -16,7 +16,8 @@ pub(super) const TARGETS: [&str; 6] =
 /// Options of every compilation beside the architecture, the folders and the defines.
 pub(super) const OPTIONS: [&str; 3] = ["-std=c++17", "-default-device", "--ptxas-options=-v"];
 
-/// First line of a source that is several modules: `// modules: name -DX=1 -DY=2; other -DX=2`.
+/// First line of a source that is several modules: `// modules: name -DX=1 -DY=2; other -DX=2`. A header in place of a name stands for
+/// one module per `#define NAME NUMBER` of it, named in lower case, with `NAME` in place of `*`: `// modules: formats.cuh -DX=*`.
 const MODULES: &str = "// modules:";
 
 /// Folder of the sources of a crate, relative to the root.
@@ -71,7 +72,7 @@ impl Sources {
         }
         let mut modules = Vec::new();
         for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".cu")) {
-            modules.extend(modules_of(path, text)?);
+            modules.extend(modules_of(path, text, &files)?);
         }
         modules.sort_by(|a, b| a.name.cmp(&b.name));
         for pair in modules.windows(2) {
@@ -115,8 +116,14 @@ fn included(line: &str) -> Option<&str> {
     rest.trim_start().strip_prefix('"')?.split('"').next()
 }
 
-/// The modules of a source: those of its first lines, else one of the name of the file.
-fn modules_of(path: &str, text: &str) -> Result<Vec<Module>> {
+/// Name of a `#define NAME NUMBER` line.
+fn numbered(line: &str) -> Option<&str> {
+    let (name, number) = line.strip_prefix("#define ")?.split_once(' ')?;
+    number.parse::<u32>().is_ok().then_some(name)
+}
+
+/// The modules of a source: those of its first lines, else one of the name of the file. `files`: texts of headers by path.
+fn modules_of(path: &str, text: &str, files: &BTreeMap<String, String>) -> Result<Vec<Module>> {
     let mut lines = text.lines();
     let Some(first) = lines.next().and_then(|first| first.strip_prefix(MODULES)) else {
         let name = path.rsplit('/').next().unwrap_or_default().trim_end_matches(".cu");
@@ -131,7 +138,19 @@ fn modules_of(path: &str, text: &str) -> Result<Vec<Module>> {
         let mut words = module.split_whitespace().map(str::to_owned);
         let name = words.next().filter(|name| !name.starts_with('-'));
         let name = name.with_context(|| format!("{path}:1: expected a name, got `{module}`"))?;
-        modules.push(Module { name, path: path.to_owned(), defines: words.collect() });
+        let defines: Vec<String> = words.collect();
+        if !name.ends_with(".cuh") {
+            modules.push(Module { name, path: path.to_owned(), defines });
+            continue;
+        }
+        let folder = &path[..path.rfind('/').map_or(0, |at| at + 1)];
+        let header = files.get(&format!("{folder}{name}"));
+        let header = header.with_context(|| format!("{path}:1: no header `{name}`"))?;
+        modules.extend(header.lines().filter_map(numbered).map(|define| Module {
+            name: define.to_lowercase(),
+            path: path.to_owned(),
+            defines: defines.iter().map(|text| text.replace('*', define)).collect(),
+        }));
     }
     ensure!(!modules.is_empty(), "{path}:1: expected modules after `{MODULES}`");
     Ok(modules)
@@ -148,10 +167,17 @@ mod tests {
 
     #[test]
     fn a_source_is_one_module_or_those_of_its_first_line() {
+        let header = "#define Q4_K 12\n#define F16 1\n#define IS_X(f) ((f) == 1)\n".to_owned();
+        let files = BTreeMap::from([("a/formats.cuh".to_owned(), header)]);
+        let modules_of = |path, text| modules_of(path, text, &files);
         assert_eq!(
             modules_of("a/copy.cu", "// Copies.\n").unwrap(),
             [module("copy", "a/copy.cu", &[])]
         );
+        let expected = [("q4_k", ["-DB=Q4_K"]), ("f16", ["-DB=F16"])];
+        let expected = expected.map(|(name, defines)| module(name, "a/b.cu", &defines));
+        assert_eq!(modules_of("a/b.cu", "// modules: formats.cuh -DB=*\n").unwrap(), expected);
+        assert!(modules_of("b.cu", "// modules: formats.cuh -DB=*\n").is_err());
         let text = "// modules: q4 -DB=1 -DC=2;\n//   q8 -DB=2\n//\n//   No module.\n";
         let expected =
             [module("q4", "a.cu", &["-DB=1", "-DC=2"]), module("q8", "a.cu", &["-DB=2"])];

@@ -1,7 +1,7 @@
 //! Kernels compiled ahead, by architecture. Written by `cargo xtask ptx`:
 //!
 //! ```text
-//! archive = LZMA of: u32 n | n * (u8 length, name; u32 bytes) | modules, one behind the other
+//! archive = LZMA of: u32 n | n * (u8 length, name; u32 bytes) | modules
 //! ```
 //!
 //! Numbers are little-endian. A module is a cubin, or PTX text for architectures without a cubin.
@@ -79,7 +79,7 @@ impl Archive {
         all.clone().find(is_both).or_else(|| all.find(is_ptx))
     }
 
-    /// The code of the modules of a target, by name, each with a NUL behind it.
+    /// The code of the modules of a target, by name, each followed by a NUL.
     ///
     /// # Errors
     /// [`Error::Config`] if `STONECHAT_CUDA_CUBINS` names no folder with the archive.

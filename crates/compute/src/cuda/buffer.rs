@@ -66,7 +66,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Host memory that the GPU copies from and to on its own.
+/// Pinned host memory, for asynchronous copies.
 #[derive(Debug)]
 pub(super) struct Pinned {
     gpu: Gpu,
@@ -81,11 +81,15 @@ unsafe impl Sync for Pinned {}
 
 impl Pinned {
     pub(super) fn new(gpu: &Gpu, bytes: usize) -> Result<Self> {
+        if gpu.is_planned() {
+            let start = Box::into_raw(vec![0; bytes].into_boxed_slice()).cast();
+            return Ok(Self { gpu: gpu.clone(), start, bytes });
+        }
         gpu.enter()?;
         let mut start: *mut c_void = std::ptr::null_mut();
         // SAFETY: the context is current; the function writes the address.
         check(unsafe { sys::cuMemHostAlloc(&raw mut start, bytes.max(1), 0) })?;
-        // SAFETY: so many bytes were allocated.
+        // SAFETY: `bytes` bytes were allocated.
         unsafe { start.cast::<u8>().write_bytes(0, bytes) };
         gpu.count(|counters| &counters.buffers);
         Ok(Self { gpu: gpu.clone(), start: start.cast(), bytes })
@@ -108,7 +112,12 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if self.gpu.enter().is_ok() {
+        if self.gpu.is_planned() {
+            // SAFETY: made from a box of `bytes` bytes in `new`, and freed once.
+            drop(unsafe {
+                Box::from_raw(std::ptr::slice_from_raw_parts_mut(self.start, self.bytes))
+            });
+        } else if self.gpu.enter().is_ok() {
             // SAFETY: the memory is freed once, after the copies that use it.
             let _ = unsafe { sys::cuMemFreeHost(self.start.cast()) };
         }

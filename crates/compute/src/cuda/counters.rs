@@ -39,7 +39,7 @@ counters! {
     modules,
     /// Graphs made.
     graphs,
-    /// Kernels launched, those of graphs included.
+    /// Kernel launches, graphs included.
     launches,
     /// Graphs launched.
     graph_launches,

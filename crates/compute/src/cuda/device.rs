@@ -74,7 +74,7 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    /// Whether it runs kernels with matrix instructions of warpgroups: those of Hopper alone.
+    /// Whether it runs kernels with wgmma: Hopper.
     #[must_use]
     pub fn has_warpgroups(&self) -> bool {
         self.limits.has_warpgroups
@@ -90,7 +90,7 @@ impl CudaDevice {
         }
     }
 
-    /// A device of the table that is not there, for launches that are only checked.
+    /// A planned device: no hardware, launches are only checked.
     pub(super) fn planned(limits: Limits) -> Self {
         Self {
             index: 0,
@@ -149,7 +149,7 @@ impl CudaDevice {
         })
     }
 
-    /// Whether kernels can start before the one before them has ended: those of code that waits for its inputs.
+    /// Whether its kernels support programmatic dependent launch.
     #[must_use]
     pub fn has_dependent_launch(&self) -> bool {
         let waits = self.target(&ARCHIVE).is_some_and(|target| target.capability.0 >= 9);

@@ -31,19 +31,27 @@ impl Event {
     fn with_flags(gpu: &Gpu, flags: CUevent_flags) -> Result<Self> {
         gpu.enter()?;
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the context is current; writes the handle.
-        check(unsafe { sys::cuEventCreate(&raw mut raw, flags as u32) })?;
+        if !gpu.is_planned() {
+            // SAFETY: the context is current; writes the handle.
+            check(unsafe { sys::cuEventCreate(&raw mut raw, flags as u32) })?;
+        }
         Ok(Self { gpu: gpu.clone(), raw })
     }
 
     /// Happens after the work enqueued so far.
     pub(super) fn record(&self) -> Result<()> {
+        if self.gpu.is_planned() {
+            return Ok(());
+        }
         // SAFETY: event and stream live.
         check(unsafe { sys::cuEventRecord(self.raw, self.gpu.stream()) })
     }
 
     pub(super) fn wait(&self) -> Result<()> {
         self.gpu.enter()?;
+        if self.gpu.is_planned() {
+            return Ok(());
+        }
         // SAFETY: the event lives.
         check(unsafe { sys::cuEventSynchronize(self.raw) })
     }
@@ -61,7 +69,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if self.gpu.enter().is_ok() {
+        if !self.gpu.is_planned() && self.gpu.enter().is_ok() {
             // SAFETY: destroyed once.
             let _ = unsafe { sys::cuEventDestroy_v2(self.raw) };
         }

@@ -30,7 +30,7 @@ pub(super) struct Shared {
     context: CUcontext,
     stream: CUstream,
     has_dependent_launch: bool,
-    /// Next free address of a device that is not there, see [`Gpu::planned`].
+    /// Next free address of a device without hardware, see [`Gpu::planned`].
     plan: Option<AtomicU64>,
     modules: Mutex<HashMap<ModuleKey, Module>>,
     /// Unpacked archives, by address.
@@ -86,13 +86,13 @@ pub struct Kernel {
     /// Module and name, for profiles.
     pub(super) module: &'static str,
     pub(super) name: &'static str,
-    /// Most dynamic shared memory that its launches may have so far.
+    /// Maximum dynamic shared memory of its launches, as set so far.
     pub(super) shared_bytes: usize,
-    /// Most threads of a block.
+    /// Maximum threads of a block.
     pub(super) max_threads: usize,
 }
 
-// SAFETY: as of `Shared`. Kernels live as long as the GPU.
+// SAFETY: as for `Shared`. Kernels live as long as the GPU.
 unsafe impl Send for Kernel {}
 // SAFETY: a handle without state of its own.
 unsafe impl Sync for Kernel {}
@@ -126,8 +126,8 @@ impl Gpu {
         Ok(Self::with_handles(device.clone(), (context, stream), dependent_launch, None))
     }
 
-    /// A device of these limits that is not there: launches are recorded and checked against the limits and the compiled
-    /// kernels, and nothing runs. No driver is needed.
+    /// A device of these limits without hardware: launches are recorded and checked against the limits and the compiled kernels,
+    /// copies leave memory as it is, and nothing runs. No driver is needed.
     #[must_use]
     pub fn planned(limits: Limits) -> Self {
         let handles = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -156,12 +156,12 @@ impl Gpu {
         }))
     }
 
-    /// Whether the device is not there.
+    /// Whether the device has no hardware, see [`planned`](Self::planned).
     pub(super) fn is_planned(&self) -> bool {
         self.0.plan.is_some()
     }
 
-    /// Address of so many bytes of a device that is not there; `None` of one that is.
+    /// Allocates addresses of a planned device; `None` for others.
     pub(super) fn planned_address(&self, bytes: usize) -> Option<u64> {
         Some(self.0.plan.as_ref()?.fetch_add(bytes as u64, Ordering::Relaxed))
     }
@@ -172,7 +172,7 @@ impl Gpu {
         &self.0.device
     }
 
-    /// Whether kernels start before the one before them has ended.
+    /// Whether kernels use programmatic dependent launch.
     #[must_use]
     pub fn has_dependent_launch(&self) -> bool {
         self.0.has_dependent_launch
@@ -205,7 +205,7 @@ impl Gpu {
         self.0.context
     }
 
-    /// Makes the context that of the calling thread.
+    /// Makes the context current in the calling thread.
     pub(super) fn enter(&self) -> Result<()> {
         if self.is_planned() {
             return Ok(());
@@ -214,7 +214,7 @@ impl Gpu {
         check(unsafe { sys::cuCtxSetCurrent(self.0.context) })
     }
 
-    /// Memory in bytes that no program uses.
+    /// Free device memory in bytes.
     ///
     /// # Errors
     /// If the device failed.
@@ -228,7 +228,7 @@ impl Gpu {
         Ok(free as u64)
     }
 
-    /// Starts to measure kernels.
+    /// Turns on kernel timing.
     pub fn start_profile(&self) {
         self.0.profile.set(true);
     }
@@ -345,25 +345,36 @@ impl Gpu {
         read(modules.get(module).ok_or_else(missing)?, target)
     }
 
-    /// Loads a module. Its code is dropped once the driver has it.
+    /// Loads a module.
     fn load(&self, archive: &'static Archive, module: &'static str) -> Result<Module> {
         self.enter()?;
-        let mut raw = std::ptr::null_mut();
-        self.with_code(archive, module, |code, _| {
-            if self.is_planned() {
-                return Ok(());
-            }
-            // SAFETY: a cubin, or PTX with a NUL.
-            check(unsafe { sys::cuModuleLoadData(&raw mut raw, code.as_ptr().cast()) })
-        })?;
-        if !self.is_planned() {
-            let mut archives = self.0.archives.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(modules) = archives.get_mut(&std::ptr::from_ref(archive).addr()) {
-                modules.remove(module);
-            }
-        }
+        let raw = if self.is_planned() {
+            self.with_code(archive, module, |_, _| Ok(std::ptr::null_mut()))?
+        } else {
+            self.load_once(archive, module, |code| {
+                let mut raw = std::ptr::null_mut();
+                // SAFETY: a cubin, or PTX with a NUL.
+                check(unsafe { sys::cuModuleLoadData(&raw mut raw, code.as_ptr().cast()) })?;
+                Ok(raw)
+            })?
+        };
         self.count(|counters| &counters.modules);
         Ok(Module { raw, kernels: HashMap::new() })
+    }
+
+    /// Passes the code of a module to `load`, and drops the code if that succeeds: after a failure the next call finds it again.
+    fn load_once(
+        &self,
+        archive: &'static Archive,
+        module: &str,
+        load: impl FnOnce(&[u8]) -> Result<CUmodule>,
+    ) -> Result<CUmodule> {
+        let raw = self.with_code(archive, module, |code, _| load(code))?;
+        let mut archives = self.0.archives.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(modules) = archives.get_mut(&std::ptr::from_ref(archive).addr()) {
+            modules.remove(module);
+        }
+        Ok(raw)
     }
 
     fn function(
@@ -386,7 +397,7 @@ impl Gpu {
         Ok(Kernel { raw, module, name, shared_bytes: 0, max_threads })
     }
 
-    /// A kernel of a device that is not there, by its code.
+    /// A kernel of a planned device, read from its code.
     fn planned_kernel(
         &self,
         archive: &'static Archive,
@@ -440,4 +451,33 @@ fn too_much_shared_memory(module: &str, name: &str, bytes: usize, limit: usize) 
         "kernel `{name}` of `{module}`: expected at most {limit} bytes of shared memory a block, got {bytes}"
     );
     Error::Device { message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Gpu;
+    use crate::Error;
+    use crate::cuda::{ARCHIVE, Limits};
+
+    #[test]
+    fn a_module_that_fails_to_load_can_be_loaded_again() {
+        let gpu = Gpu::planned(Limits::of((8, 0)));
+        let refused = |code: &[u8]| {
+            assert!(!code.is_empty());
+            Err(Error::OutOfMemory { bytes: code.len() })
+        };
+        for _ in 0..2 {
+            let result = gpu.load_once(&ARCHIVE, "rows", refused);
+            assert!(matches!(result, Err(Error::OutOfMemory { .. })), "{result:?}");
+        }
+        let loaded = |code: &[u8]| {
+            assert!(!code.is_empty());
+            Ok(std::ptr::null_mut())
+        };
+        gpu.load_once(&ARCHIVE, "rows", loaded).expect("code is kept after a failure");
+        // The code of a loaded module is dropped; that of others is not.
+        let result = gpu.load_once(&ARCHIVE, "rows", loaded);
+        assert!(matches!(result, Err(Error::Device { .. })), "{result:?}");
+        gpu.load_once(&ARCHIVE, "moe", loaded).expect("code of another module");
+    }
 }

@@ -5,7 +5,7 @@ use crate::{Error, Result, config};
 /// Compute capability whose limits and kernels a newer card uses.
 const ARCH_VARIABLE: &str = "STONECHAT_CUDA_ARCH";
 
-/// What a launch may ask of a device.
+/// Limits of launches on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Compute capability: major, minor.
@@ -14,13 +14,13 @@ pub struct Limits {
     pub block_shared_bytes: usize,
     /// Shared memory of a multiprocessor in bytes, with what the driver keeps for each block.
     pub shared_bytes: usize,
-    /// Registers of 32 bits of a block, as many as a multiprocessor has.
+    /// 32-bit registers of a block, and of a multiprocessor.
     pub registers: usize,
     /// Threads of a block.
     pub block_threads: usize,
     /// Threads of a multiprocessor.
     pub threads: usize,
-    /// Whether it has matrix instructions of warpgroups.
+    /// Whether it has wgmma.
     pub has_warpgroups: bool,
     /// Whether it copies boxes of tensors into shared memory.
     pub has_tensor_maps: bool,
@@ -55,8 +55,8 @@ impl Limits {
         of((12, 0), 99, 100, 1536),
     ];
 
-    /// Limits of a device: those of the newest capability of the table that is not newer. Devices that are older than all have
-    /// those of the first one.
+    /// Limits of a device: the newest row of the table that is not newer than the device. Devices older than all rows get the first
+    /// row.
     #[must_use]
     pub fn of(capability: (u32, u32)) -> Self {
         let known = Self::ALL.iter().rev().find(|limits| limits.capability <= capability);
@@ -64,7 +64,7 @@ impl Limits {
         Self { capability, has_warpgroups, ..*known.unwrap_or(&Self::ALL[0]) }
     }
 
-    /// The smaller of both limits each, as a device of the capability of `other`.
+    /// Minimum of both in each limit, with the capability of `other`.
     #[must_use]
     pub fn lowered(self, other: Self) -> Self {
         Self {

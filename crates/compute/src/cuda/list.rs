@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use bytemuck::Pod;
 use cudarc::driver::sys::{
-    self, CUgraphExec, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
-    CUlaunchConfig, CUstreamCaptureMode,
+    self, CUgraph, CUgraphExec, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchConfig, CUstream, CUstreamCaptureMode,
 };
 
 use super::call::check;
@@ -38,7 +38,7 @@ struct Command {
 enum Mode {
     /// Launches one by one.
     Launches,
-    /// Launches one by one, an event before each and behind the last.
+    /// Launches one by one, with an event before each and after the last.
     Measured(Vec<Event>),
     Graph,
 }
@@ -49,7 +49,7 @@ pub struct CommandList {
     gpu: Gpu,
     commands: Vec<Command>,
     params: Vec<u64>,
-    /// Ends of parts, see [`start`](Self::start): commands before and behind each collective one.
+    /// Bounds of parts, see [`start`](Self::start): a collective command is a part of its own.
     cuts: Vec<usize>,
     graph: Option<Graph>,
     /// Mode of the run that was started.
@@ -114,7 +114,7 @@ impl CommandList {
         self.error.clone().map_or(Ok(()), Err)
     }
 
-    /// Appends a launch of a kernel with one parameter, a structure. A kernel that could not be loaded is an error of
+    /// Appends a launch of a kernel with one parameter, a struct. A kernel that could not be loaded is an error of
     /// [`check`](Self::check) and [`run`](Self::run), and so is a launch that the device does not allow. Empty grids are left out.
     pub fn launch<P: Pod>(&mut self, kernel: Result<Kernel>, launch: Launch, params: &P) {
         let kernel = match kernel {
@@ -138,7 +138,7 @@ impl CommandList {
         bytes[..size_of::<P>()].copy_from_slice(bytemuck::bytes_of(params));
     }
 
-    /// As [`launch`](Self::launch), of a kernel that waits for the same kernel of other ranks.
+    /// [`launch`](Self::launch) of a kernel that waits for the same kernel on other ranks.
     pub(super) fn launch_collective<P: Pod>(
         &mut self,
         kernel: Result<Kernel>,
@@ -158,8 +158,8 @@ impl CommandList {
         Self::run_in_turn(&mut [self])
     }
 
-    /// Enqueues the lists of several ranks, a part of each in turn: a rank whose collective kernel waits then has nothing behind it
-    /// that the host or the driver waits for.
+    /// Enqueues the lists of several ranks, one part of each in turn. So no work that host or driver wait for is enqueued after a
+    /// collective kernel whose peers are not enqueued yet.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -200,7 +200,7 @@ impl CommandList {
         Ok(if matches!(self.mode, Mode::Graph) { 1 } else { self.cuts.len() + 1 })
     }
 
-    /// Enqueues a part; none behind the last one.
+    /// Enqueues a part; nothing past the last part.
     fn run_part(&self, part: usize) -> Result<()> {
         self.gpu.enter()?;
         if let (Mode::Graph, Some(Graph(graph))) = (&self.mode, &self.graph) {
@@ -285,31 +285,62 @@ impl CommandList {
     }
 
     fn capture(&self) -> Result<Graph> {
-        let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let stream = self.gpu.stream();
-        // SAFETY: the stream is not captured yet, and the capture ends below.
+        // SAFETY: the stream is not captured yet, and `end_capture` ends the capture.
         check(unsafe { sys::cuStreamBeginCapture_v2(stream, mode) })?;
         let launched = self.launch_range(0..self.commands.len());
-        // SAFETY: the capture that was begun above; the graph is destroyed once.
-        unsafe {
-            let ended = check(sys::cuStreamEndCapture(stream, &raw mut graph));
-            let whole = launched.and(ended);
-            let made = whole.and_then(|()| {
-                check(sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0))
-            });
-            if !graph.is_null() {
-                let _ = sys::cuGraphDestroy(graph);
-            }
-            made?;
-        }
+        let graph = Graph(end_capture(&StreamCapture(stream), launched)?);
         self.gpu.count(|counters| &counters.graphs);
-        let graph = Graph(executable);
         // The first launch does not wait for memory while another rank waits for it.
         // SAFETY: the graph and the stream live.
         check(unsafe { sys::cuGraphUpload(graph.0, stream) })?;
         Ok(graph)
     }
+}
+
+/// Calls of the driver that end a capture.
+trait Capture {
+    /// Ends the capture; the graph may be null after an error.
+    fn end(&self) -> (CUgraph, Result<()>);
+
+    fn instantiate(&self, graph: CUgraph) -> Result<CUgraphExec>;
+
+    fn destroy(&self, graph: CUgraph);
+}
+
+/// A stream that is captured.
+struct StreamCapture(CUstream);
+
+impl Capture for StreamCapture {
+    fn end(&self) -> (CUgraph, Result<()>) {
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: the stream is captured; writes the graph.
+        let ended = check(unsafe { sys::cuStreamEndCapture(self.0, &raw mut graph) });
+        (graph, ended)
+    }
+
+    fn instantiate(&self, graph: CUgraph) -> Result<CUgraphExec> {
+        let mut executable = std::ptr::null_mut();
+        // SAFETY: a captured graph; writes the handle.
+        check(unsafe { sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0) })?;
+        Ok(executable)
+    }
+
+    fn destroy(&self, graph: CUgraph) {
+        // SAFETY: `end_capture` destroys a graph once.
+        let _ = unsafe { sys::cuGraphDestroy(graph) };
+    }
+}
+
+/// Ends a capture, also after a launch that failed, and instantiates its graph. The captured graph is destroyed in any case.
+fn end_capture(capture: &impl Capture, launched: Result<()>) -> Result<CUgraphExec> {
+    let (graph, ended) = capture.end();
+    let made = launched.and(ended).and_then(|()| capture.instantiate(graph));
+    if !graph.is_null() {
+        capture.destroy(graph);
+    }
+    made
 }
 
 /// Checks a launch against its kernel and the limits of grids.
@@ -326,4 +357,52 @@ fn check_launch(kernel: &Kernel, launch: &Launch) -> Result<()> {
         i32::MAX
     );
     Err(Error::Device { message })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use cudarc::driver::sys::{CUgraph, CUgraphExec};
+
+    use super::{Capture, end_capture};
+    use crate::{Error, Result};
+
+    /// A capture without a driver, which counts the graphs that live.
+    struct FakeCapture {
+        ended: Result<()>,
+        instantiated: Result<()>,
+        n_graphs: Cell<i32>,
+    }
+
+    impl Capture for FakeCapture {
+        fn end(&self) -> (CUgraph, Result<()>) {
+            self.n_graphs.set(self.n_graphs.get() + 1);
+            (std::ptr::dangling_mut(), self.ended.clone())
+        }
+
+        fn instantiate(&self, _: CUgraph) -> Result<CUgraphExec> {
+            self.instantiated.clone().map(|()| std::ptr::dangling_mut())
+        }
+
+        fn destroy(&self, _: CUgraph) {
+            self.n_graphs.set(self.n_graphs.get() - 1);
+        }
+    }
+
+    #[test]
+    fn captured_graphs_are_destroyed_whether_they_run_or_not() {
+        let failed = || Err(Error::Device { message: "refused".to_owned() });
+        for (launched, ended, instantiated) in [
+            (Ok(()), Ok(()), Ok(())),
+            (failed(), Ok(()), Ok(())),
+            (Ok(()), failed(), Ok(())),
+            (Ok(()), Ok(()), failed()),
+        ] {
+            let is_whole = [&launched, &ended, &instantiated].iter().all(|result| result.is_ok());
+            let capture = FakeCapture { ended, instantiated, n_graphs: Cell::new(0) };
+            assert_eq!(end_capture(&capture, launched).is_ok(), is_whole);
+            assert_eq!(capture.n_graphs.get(), 0, "graphs that live on");
+        }
+    }
 }

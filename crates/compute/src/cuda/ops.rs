@@ -9,7 +9,7 @@
 //! | `moe` | routing, order by expert, weighted sum |
 //! | `top_k` | largest values of rows |
 //! | `log_mel` | log mel powers of audio |
-//! | `all_reduce` | sums and gathers over ranks |
+//! | `all_reduce` | all-reduce and all-gather over ranks |
 
 pub mod all_reduce;
 pub mod attention;
@@ -24,7 +24,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{Buffer, CommandList, Launch};
 
-/// Columns of an operand of products are padded with zeros to a multiple of this.
+/// Columns of a matmul operand are padded with zeros to a multiple of this.
 pub const OPERAND_COLUMNS: usize = 64;
 
 /// Rows of f32 values on the device.
@@ -40,7 +40,7 @@ pub struct Rows {
     pub stride: usize,
 }
 
-/// Memory of a result: f32 values, an f16 operand of products, or both; address 0 for none.
+/// Destination of a result: f32 values, an f16 matmul operand, or both; address 0 for none.
 #[derive(Debug, Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 pub struct Output {
@@ -63,7 +63,7 @@ impl Output {
         Self { values, ..Self::default() }
     }
 
-    /// The same, and an operand at an address.
+    /// Adds an operand at an address.
     #[must_use]
     pub fn with_operand(self, operand: u64) -> Self {
         Self { operand, ..self }
@@ -78,10 +78,10 @@ pub fn address(buffer: Option<&Buffer>) -> u64 {
 
 /// Threads of a block of elementwise kernels.
 const THREADS: usize = 256;
-/// Most blocks of an elementwise kernel, whose threads take elements in turns.
+/// Maximum blocks of an elementwise kernel, which loops over the grid.
 const MAX_BLOCKS: usize = 4096;
 
-/// Launches a kernel with a thread an element.
+/// Launches a kernel with one thread per element.
 fn launch_elements<P: Pod>(
     list: &mut CommandList,
     module: &'static str,
@@ -94,7 +94,7 @@ fn launch_elements<P: Pod>(
     list.launch(kernel, Launch { grid, threads: THREADS, shared_bytes: 0 }, params);
 }
 
-/// Launches a kernel of a fixed number of threads a block.
+/// Launches a kernel with a fixed block size.
 fn launch<P: Pod>(
     list: &mut CommandList,
     (module, name): (&'static str, &'static str),

@@ -10,7 +10,7 @@ use super::event::Event;
 use super::gpu::Gpu;
 use crate::Result;
 
-/// Copies of [`HostWrites`] under way.
+/// Copies of [`HostWrites`] in flight.
 const N_STAGES: usize = 4;
 
 #[derive(Debug)]
@@ -32,6 +32,9 @@ impl Stage {
             self.memory = Pinned::new(gpu, bytes.len().next_power_of_two())?;
         }
         self.memory.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+        if gpu.is_planned() {
+            return Ok(());
+        }
         let from = self.memory.as_slice().as_ptr().cast();
         // SAFETY: the caller's range of a buffer; the pinned memory stays unchanged until the event.
         check(unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, bytes.len(), gpu.stream()) })?;
@@ -39,7 +42,7 @@ impl Stage {
     }
 }
 
-/// Writes of buffers through pinned memory, in the order of the work of the device; the host waits for none but the fourth before.
+/// Writes to buffers through pinned memory, in stream order. The host waits only for the fourth write before.
 #[derive(Debug)]
 pub struct HostWrites {
     gpu: Gpu,
@@ -192,7 +195,7 @@ impl HostCopies {
         self.len = 0;
     }
 
-    /// Enqueues copies behind the results so far.
+    /// Enqueues copies after the results so far.
     ///
     /// # Errors
     /// If the device failed.
@@ -247,6 +250,9 @@ impl Gpu {
     pub fn upload(&self, buffer: &Buffer, offset: usize, bytes: &[u8]) -> Result<()> {
         assert!(offset + bytes.len() <= buffer.bytes(), "upload: range of the buffer");
         self.enter()?;
+        if self.is_planned() {
+            return Ok(());
+        }
         let to = buffer.address() + offset as u64;
         let from = bytes.as_ptr().cast();
         // SAFETY: the range was checked. Memory that is not pinned is copied before the call returns.

@@ -321,3 +321,45 @@ impl Recorder {
 fn param_buffer(gpu: &Gpu, bytes: usize) -> Result<GpuBuffer> {
     GpuBuffer::with_usage(gpu, bytes, ::wgpu::BufferUsages::UNIFORM)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::{GpuBuffer, Recorder};
+    use crate::wgpu::ops::elementwise::soft_cap;
+    use crate::wgpu::{Gpu, adapters, pick};
+
+    /// Polls until a future is ready: those of native backends do not sleep.
+    fn ready<T>(future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        loop {
+            if let Poll::Ready(value) =
+                future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
+                return value;
+            }
+        }
+    }
+
+    #[test]
+    fn scratch_memory_that_grows_leaves_no_bind_group() {
+        let all = ready(adapters());
+        let Ok(adapter) = pick(&all, None).or_else(|_| pick(&all, Some(0))) else {
+            println!("SKIPPED scratch_memory_that_grows_leaves_no_bind_group: no adapter");
+            return;
+        };
+        let gpu = ready(Gpu::open(adapter, None)).expect("an open adapter");
+        let mut recorder = Recorder::new(&gpu, 16).expect("memory");
+        let other = GpuBuffer::new(&gpu, 256).expect("memory");
+        for n in [64, 100, 1000, 5000] {
+            let scratch = recorder.scratch("x", 4 * n);
+            soft_cap(&mut recorder, &scratch, [1, n], 30.0);
+            soft_cap(&mut recorder, &other, [1, 64], 30.0);
+            recorder.finish().expect("a recorded list");
+            // One of the current scratch buffer and one of the other buffer: former scratch buffers are free.
+            assert_eq!(recorder.bind_groups.len(), 2, "{n} values");
+        }
+    }
+}

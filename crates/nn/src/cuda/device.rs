@@ -170,3 +170,47 @@ impl DeviceApi for Cuda {
         Ok(Box::new(CudaExecutable::new(&self.gpu, program, max, None)?))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use stonechat_compute::cuda::{Gpu, Limits};
+    use stonechat_compute::op::{Count, MatmulArgs, Op, Port, Rows};
+    use stonechat_compute::{DType, SharedBytes};
+
+    use super::Cuda;
+    use crate::{Activation, Counts, Device, Error, MatrixSource, Recorder, SegmentName, Step};
+
+    /// A program of one product of imported rows.
+    fn product(device: &Device, rows: usize) -> Result<(), Error> {
+        let cols = 256;
+        let bytes = SharedBytes::from(vec![0u8; 2 * cols * cols]);
+        let (name, dtype) = ("weights", DType::F16);
+        let source = MatrixSource { name, rows: cols, cols, dtype, bytes: &bytes };
+        let weight = device.load_matrix(source)?;
+        let mut ops = Recorder::new();
+        ops.segment(SegmentName::Body, Rows::of(Count::Tokens));
+        let x = ops.import(Port::value(0), Rows::of(Count::Tokens), cols);
+        let args = MatmulArgs { weight, bias: None, activation: Activation::None };
+        let y = ops.op(Op::Matmul(args), &[x]);
+        ops.output(Port::value(1), y);
+        let mut counts = Counts::default();
+        counts[Count::Tokens] = rows;
+        let mut executable = device.compile(&ops.finish(), &counts)?;
+        let step = Step { segments: &[SegmentName::Body], counts, ..Step::default() };
+        executable.warm_up(&mut |executable| executable.run(&step))
+    }
+
+    #[test]
+    fn warm_up_reports_a_kernel_that_cannot_be_loaded() {
+        let hopper = Limits::of((9, 0));
+        let device = |limits| Device::from(Cuda::with_gpu(Gpu::planned(limits)).expect("a plan"));
+        for rows in [1, 300] {
+            product(&device(hopper), rows).expect("kernels that fit");
+        }
+        // Blocks of many rows take more than half of the shared memory.
+        let half = Limits { block_shared_bytes: hopper.block_shared_bytes / 2, ..hopper };
+        product(&device(half), 1).expect("kernels of few rows fit");
+        let error = product(&device(half), 300).expect_err("no kernel of many rows").to_string();
+        assert!(error.contains("wgmma") && error.contains("shared memory"), "{error}");
+    }
+}

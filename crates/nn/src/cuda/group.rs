@@ -10,7 +10,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stonechat_compute::cuda::{CommandList, CudaDevice, Exchange, MAX_RANKS};
+use stonechat_compute::cuda::ops::all_reduce::connect;
+use stonechat_compute::cuda::{CommandList, Communicator, CudaDevice, MAX_RANKS};
 use stonechat_compute::op::{PoolId, Port, Weight};
 use stonechat_compute::{DType, LogMelTables};
 use web_time::Instant;
@@ -32,7 +33,7 @@ pub struct CudaGroup(Arc<Group>);
 #[derive(Debug)]
 struct Group {
     ranks: Vec<Cuda>,
-    exchange: Arc<Exchange>,
+    communicator: Arc<Communicator>,
     /// Held while a step is enqueued: all ranks run steps in one order.
     order: Mutex<()>,
     /// Parts of programs that every rank computes as a whole.
@@ -68,9 +69,9 @@ impl CudaGroup {
 
     fn with_ranks(ranks: Vec<Cuda>) -> Result<Self, Error> {
         let gpus: Vec<_> = ranks.iter().map(|rank| rank.gpu.clone()).collect();
-        let exchange = Exchange::new(&gpus).map_err(allocation_error)?;
+        let communicator = connect(&gpus).map_err(allocation_error)?;
         let (order, replicated) = (Mutex::default(), Mutex::default());
-        Ok(Self(Arc::new(Group { ranks, exchange, order, replicated })))
+        Ok(Self(Arc::new(Group { ranks, communicator, order, replicated })))
     }
 
     /// The devices of the ranks.
@@ -91,11 +92,11 @@ impl Group {
             let fault = rank.gpu.check();
             result = result.and(fault.map_err(Error::from));
         }
-        if result.is_ok() && !self.exchange.has_timed_out() {
+        if result.is_ok() && !self.communicator.has_timed_out() {
             return Ok(());
         }
         let _order = self.lock();
-        let timed_out = self.exchange.reset();
+        let timed_out = self.communicator.reset();
         result.and(timed_out.map_err(Error::from))
     }
 }
@@ -183,13 +184,13 @@ impl DeviceApi for CudaGroup {
     }
 
     fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
-        let Group { ranks, exchange, replicated, .. } = &*self.0;
+        let Group { ranks, communicator, replicated, .. } = &*self.0;
         let devices: Vec<Device> = ranks.iter().cloned().map(Device::from).collect();
         let shards = shard(program, &devices)?;
         replicated.lock().unwrap_or_else(PoisonError::into_inner).extend(shards.replicated);
         let executable = |(i, program): (usize, &Program)| {
             let fused = fuse(program, &ranks[i].capabilities());
-            CudaExecutable::new(&ranks[i].gpu, &fused, max, Some(exchange.rank(i)))
+            CudaExecutable::new(&ranks[i].gpu, &fused, max, Some(communicator.rank(i)))
         };
         let ranks = shards.programs.iter().enumerate().map(executable);
         Ok(Box::new(GroupExecutable {

@@ -400,9 +400,9 @@ impl ProgramMemory {
         let (order_args, order) = order.expect("products read the order, see `capabilities`");
         let order = self.buffer(order.id).address();
         let products = ExpertMatmul {
-            choices: self.buffer(node.inputs[1].id).address(),
-            n_choices,
-            choices_per_row: n_choices / x.rows,
+            assignments: self.buffer(node.inputs[1].id).address(),
+            n_assignments: n_choices,
+            assignments_per_row: n_choices / x.rows,
             order: expert_order(list.gpu(), order, n_choices, order_args),
             n: result.cols,
             bias: optional(args.bias.as_ref()),

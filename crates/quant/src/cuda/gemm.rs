@@ -1,38 +1,41 @@
-//! Shapes of GEMM, see `gemm.cuh` and `gemm_warpgroup.cuh`.
+//! GEMM: block shapes and launches, see `gemm.cuh` and `gemm_warpgroup.cuh`.
 
 use stonechat_compute::cuda::ops::OPERAND_COLUMNS;
-use stonechat_compute::cuda::{CudaDevice, Launch};
+use stonechat_compute::cuda::{CommandList, CudaDevice, Launch};
 
+use super::ARCHIVE;
+use super::format::Formats;
 use super::gemv::{
-    COPY_WARPS, MAX_SHARED_BYTES, STATIC_SHARED_BYTES, TILE_ALIGNMENT, WARPGROUP_STRIPS,
+    COPY_WARPS, MAX_SHARED_BYTES, STATIC_SHARED_BYTES, TILE_ALIGNMENT, WARPGROUP_PANELS,
 };
+use super::params::{MatmulParams, MatrixParams};
 
-/// Rows of weights of a block.
-pub(super) const BLOCK_COLUMNS: usize = 128;
+/// Rows of weights of a block: output columns.
+const BLOCK_COLUMNS: usize = 128;
 /// Bytes of a row of activations in a tile.
 const TILE_ROW_BYTES: usize = 2 * OPERAND_COLUMNS;
-/// Most stages of chunks of weights.
+/// Maximum stages of chunks of weights.
 const MAX_CHUNK_STAGES: usize = 8;
-/// Bytes of shared memory a cycle.
+/// Bandwidth of shared memory in bytes per cycle.
 const SHARED_BYTES_A_CYCLE: usize = 128;
-/// Cycles to start a block and to store a row of its results.
+/// Cycles to start a block, and to store a row of results.
 const START_CYCLES: usize = 2000;
 const ROW_CYCLES: usize = 24;
 
-/// Shared memory of a block by instructions of warps: four stages of tiles.
+/// Shared memory of a block by mma: four stages of tiles.
 const WARPS_SHARED_BYTES: usize = 4 * 128 * TILE_ROW_BYTES + TILE_ALIGNMENT;
 
-/// Whether blocks of GEMM fit a device. Turing has 64 KiB; it multiplies many rows by GEMV, whose blocks take any number.
+/// Whether blocks of GEMM fit a device. Turing has 64 KiB; there GEMV multiplies any number of rows.
 pub(super) fn has_gemm(device: &CudaDevice) -> bool {
     let limit = device.limits.block_shared_bytes;
     device.has_warpgroups() || WARPS_SHARED_BYTES + STATIC_SHARED_BYTES <= limit
 }
 
-/// Blocks of a kernel by instructions of warpgroups.
+/// Block shape of a kernel with wgmma.
 #[derive(Debug, Clone, Copy)]
 struct Rows {
     kernel: &'static str,
-    /// Rows of activations of a block.
+    /// Rows of activations.
     n: usize,
     /// Stages of tiles of activations.
     stages: usize,
@@ -47,7 +50,7 @@ const ROWS: [Rows; 2] = [
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GemmWork {
     pub(super) rows: usize,
-    /// Blocks of rows of weights of all factors.
+    /// Blocks of rows of weights of all matrices.
     pub(super) n_blocks: usize,
     /// Tiles of columns.
     pub(super) k_tiles: usize,
@@ -57,19 +60,19 @@ pub(super) struct GemmWork {
     pub(super) has_two_formats: bool,
 }
 
-/// How a launch multiplies.
+/// Kernel and launch of a product.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GemmShape {
     pub(super) kernel: &'static str,
     /// Stages of chunks of weights.
     pub(super) n_stages: usize,
-    /// Rows of activations of a box of a tensor map, of kernels that take one.
-    pub(super) box_rows: Option<usize>,
+    /// Rows of a TMA box of activations, for kernels with wgmma.
+    pub(super) tma_box_rows: Option<usize>,
     pub(super) launch: Launch,
 }
 
 impl GemmShape {
-    /// The shape that takes the least time.
+    /// The shape with the least estimated time.
     pub(super) fn new(device: &CudaDevice, work: &GemmWork) -> Self {
         if device.has_warpgroups() {
             Self::of_warpgroups(device.n_multiprocessors as usize, work)
@@ -77,7 +80,7 @@ impl GemmShape {
             Self {
                 kernel: "gemm",
                 n_stages: 0,
-                box_rows: None,
+                tma_box_rows: None,
                 launch: Launch {
                     grid: [work.rows.div_ceil(128), work.n_blocks, 1],
                     threads: 256,
@@ -90,14 +93,14 @@ impl GemmShape {
     fn of_warpgroups(n_multiprocessors: usize, work: &GemmWork) -> Self {
         // Pairs of formats have one kernel.
         let rows = if work.has_two_formats { &ROWS[..1] } else { &ROWS[..] };
-        let chunk_bytes = WARPGROUP_STRIPS * work.chunk_bytes;
+        let chunk_bytes = WARPGROUP_PANELS * work.chunk_bytes;
         let cycles = |rows: &&Rows| {
             let n_blocks = work.rows.div_ceil(rows.n) * work.n_blocks;
-            // Activations are written once and read by two warpgroups, weights are read once. Instructions have 256 products of a tile
-            // of columns a cycle.
+            // Shared memory traffic: activations are written once and read by two warpgroups, weights are read once. wgmma: a row of a
+            // tile takes 4 cycles.
             let bytes = 3 * rows.n * TILE_ROW_BYTES + 2 * chunk_bytes / work.chunk_tiles;
             let tile = (4 * rows.n).max(bytes / SHARED_BYTES_A_CYCLE);
-            // Measured.
+            // Measured overhead.
             let tile = tile * 13 / 10;
             let block = START_CYCLES + work.k_tiles * tile + ROW_CYCLES * rows.n;
             n_blocks.div_ceil(n_multiprocessors) * block
@@ -108,19 +111,42 @@ impl GemmShape {
         Self {
             kernel,
             n_stages,
-            box_rows: Some(n),
+            tma_box_rows: Some(n),
             launch: Launch {
                 grid: [work.rows.div_ceil(n), work.n_blocks, 1],
-                threads: 32 * (WARPGROUP_STRIPS + COPY_WARPS),
+                threads: 32 * (WARPGROUP_PANELS + COPY_WARPS),
                 shared_bytes: x_bytes + n_stages * chunk_bytes,
             },
         }
     }
 }
 
+/// Launches GEMM.
+pub(super) fn launch_gemm(list: &mut CommandList, formats: Formats, mut params: MatmulParams) {
+    let matrices = &params.matrices[..params.n_matrices as usize];
+    let blocks = |all: &[MatrixParams]| -> usize {
+        all.iter().map(|matrix| (matrix.n as usize).div_ceil(BLOCK_COLUMNS)).sum()
+    };
+    let of_second = formats.second.map_or(0, |format| format.chunk_bytes);
+    let work = GemmWork {
+        rows: params.m as usize,
+        n_blocks: blocks(matrices),
+        k_tiles: params.k_tiles as usize,
+        chunk_bytes: formats.first.chunk_bytes.max(of_second),
+        chunk_tiles: formats.first.chunk_tiles,
+        has_two_formats: formats.second.is_some(),
+    };
+    params.n_first_blocks = blocks(&matrices[..params.n_first_matrices as usize]) as u32;
+    let GemmShape { kernel, n_stages, tma_box_rows, launch } =
+        GemmShape::new(list.gpu().device(), &work);
+    params.n_stages = n_stages as u32;
+    let kernel = list.gpu().kernel(&ARCHIVE, formats.module, kernel, launch.shared_bytes);
+    params.launch(list, kernel, launch, tma_box_rows);
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::matrix::FORMATS;
+    use super::super::format::FORMATS;
     use super::*;
 
     #[test]
@@ -139,7 +165,7 @@ mod tests {
                     let shape = GemmShape::of_warpgroups(132, &work);
                     let Launch { grid, shared_bytes, .. } = shape.launch;
                     assert!(shape.n_stages >= 2 && shared_bytes <= MAX_SHARED_BYTES, "{shape:?}");
-                    assert!(grid[0] * shape.box_rows.unwrap_or(0) >= rows, "{shape:?}");
+                    assert!(grid[0] * shape.tma_box_rows.unwrap_or(0) >= rows, "{shape:?}");
                 }
             }
         }

@@ -1,99 +1,110 @@
-//! Shapes of GEMV, see `gemv.cuh`.
+//! GEMV: block shapes and launches, see `gemv.cuh`, `gemv_row.cuh` and `gemv_warpgroup.cuh`.
 
 use stonechat_compute::cuda::ops::OPERAND_COLUMNS;
-use stonechat_compute::cuda::{CudaDevice, Launch};
+use stonechat_compute::cuda::{CommandList, CudaDevice, Gpu, Launch};
 
-use super::matrix::Format;
+use super::ARCHIVE;
+use super::format::{Format, Formats};
+use super::gemm::has_gemm;
+use super::params::{MatmulParams, MatrixParams, Scratch};
 
-/// Most dynamic shared memory of a block, of devices with bulk copies.
+/// Maximum rows of GEMV, where the sums of a row do not depend on the others.
+pub const MAX_GEMV_ROWS: usize = 128;
+
+/// Maximum dynamic shared memory of a block, on devices with bulk copies.
 pub(super) const MAX_SHARED_BYTES: usize = 220 << 10;
-/// Shared memory of kernels beside the dynamic one.
+/// Upper bound of static shared memory of a kernel.
 pub(super) const STATIC_SHARED_BYTES: usize = 2 << 10;
-/// Parts of the columns of a matrix, with a sum each.
-const PARTS: usize = 8;
-/// Bytes between rows of activations in shared memory.
+/// Slices of K, with a partial sum each.
+const K_SLICES: usize = 8;
+/// Padding of a row of activations in shared memory, in bytes.
 const ROW_PADDING: usize = 16;
-/// Columns of a result in shared memory beyond those of the strips.
+/// Padding of a row of results in shared memory, in columns.
 const TILE_PADDING: usize = 4;
-/// Time to start a block, and to add the sums of parts, in units of weights.
-const START_UNITS: usize = 2;
-const SPLIT_UNITS: usize = 2;
+/// Cost of a block start and of the split-K reduction, counted in super-tiles of weights.
+const BLOCK_START_COST: usize = 2;
+const SPLIT_K_COST: usize = 2;
 
-/// Strips of a block with instructions of warpgroups.
-pub(super) const WARPGROUP_STRIPS: usize = 8;
-/// Warps of such a block that copy, beside one for each strip.
+/// Panels of a block with wgmma.
+pub(super) const WARPGROUP_PANELS: usize = 8;
+/// Producer warps of a block with wgmma, besides one consumer warp per panel.
 pub(super) const COPY_WARPS: usize = 4;
-/// Bytes at whose multiples stages of tiles of activations begin, and their number in such a block.
+/// Alignment of stages of activation tiles with wgmma, and the number of stages.
 pub(super) const TILE_ALIGNMENT: usize = 1024;
 const WARPGROUP_TILES: usize = 8;
 
-/// Rows of a block.
+/// Kernel and rows of a block.
 #[derive(Debug, Clone, Copy)]
 struct Rows {
     kernel: &'static str,
-    /// Of a warp.
+    /// Rows of a warp.
     of_warp: usize,
-    /// Warps for each strip.
-    per_strip: usize,
+    /// Warps per panel.
+    per_panel: usize,
     uses_warpgroups: bool,
 }
 
 impl Rows {
-    const fn of_warps(kernel: &'static str, of_warp: usize, per_strip: usize) -> Self {
-        Self { kernel, of_warp, per_strip, uses_warpgroups: false }
+    const fn of_warps(kernel: &'static str, of_warp: usize, per_panel: usize) -> Self {
+        Self { kernel, of_warp, per_panel, uses_warpgroups: false }
     }
 
     const fn of_warpgroups(kernel: &'static str, of_warp: usize) -> Self {
-        Self { kernel, of_warp, per_strip: 1, uses_warpgroups: true }
+        Self { kernel, of_warp, per_panel: 1, uses_warpgroups: true }
     }
 
     fn n(self) -> usize {
-        self.of_warp * self.per_strip
+        self.of_warp * self.per_panel
     }
 
-    fn strips(self) -> &'static [usize] {
-        if self.uses_warpgroups { &[WARPGROUP_STRIPS] } else { &[8, 4, 2] }
+    fn panels(self) -> &'static [usize] {
+        if self.uses_warpgroups { &[WARPGROUP_PANELS] } else { &[8, 4, 2] }
     }
 
-    /// Shared memory of a block: stages, sums of blocks of 16 columns for each, sums of parts, results.
-    fn shared_bytes(self, format: &Format, strips: usize, stages: usize) -> usize {
+    /// Shared memory of a block: stages, sums of blocks of 16 columns for each stage, totals of slices, results.
+    fn shared_bytes(self, format: &Format, panels: usize, stages: usize) -> usize {
         let rows = self.n();
-        let weights = strips * format.unit_bytes();
+        let weights = panels * format.super_tile_bytes();
         if self.uses_warpgroups {
             let sums = rows * 32 * format.minimum_groups();
-            let totals = 4 * rows * 16 * strips;
+            let totals = 4 * rows * 16 * panels;
             let tile = 2 * OPERAND_COLUMNS * rows;
             return TILE_ALIGNMENT + WARPGROUP_TILES * tile + stages * (weights + sums) + totals;
         }
-        let row = 2 * OPERAND_COLUMNS * format.unit_tiles;
-        let results = 4 * rows * (16 * strips + TILE_PADDING);
+        let row = 2 * OPERAND_COLUMNS * format.super_tile_len();
+        let results = 4 * rows * (16 * panels + TILE_PADDING);
         let sums = stages * rows * 64;
         let stage = weights + rows * (row + ROW_PADDING);
-        (stages * stage).max(results) + sums + 4 * rows * 16 * strips
+        (stages * stage).max(results) + sums + 4 * rows * 16 * panels
     }
 }
 
-/// Rows of blocks, fewest first.
+/// Rows of blocks by mma, fewest first.
 const ROWS: [Rows; 4] = [
     Rows::of_warps("gemv_8", 8, 1),
     Rows::of_warps("gemv_8", 8, 2),
     Rows::of_warps("gemv_32", 32, 1),
     Rows::of_warps("gemv_32", 32, 2),
 ];
-/// The same of devices with instructions of warpgroups.
+/// As [`ROWS`], for devices with wgmma.
 const WARPGROUP_ROWS: [Rows; 3] = [
     Rows::of_warps("gemv_8", 8, 1),
     Rows::of_warpgroups("gemv_warpgroup_32", 32),
     Rows::of_warpgroups("gemv_warpgroup_64", 64),
 ];
 
-/// Groups of 8 warps of a block of one row, each of which has strips of its own.
-pub(super) const ROW_GROUPS: usize = 2;
+/// GEMV of one row: groups of a block, each with panels of its own, and threads of a group.
+const ROW_GROUPS: usize = 2;
+const ROW_GROUP_THREADS: usize = 256;
+/// Minimum shared memory of its blocks, so that one block fits per SM.
+const MIN_ROW_BYTES: usize = 112 << 10;
+/// Its maximum columns, which are in shared memory.
+const MAX_ROW: usize = 28 << 10;
 
-/// Of `n_blocks` blocks of one row, at least 2, those for the first of two formats with so many strips, of so many bytes each: the
-/// split whose last block ends first.
-pub(super) fn n_first_blocks(n_blocks: usize, strips: [usize; 2], bytes: [usize; 2]) -> usize {
-    let time = |i: usize, blocks: usize| strips[i].div_ceil(ROW_GROUPS * blocks) * bytes[i];
+/// Number of blocks for the first of two formats in GEMV of one row, out of `n_blocks`, at least 2: minimizes the time of the slowest
+/// block. `panels`, `bytes`: panels of each format, and bytes of each panel.
+pub(super) fn n_first_blocks(n_blocks: usize, panels: [usize; 2], bytes: [usize; 2]) -> usize {
+    let time = |i: usize, blocks: usize| panels[i].div_ceil(ROW_GROUPS * blocks) * bytes[i];
     let both = |first: &usize| {
         let times = [time(0, *first), time(1, n_blocks - first)];
         (times[0].max(times[1]), times[0].min(times[1]))
@@ -106,20 +117,20 @@ pub(super) fn n_first_blocks(n_blocks: usize, strips: [usize; 2], bytes: [usize;
 pub(super) struct GemvWork {
     pub(super) rows: usize,
     pub(super) cols: usize,
-    /// Strips of all matrices, or of each of a gated pair.
-    pub(super) n_strips: usize,
+    /// Panels of all matrices, or of each of a gated pair.
+    pub(super) n_panels: usize,
     pub(super) is_gated: bool,
-    /// Blocks of at most `rows` choices of experts.
+    /// Blocks of at most `rows` expert assignments.
     pub(super) n_expert_blocks: Option<usize>,
 }
 
 impl GemvWork {
-    pub(super) fn of_rows(rows: usize, cols: usize, n_strips: usize) -> Self {
-        Self { rows, cols, n_strips, is_gated: false, n_expert_blocks: None }
+    pub(super) fn of_rows(rows: usize, cols: usize, n_panels: usize) -> Self {
+        Self { rows, cols, n_panels, is_gated: false, n_expert_blocks: None }
     }
 }
 
-/// Size of a device.
+/// Limits of a device that shapes depend on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     n_multiprocessors: usize,
@@ -144,7 +155,7 @@ struct Block {
     kernel: &'static str,
     rows: usize,
     warps: usize,
-    strips: usize,
+    panels: usize,
     stages: usize,
     shared_bytes: usize,
     per_multiprocessor: usize,
@@ -152,10 +163,10 @@ struct Block {
 }
 
 impl Block {
-    /// The block of as many of `rows` rows, and of as many strips, as shared memory holds, in three stages or four.
+    /// The largest block for `rows` rows that fits shared memory with three stages or four: rows first, then panels.
     ///
     /// # Panics
-    /// If no block fits, which 48 KB are enough for.
+    /// If no block fits: 48 KB are enough.
     fn new(limits: Limits, format: &Format, rows: usize) -> Self {
         let max_bytes = limits.max_shared_bytes;
         let limit = (max_bytes - STATIC_SHARED_BYTES).min(MAX_SHARED_BYTES);
@@ -163,13 +174,13 @@ impl Block {
         let needed = all.iter().position(|of_block| of_block.n() >= rows);
         let candidates = all[..=needed.unwrap_or(all.len() - 1)].iter().rev();
         let sizes = candidates
-            .flat_map(|of_block| of_block.strips().iter().map(move |&strips| (*of_block, strips)));
-        let mut blocks = sizes.filter_map(|(of_block, strips)| {
-            let warps = strips * of_block.per_strip;
+            .flat_map(|of_block| of_block.panels().iter().map(move |&panels| (*of_block, panels)));
+        let mut blocks = sizes.filter_map(|(of_block, panels)| {
+            let warps = panels * of_block.per_panel;
             let is_shared = !of_block.uses_warpgroups && warps <= 8;
             let copy_warps = if of_block.uses_warpgroups { COPY_WARPS } else { 0 };
-            let bytes = |stages| of_block.shared_bytes(format, strips, stages);
-            // Two small blocks share a multiprocessor.
+            let bytes = |stages| of_block.shared_bytes(format, panels, stages);
+            // Two small blocks share an SM.
             let is_small = is_shared && 2 * (bytes(3) + STATIC_SHARED_BYTES) <= max_bytes;
             let limit = if is_small { max_bytes / 2 - STATIC_SHARED_BYTES } else { limit };
             let stages = [4, 3].into_iter().find(|&stages| bytes(stages) <= limit)?;
@@ -177,7 +188,7 @@ impl Block {
                 kernel: of_block.kernel,
                 rows: of_block.n(),
                 warps: warps + copy_warps,
-                strips,
+                panels,
                 stages,
                 shared_bytes: bytes(stages),
                 per_multiprocessor: 1 + usize::from(is_small),
@@ -197,15 +208,15 @@ pub(super) fn block_rows(limits: Limits, format: &Format, rows: usize) -> usize 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GemvShape {
     pub(super) kernel: &'static str,
-    /// Strips and stages of a block.
-    pub(super) strips: usize,
+    /// Panels and stages of a block.
+    pub(super) panels: usize,
     pub(super) stages: usize,
-    /// Blocks that share the columns of a strip.
+    /// Split-K blocks of a panel.
     pub(super) n_splits: usize,
-    /// Rows of activations of a box of a tensor map, of kernels that take one.
-    pub(super) box_rows: Option<usize>,
+    /// Rows of a TMA box of activations, for kernels with wgmma.
+    pub(super) tma_box_rows: Option<usize>,
     pub(super) launch: Launch,
-    /// Scratch memory: sums of parts, and a counter for each tile of results.
+    /// Scratch memory: partial sums of slices, and a counter per output tile.
     pub(super) partial_bytes: usize,
     pub(super) counter_bytes: usize,
 }
@@ -214,48 +225,105 @@ impl GemvShape {
     /// The block of [`Block::new`], and the number of splits that takes the least time.
     ///
     /// # Panics
-    /// If a block of choices of experts has more than a block of threads, see [`block_rows`].
+    /// If an expert block has more assignments than a block of threads has rows, see [`block_rows`].
     pub(super) fn new(limits: Limits, format: &Format, work: &GemvWork) -> Self {
         let block = Block::new(limits, format, work.rows);
-        let Block { kernel, rows, warps, strips, stages, shared_bytes, per_multiprocessor, .. } =
+        let Block { kernel, rows, warps, panels, stages, shared_bytes, per_multiprocessor, .. } =
             block;
-        let n_groups = work.n_strips.div_ceil(if work.is_gated { strips / 2 } else { strips });
+        let n_groups = work.n_panels.div_ceil(if work.is_gated { panels / 2 } else { panels });
         let row_blocks = work.rows.div_ceil(rows);
         let is_whole = work.n_expert_blocks.is_none() || row_blocks == 1;
-        assert!(is_whole, "{} choices of an expert in a block of {rows}", work.rows);
+        assert!(is_whole, "{} assignments of an expert in a block of {rows}", work.rows);
         let n_expert_blocks = work.n_expert_blocks.unwrap_or(1);
         let tiles = n_groups * row_blocks * n_expert_blocks;
-        let n_units = work.cols.div_ceil(OPERAND_COLUMNS * format.unit_tiles);
+        let n_super_tiles = work.cols.div_ceil(OPERAND_COLUMNS * format.super_tile_len());
         let time = |n_splits: usize| {
-            let units = n_units.div_ceil(PARTS).max(1) * PARTS / n_splits;
-            let units = units.min(n_units);
+            let super_tiles = n_super_tiles.div_ceil(K_SLICES).max(1) * K_SLICES / n_splits;
+            let super_tiles = super_tiles.min(n_super_tiles);
             let rounds = (tiles * n_splits).div_ceil(limits.n_multiprocessors);
             let starts = rounds.div_ceil(per_multiprocessor);
-            rounds * units + START_UNITS * starts + if n_splits > 1 { SPLIT_UNITS } else { 0 }
+            let reduction = if n_splits > 1 { SPLIT_K_COST } else { 0 };
+            rounds * super_tiles + BLOCK_START_COST * starts + reduction
         };
-        let splits = [1, 2, 4, 8].into_iter().filter(|&n| n <= n_units.next_power_of_two());
+        let splits = [1, 2, 4, 8].into_iter().filter(|&n| n <= n_super_tiles.next_power_of_two());
         let n_splits = splits.min_by_key(|&n| time(n)).unwrap_or(1);
         let is_split = n_splits > 1;
         Self {
             kernel,
-            strips,
+            panels,
             stages,
             n_splits,
-            box_rows: block.uses_warpgroups.then_some(rows),
+            tma_box_rows: block.uses_warpgroups.then_some(rows),
             launch: Launch {
                 grid: [n_groups * row_blocks * n_splits, n_expert_blocks, 1],
                 threads: 32 * warps,
                 shared_bytes,
             },
-            partial_bytes: if is_split { tiles * PARTS * 4 * rows * 16 * strips } else { 0 },
+            partial_bytes: if is_split { tiles * K_SLICES * 4 * rows * 16 * panels } else { 0 },
             counter_bytes: if is_split { 4 * tiles } else { 0 },
         }
     }
 }
 
+/// Whether GEMV multiplies `rows` rows; else GEMM.
+pub(super) fn uses_gemv(gpu: &Gpu, rows: usize) -> bool {
+    rows <= MAX_GEMV_ROWS || !has_gemm(gpu.device())
+}
+
+/// Whether GEMV of one row of `k` columns keeps the row in shared memory: on devices with bulk copies.
+pub(super) fn has_row_kernel(gpu: &Gpu, k: usize) -> bool {
+    k <= MAX_ROW
+        && gpu.device().limits.block_shared_bytes > MAX_SHARED_BYTES
+        && gpu.target(&ARCHIVE).is_ok_and(|target| target.capability >= (9, 0))
+}
+
+/// Launches GEMV for the rows of `params`, or for blocks of expert assignments.
+pub(super) fn launch_gemv(
+    list: &mut CommandList,
+    scratch: &mut dyn Scratch,
+    formats: Formats,
+    mut params: MatmulParams,
+    work: GemvWork,
+) {
+    let is_row = params.m == 1 && params.blocks == 0;
+    if is_row && has_row_kernel(list.gpu(), params.cols as usize) {
+        return launch_row(list, formats, params, &work);
+    }
+    let format = formats.first;
+    assert!(formats.second.is_none(), "GEMV of {} has one format", formats.module);
+    let shape = GemvShape::new(list.gpu().device().into(), format, &work);
+    (params.block_panels, params.n_stages) = (shape.panels as u32, shape.stages as u32);
+    params.n_splits = shape.n_splits as u32;
+    params.partials = scratch.get("gemv partials", shape.partial_bytes);
+    params.counters = scratch.get("gemv counters", shape.counter_bytes);
+    let shared_bytes = shape.launch.shared_bytes;
+    let kernel = list.gpu().kernel(&ARCHIVE, formats.module, shape.kernel, shared_bytes);
+    params.launch(list, kernel, shape.launch, shape.tma_box_rows);
+}
+
+/// Launches GEMV of one row.
+fn launch_row(list: &mut CommandList, formats: Formats, mut params: MatmulParams, work: &GemvWork) {
+    let row_bytes = 512 * params.k_tiles.div_ceil(4) as usize;
+    let (super_tile_bytes, stages) = formats.row_stages();
+    let stage_bytes = 8 * ROW_GROUPS * stages * super_tile_bytes;
+    let shared_bytes = (stage_bytes + row_bytes).max(MIN_ROW_BYTES);
+    let kernel = list.gpu().kernel(&ARCHIVE, formats.module, "gemv_row", shared_bytes);
+    let n_blocks = work.n_panels.min(list.gpu().device().n_multiprocessors as usize);
+    if let Some(second) = formats.second {
+        let first = &params.matrices[..params.n_first_matrices as usize];
+        let n_first: usize = first.iter().map(MatrixParams::n_panels).sum();
+        let bytes = [formats.first, second].map(Format::super_tile_bytes);
+        let panels = [n_first, work.n_panels - n_first];
+        params.n_first_blocks = n_first_blocks(n_blocks, panels, bytes) as u32;
+    }
+    let grid = [n_blocks, 1, 1];
+    let launch = Launch { grid, threads: ROW_GROUPS * ROW_GROUP_THREADS, shared_bytes };
+    list.launch(kernel, launch, &params);
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::matrix::FORMATS;
+    use super::super::format::FORMATS;
     use super::*;
 
     /// Shared memory of a block: of capability 7.5, 8.6 and 12.0, 8.0, 9.0.
@@ -268,12 +336,12 @@ mod tests {
 
     #[test]
     fn both_formats_have_blocks_and_end_together() {
-        // Queries and keys of q4_k, values of q6_k of 8B: two strips for each group, one of values.
+        // Queries and keys of q4_k, values of q6_k of 8B: two panels for each group, one of values.
         let first = n_first_blocks(132, [320, 64], [2304, 3360]);
         assert_eq!([320usize.div_ceil(2 * first), 64usize.div_ceil(2 * (132 - first))], [2, 1]);
         assert_eq!(n_first_blocks(2, [1, 1], [3, 4]), 1);
         assert_eq!(n_first_blocks(132, [1, 500], [3, 4]), 1);
-        // No split needs more than two rounds of the 500 strips.
+        // No split needs more than two rounds of the 500 panels.
         let first = n_first_blocks(132, [500, 1], [3, 4]);
         assert_eq!(500usize.div_ceil(2 * first), 2);
     }
@@ -291,14 +359,14 @@ mod tests {
                 assert!(shared <= max_shared_bytes, "{format:?}, {rows} rows: {shape:?}");
                 let of_block = Block::new(limits, format, rows).rows;
                 let blocks = shape.launch.grid[0] / shape.n_splits;
-                let n_groups = 37usize.div_ceil(shape.strips);
+                let n_groups = 37usize.div_ceil(shape.panels);
                 assert_eq!(blocks, n_groups * rows.div_ceil(of_block), "{format:?}: {shape:?}");
             }
         }
     }
 
     #[test]
-    fn choices_of_an_expert_fit_a_block() {
+    fn assignments_of_an_expert_fit_a_block() {
         for (max_shared_bytes, format) in
             SHARED_BYTES.iter().flat_map(|bytes| FORMATS.iter().map(move |f| (*bytes, f)))
         {

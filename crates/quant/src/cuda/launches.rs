@@ -12,9 +12,13 @@ use stonechat_compute::cuda::{self, CommandList, Gpu, Limits};
 use stonechat_compute::op::{GatedActivation, KvDType, KvLayout, QueryRow, RopePairs};
 use stonechat_compute::{DType, Error};
 
-use super::matmul::*;
-use super::matrix::{CudaMatrix, FORMATS};
-use super::{ARCHIVE, MAX_GEMV_ROWS};
+use super::format::FORMATS;
+use super::matrix::CudaMatrix;
+use super::{
+    ARCHIVE, CudaEmbed, CudaEpilogue, ExpertMatmul, MAX_GEMV_ROWS, Operand, RowNorm, Scratch,
+    can_group, can_pair, embed, expert_block_len, fuses_norm, matmul, matmul_experts, matmul_gated,
+    matmul_group,
+};
 
 /// Rows on both sides of every bound of blocks and of row classes.
 const ROWS: [usize; 12] = [1, 2, 8, 9, 16, 33, 64, 65, MAX_GEMV_ROWS, MAX_GEMV_ROWS + 1, 512, 3000];
@@ -118,16 +122,23 @@ fn experts_of_all_formats_fit_all_devices() {
             on_devices(&format!("experts of {dtype}, {rows} rows"), |list| {
                 let (n_experts, n_used) = (8, 2);
                 let w = matrix(list, dtype, (n_experts * n, 2048));
-                let n_choices = rows * n_used;
-                let block_len = expert_block_len(list.gpu(), &[&w], (n_choices, n_experts));
-                let n_blocks = ExpertOrder::max_blocks(n_choices, n_experts, block_len);
+                let n_assignments = rows * n_used;
+                let block_len = expert_block_len(list.gpu(), &[&w], (n_assignments, n_experts));
+                let n_blocks = ExpertOrder::max_blocks(n_assignments, n_experts, block_len);
                 let order = ExpertOrder { order: ADDRESS, blocks: ADDRESS, n_blocks, block_len };
                 moe::route(list, ADDRESS, packed(rows, n_experts), n_used, true);
-                moe::sort(list, ADDRESS, (n_choices, n_experts), order);
-                let choices_per_row = n_used;
-                let choices = ADDRESS;
+                moe::sort(list, ADDRESS, (n_assignments, n_experts), order);
+                let assignments_per_row = n_used;
+                let assignments = ADDRESS;
                 let bias = 0;
-                let args = ExpertMatmul { choices, n_choices, choices_per_row, order, n, bias };
+                let args = ExpertMatmul {
+                    assignments,
+                    n_assignments,
+                    assignments_per_row,
+                    order,
+                    n,
+                    bias,
+                };
                 let x = Operand { stride: 2048, ..operand(rows) };
                 matmul_experts(list, &mut Memory, ADDRESS, x, &w, args);
                 moe::combine(list, ADDRESS, (ADDRESS, ADDRESS), [rows, n, n_used], false);
@@ -140,7 +151,7 @@ fn experts_of_all_formats_fit_all_devices() {
 fn conversions_of_all_formats_are_compiled_for_all_devices() {
     for gpu in devices() {
         for format in FORMATS {
-            gpu.kernel(&ARCHIVE, format.repack, "repack", 0).unwrap();
+            gpu.kernel(&ARCHIVE, format.module(), "repack", 0).unwrap();
         }
     }
 }
@@ -226,7 +237,7 @@ fn query(kv_len: u32) -> QueryRow {
 
 #[test]
 fn kernels_without_weights_are_compiled_for_all_devices() {
-    let sums = ["all_reduce_lines", "all_reduce_chunks", "all_reduce_norm", "all_gather_lines"];
+    let sums = ["all_reduce_ll", "all_reduce_two_phase", "all_reduce_norm", "all_gather_ll"];
     for gpu in devices() {
         for name in sums {
             gpu.kernel(&cuda::ARCHIVE, "all_reduce", name, 0).unwrap();

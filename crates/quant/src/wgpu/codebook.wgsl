@@ -1,6 +1,6 @@
 // Look-up of signed bytes in the codebook of a format by 4-bit indices.
 
-// Byte `i` of the codebook, which is four words of four bytes.
+// Byte `i` of CODEBOOK, four words of four bytes, a constant from the table of formats.
 fn codebook_value(i: u32) -> u32 {
     let low = select(CODEBOOK.x, CODEBOOK.y, (i & 4u) != 0u);
     let high = select(CODEBOOK.z, CODEBOOK.w, (i & 4u) != 0u);

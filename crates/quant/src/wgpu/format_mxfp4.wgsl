@@ -1,8 +1,5 @@
 // MXFP4, blocks of 32: planes of nibbles (the first 16 values low) and of exponents.
 
-// Codebook, twice the values of E2M1: 0 1 2 3 4 6 8 12 and their negatives.
-const CODEBOOK: vec4<u32> = vec4<u32>(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu);
-
 // 2^(e - 128); the two smallest are subnormal.
 fn half_power(e: u32) -> f32 {
     return bitcast<f32>(select((e - 1u) << 23u, 0x00200000u << e, e < 2u));

@@ -106,6 +106,15 @@ pub(super) fn with_format(source: Source, format: &Format) -> Source {
 /// WGSL specific to a format.
 pub(super) fn format_files(format: &Format) -> Vec<String> {
     let mut files: Vec<String> = format.files.iter().map(|&file| file.to_owned()).collect();
+    if let Some(codebook) = format.codebook {
+        // Four bytes a word, the first one low.
+        let word = |four: &[i8]| {
+            four.iter().rev().fold(0, |word, &x| word << 8 | u32::from(x.cast_unsigned()))
+        };
+        let words: Vec<_> =
+            codebook.chunks(4).map(|four| format!("{:#010x}u", word(four))).collect();
+        files.push(format!("const CODEBOOK: vec4<u32> = vec4<u32>({});\n", words.join(", ")));
+    }
     if format.is_quantized {
         files.push(format!("const CHUNK_STRIDE: u32 = {}u;\n", format.chunk_stride));
         files.push(include_str!("chunks.wgsl").to_owned());

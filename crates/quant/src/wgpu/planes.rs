@@ -25,6 +25,8 @@ pub(super) struct Format {
     pub(super) fields: &'static [Range<usize>],
     /// WGSL of its `load_quants16` or `dequantize16`.
     pub(super) files: &'static [&'static str],
+    /// Values of 4-bit codes, if they are indices of a codebook.
+    pub(super) codebook: Option<[i8; 16]>,
     /// Chunks between the two chunks of a step of GEMV.
     pub(super) chunk_stride: u32,
     /// Whether weights are `scale * quant + offset`.
@@ -82,7 +84,16 @@ const fn float(
     field: &'static [Range<usize>],
     file: &'static [&'static str],
 ) -> Format {
-    Format { dtype, fields: field, files: file, chunk_stride: 1, is_quantized: false }
+    let (chunk_stride, codebook, is_quantized) = (1, None, false);
+    Format { dtype, fields: field, files: file, codebook, chunk_stride, is_quantized }
+}
+
+/// The only element of a list of at most one.
+const fn first(codebooks: &[[i8; 16]]) -> Option<[i8; 16]> {
+    match codebooks {
+        [codebook, ..] => Some(*codebook),
+        [] => None,
+    }
 }
 
 macro_rules! formats {
@@ -90,7 +101,8 @@ macro_rules! formats {
         panels {
             $($variant:ident: $Block:ident {
                 fallback: $fallback:ident, panel: $panel:ty { $($layout:tt)* },
-                planes: [$($field:expr),*], wgsl: [$($file:literal),*], chunk_stride: $stride:literal
+                planes: [$($field:expr),*], wgsl: [$($file:literal),*], chunk_stride: $stride:literal,
+                codebook: [$($codebook:ident)?], $($cuda:tt)*
             };)*
         }
         $($rest:tt)*
@@ -103,6 +115,7 @@ macro_rules! formats {
                 dtype: DType::$variant,
                 fields: &[$($field),*],
                 files: &[$(include_str!($file)),*],
+                codebook: first(&[$(crate::block::$codebook)?]),
                 chunk_stride: $stride,
                 is_quantized: true,
             },)*

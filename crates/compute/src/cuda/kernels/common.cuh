@@ -1,4 +1,4 @@
-// Types, instructions and reductions of all kernels. No header of a toolkit.
+// Types, PTX instructions and reductions shared by all kernels. Includes no toolkit header.
 #pragma once
 
 typedef unsigned char u8;
@@ -12,16 +12,17 @@ typedef unsigned long long u64;
 #define DEVICE __device__ __forceinline__
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
 
-// ---- Dependent launch: kernel n + 1 starts while n runs, and waits before it touches what n or an earlier kernel writes.
+// ---- Programmatic dependent launch: kernel n + 1 starts while n runs, and waits before it touches memory that n or an earlier kernel
+// writes.
 
-// Lets the next kernel of the stream start.
+// Allows the next kernel of the stream to start.
 DEVICE void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Waits for all kernels before this one. Every kernel calls it, before its first access to activations.
+// Waits for all earlier kernels. Every kernel calls it before its first access to activations.
 DEVICE void wait_for_inputs() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -36,11 +37,11 @@ DEVICE void begin_kernel() {
 // ---- f16
 
 #if __CUDA_ARCH__ < 800
-// The nearest value that is finite in f16; NaN stays NaN.
+// Clamps to the finite range of f16; NaN stays NaN.
 DEVICE float clamp_half(float x) { return x > 65504.f ? 65504.f : x < -65504.f ? -65504.f : x; }
 #endif
 
-// Two f32 as f16, the first in the low half; finite values stay finite, NaN stays NaN.
+// Packs two f32 as f16, the first in the low half; finite values stay finite, NaN stays NaN.
 DEVICE u32 pack_half(float low, float high) {
     u32 y;
 #if __CUDA_ARCH__ >= 800
@@ -80,7 +81,7 @@ DEVICE u32 fma_half2(u32 a, u32 b, u32 c) {
     return y;
 }
 
-// Bytes of (a, b) by the selector: byte i of the result is byte `selector >> 4i` of the eight.
+// Selects four of the eight bytes of (a, b): byte i of the result is byte `selector >> 4i`.
 DEVICE u32 select_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
 
 // (x & mask) | bits.
@@ -92,13 +93,13 @@ template <u32 MASK, u32 BITS> DEVICE u32 mask_or(u32 x) {
 
 DEVICE float4 add4(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
-// ---- Matrix instructions
+// ---- mma instructions (a warp)
 
-// c += a * b for a of 16 rows and 16 columns, b of 16 rows and 8 columns, f16, c in f32. g = lane / 4, t = lane % 4:
+// mma.m16n8k16: c += a * b for a [16, 16], b [16, 8] in f16, c in f32. Fragments of a lane, g = lane / 4, t = lane % 4:
 //   a: [0] row g, columns 2t, 2t + 1   [1] row g + 8   [2], [3] columns + 8
 //   b: [0] rows 2t, 2t + 1 of column g   [1] rows + 8
 //   c: [0], [1] row g, columns 2t, 2t + 1   [2], [3] row g + 8
-DEVICE void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+DEVICE void mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -111,44 +112,45 @@ DEVICE void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #endif
 }
 
-// c = a * b.
-DEVICE void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+// mma with c = 0: c = a * b.
+DEVICE void mma_init(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
         : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
 #else
     c[0] = c[1] = c[2] = c[3] = 0.f;
-    multiply_add(c, a, b0, b1);
+    mma(c, a, b0, b1);
 #endif
 }
 
 // Transposes an 8x8 matrix of f16: lane 4 i + j holds row i, columns 2 j and 2 j + 1.
-DEVICE u32 transpose(u32 x) {
+DEVICE u32 movmatrix_trans(u32 x) {
     u32 y;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
 }
 
-// Four 8x8 matrices of f16 from shared memory; lane l gives the address of row l % 8 of matrix l / 8. As of `transpose`.
-DEVICE void load_matrices(u32 (&x)[4], u32 address) {
+// Loads four 8x8 matrices of f16 from shared memory; lane l gives the address of row l % 8 of matrix l / 8. Fragment layout as in
+// `movmatrix_trans`.
+DEVICE void ldmatrix_x4(u32 (&x)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address));
 }
 
 // ---- Asynchronous copies to shared memory
 
-// Shared memory written before is visible to asynchronous copies and to instructions of warpgroups.
-DEVICE void publish_shared() {
+// Makes earlier writes to shared memory visible to the async proxy: bulk copies and wgmma.
+DEVICE void fence_proxy_async() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
-DEVICE u32 shared_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+DEVICE u32 smem_address(const void *p) { return (u32)__cvta_generic_to_shared(p); }
 
 // Copies 16 bytes, or writes zeros unless `valid`.
-DEVICE void copy16_async(u32 to, const void *from, bool valid) {
+DEVICE void cp_async_16(u32 to, const void *from, bool valid) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0));
 #else
@@ -158,54 +160,54 @@ DEVICE void copy16_async(u32 to, const void *from, bool valid) {
 #endif
 }
 
-DEVICE void commit_copies() {
+DEVICE void cp_async_commit_group() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;");
 #endif
 }
 
-// Waits until at most N groups of copies are under way.
-template <int N> DEVICE void wait_for_copies() {
+// Waits until at most N commit groups of copies are pending.
+template <int N> DEVICE void cp_async_wait_group() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(N));
 #endif
 }
 
 #if __CUDA_ARCH__ >= 900
-// A value that all lanes have, in a register of the warp.
-DEVICE u32 uniform(u32 x) { return __shfl_sync(0xffffffff, x, 0); }
+// Moves a value that all lanes agree on to a uniform register.
+DEVICE u32 warp_uniform(u32 x) { return __shfl_sync(0xffffffff, x, 0); }
 
-// True in one lane of a warp whose lanes all call it. Bulk copies take operands from registers of the warp: under this condition no
-// loop over lanes brings them there.
-DEVICE bool is_elected() {
+// True in one lane of a converged warp. Bulk copies take uniform registers: under this condition the compiler needs no loop over lanes
+// to fill them.
+DEVICE bool elect_one() {
     u32 y;
     asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(y));
     return y;
 }
 
-// Barriers: a phase ends when `n` threads have arrived, and the announced bytes of bulk copies.
-DEVICE void init_barrier(u32 barrier, u32 n) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n) : "memory"); }
+// Mbarriers: a phase completes when `n` threads have arrived and the expected bytes of bulk copies have landed.
+DEVICE void mbarrier_init(u32 barrier, u32 n) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n) : "memory"); }
 
-DEVICE void arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
+DEVICE void mbarrier_arrive(u32 barrier) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory"); }
 
-// Arrives, and announces the bytes of a phase.
-DEVICE void expect_copies(u32 barrier, u32 bytes) {
+// Arrives, and adds bytes that the phase expects from bulk copies.
+DEVICE void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
 // Copies `bytes`, a multiple of 16, to shared memory.
-DEVICE void copy_bulk(u32 to, const void *from, u32 bytes, u32 barrier) {
+DEVICE void cp_async_bulk(u32 to, const void *from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
         ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-DEVICE void wait_for_barrier(u32 barrier, u32 phase) {
+DEVICE void mbarrier_wait(u32 barrier, u32 phase) {
     asm volatile("{\n.reg .pred done;\nagain_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again_%=;\n}"
         ::"r"(barrier), "r"(phase) : "memory");
 }
 
-// A place in a ring of stages, and the phase of their barriers.
-struct Stage {
+// Stage of a circular pipeline, and the parity of its barriers.
+struct PipelineState {
     u32 index = 0, phase = 0;
 
     DEVICE void next(u32 n_stages) {
@@ -214,7 +216,7 @@ struct Stage {
 };
 #endif
 
-// Weights are read once a step: past L1, first to leave L2.
+// Loads of weights bypass L1: each step reads them once.
 DEVICE uint4 load_weights16(const void *p) {
     uint4 x;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -240,14 +242,14 @@ DEVICE u16 load_weights2(const void *p) {
     return x;
 }
 
-// Memory that other blocks of the kernel have written.
+// Loads memory that other blocks of the kernel have written.
 DEVICE float4 load_l2(const float4 *p) {
     float4 x;
     asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(p) : "memory");
     return x;
 }
 
-// Four values from column c on; behind the last one zeros.
+// Loads columns c .. c + 3; zeros past the last column.
 DEVICE float4 load4(const float *p, u32 c, u32 cols) {
     if (c + 3 < cols && ((u64)p & 15) == 0) return *(const float4 *)(p + c);
     return make_float4(c < cols ? p[c] : 0.f, c + 1 < cols ? p[c + 1] : 0.f, c + 2 < cols ? p[c + 2] : 0.f, c + 3 < cols ? p[c + 3] : 0.f);
@@ -265,10 +267,10 @@ DEVICE float warp_max(float x) {
     return x;
 }
 
-// Waits for the 256 threads of a group, of which a block has two.
-DEVICE void group_barrier(u32 group) { asm volatile("bar.sync %0, 256;" ::"r"(group + 1) : "memory"); }
+// Synchronizes the 256 threads of a group; a block has up to two groups.
+DEVICE void named_barrier_sync(u32 group) { asm volatile("bar.sync %0, 256;" ::"r"(group + 1) : "memory"); }
 
-// Sum over a block of at most 32 warps, in a fixed order; every thread gets it.
+// Sum over a block of at most 32 warps, in a fixed order, returned to every thread.
 DEVICE float block_sum(float x) {
     __shared__ float sums[32];
     x = warp_sum(x);
@@ -323,15 +325,14 @@ DEVICE float gated_activation(float gate, float up, u32 activation, float alpha,
 
 // ---- Results
 
-// Place of element i of an operand of products, whose columns are a multiple of 64: column 4 t + 2 h + b of 16 is at
-// 8 h + 2 t + b. Registers of lane t for a matrix instruction, 2 t, 2 t + 1, 2 t + 8, 2 t + 9, have columns 4 t .. then, which the
-// lane has of the weights.
+// Index of element i in a matmul operand, whose columns are a multiple of 64: column 4 t + 2 h + b of 16 is at 8 h + 2 t + b. The
+// fragment of lane t (2 t, 2 t + 1, 2 t + 8, 2 t + 9) then holds columns 4 t .. 4 t + 3, as the lane's fragment of the weights does.
 DEVICE size_t operand_index(size_t i) {
     u32 c = (u32)i & 15;
     return (i & ~(size_t)15) + (c & 2) * 4 + (c >> 2) * 2 + (c & 1);
 }
 
-// Where a kernel writes a result: f32 values, f16 operands of products, or both; null: not.
+// Destination of a result: f32 values, an f16 matmul operand, or both; null: not written.
 struct Output {
     float *values;
     u16 *operand;
@@ -342,13 +343,13 @@ DEVICE void store(const Output &out, size_t i, float x) {
     if (out.operand) out.operand[operand_index(i)] = to_half(x);
 }
 
-// Elements i, i + 1 of an even i.
+// Stores elements i, i + 1; i is even.
 DEVICE void store2(const Output &out, size_t i, float x, float y) {
     if (out.values) *(float2 *)(out.values + i) = make_float2(x, y);
     if (out.operand) *(u32 *)(out.operand + operand_index(i)) = pack_half(x, y);
 }
 
-// Elements i .. i + 3 of an i that is a multiple of 4: two pairs of an operand.
+// Stores elements i .. i + 3; i is a multiple of 4: two pairs of an operand.
 DEVICE void store4(const Output &out, size_t i, float4 x) {
     if (out.values) *(float4 *)(out.values + i) = x;
     if (!out.operand) return;

@@ -1,7 +1,7 @@
-// Pages of keys and values, 64 positions of all KV heads. A head of f16 (E = 2 bytes), f32 (4) or int8 (1) elements:
+// Pages of keys and values: 64 positions of all KV heads. Layout of a head, elements in f16, f32 or int8:
 //
 //   keys    [64][P]       P: channels C padded with zeros to a multiple of 32
-//   values  [P][64]       transposed: P·V reads adjacent positions of a channel
+//   values  [P][64]       transposed: P V reads adjacent positions of a channel
 //   int8:   scales of keys f16 [64][P / 32], of values f16 [P / 32][64]
 #pragma once
 #include "common.cuh"
@@ -22,13 +22,13 @@ DEVICE u8 *kv_head(const Kv &kv, u32 page, u32 head) {
 
 DEVICE u32 element_bytes(const Kv &kv) { return kv.dtype == KV_F32 ? 4 : kv.dtype == KV_F16 ? 2 : 1; }
 
-// Scale of 32 channels: the largest magnitude / 127, rounded to f16. A NaN stays one.
+// Scale of 32 channels: max |x| / 127, rounded to f16; NaN if any x is.
 DEVICE u16 block_scale(float x, bool &has_nan) {
-    float largest = warp_max(fabsf(x));
+    float absmax = warp_max(fabsf(x));
     has_nan = __any_sync(0xffffffff, x != x);
     u16 scale;
-    largest /= 127.f;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(scale) : "f"(largest));
+    absmax /= 127.f;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(scale) : "f"(absmax));
     return has_nan ? 0x7fff : scale;
 }
 
@@ -43,18 +43,18 @@ DEVICE u16 plain_half(float x) {
     return y;
 }
 
-// Writes a key or value `x`, element c at first + c * step, block b's scale at scales + b * scale_step.
-DEVICE void write_elements(const Kv &kv, u8 *elements, u64 first, u64 step, u16 *scales, u64 scale_step, const float *x, u32 lane) {
+// Writes a key or value `x`: element c at first + c * stride, scale of block b at scales + b * scale_stride.
+DEVICE void write_elements(const Kv &kv, u8 *elements, u64 first, u64 stride, u16 *scales, u64 scale_stride, const float *x, u32 lane) {
     for (u32 c = lane; c < kv.padded_dim; c += 32) {
         float value = c < kv.head_dim ? x[c] : 0.f;
-        u64 at = first + c * step;
+        u64 at = first + c * stride;
         if (kv.dtype == KV_F32) ((float *)elements)[at] = value;
         else if (kv.dtype == KV_F16) ((u16 *)elements)[at] = plain_half(value);
         else {
             bool has_nan;
             u16 scale = block_scale(value, has_nan);
             elements[at] = (u8)quantize(value, has_nan ? 0.f : from_half(scale));
-            if (lane == 0) scales[c / 32 * scale_step] = scale;
+            if (lane == 0) scales[c / 32 * scale_stride] = scale;
         }
     }
 }

@@ -1,15 +1,15 @@
-// Mixture of experts: routing, the order of tokens by expert, the weighted sum of results.
+// Mixture of experts: routing, assignments sorted by expert, weighted sum of results.
 #include "common.cuh"
 
 struct RouteParams {
     const float *logits;
-    u32 *choices; // [rows, n_used]: expert, weight.
+    u32 *assignments; // [rows, n_used]: expert, weight.
     u32 n_rows, stride, n_experts, n_used, normalize_top_k, unused;
 };
 
 #define LOWEST -3.0e38f
 
-// A warp a row: n_used times the expert with the largest remaining logit, the lowest of equals.
+// One warp per row. Takes n_used times the expert with the largest remaining logit; of equal logits the lower expert.
 KERNEL(32) moe_route(const __grid_constant__ RouteParams p) {
     begin_kernel();
     __shared__ float remaining[1024];
@@ -18,7 +18,7 @@ KERNEL(32) moe_route(const __grid_constant__ RouteParams p) {
     for (u32 e = lane; e < p.n_experts; e += 32) remaining[e] = fmaxf(logits[e], LOWEST);
     __syncwarp();
     float largest = 0.f, sum = 0.f;
-    u32 *choices = p.choices + 2ull * row * p.n_used;
+    u32 *assignments = p.assignments + 2ull * row * p.n_used;
     for (u32 i = 0; i < p.n_used; i++) {
         float best = -3.2e38f;
         u32 expert = 0;
@@ -31,7 +31,7 @@ KERNEL(32) moe_route(const __grid_constant__ RouteParams p) {
         if (i == 0) largest = best;
         float weight = expf(best - largest);
         sum += weight;
-        if (lane == 0) remaining[expert] = -3.3e38f, choices[2 * i] = expert, choices[2 * i + 1] = __float_as_uint(weight);
+        if (lane == 0) remaining[expert] = -3.3e38f, assignments[2 * i] = expert, assignments[2 * i + 1] = __float_as_uint(weight);
         __syncwarp();
     }
     if (!p.normalize_top_k) {
@@ -39,24 +39,24 @@ KERNEL(32) moe_route(const __grid_constant__ RouteParams p) {
         for (u32 e = lane; e < p.n_experts; e += 32) sum += expf(fmaxf(logits[e], LOWEST) - largest);
         sum = warp_sum(sum);
     }
-    for (u32 i = lane; i < p.n_used; i += 32) choices[2 * i + 1] = __float_as_uint(__uint_as_float(choices[2 * i + 1]) / sum);
+    for (u32 i = lane; i < p.n_used; i += 32) assignments[2 * i + 1] = __float_as_uint(__uint_as_float(assignments[2 * i + 1]) / sum);
 }
 
 struct SortParams {
-    const u32 *choices;
-    u32 *order;  // [n_choices]: choices by expert, in ascending order.
-    u32 *blocks; // [n_blocks]: expert, first index of `order`, number; number 0: none.
-    u32 n_choices, n_experts, block_len, n_blocks;
+    const u32 *assignments;
+    u32 *order;  // [n_assignments]: assignments sorted by expert, ascending.
+    u32 *blocks; // [n_blocks]: expert, first index in `order`, count; count 0: unused.
+    u32 n_assignments, n_experts, block_len, n_blocks;
 };
 
-// One block. Blocks of at most block_len choices of one expert.
+// One thread block. Output blocks hold at most block_len assignments of one expert.
 KERNEL(1024) moe_sort(const __grid_constant__ SortParams p) {
     begin_kernel();
     __shared__ u32 first[1025], first_block[1025];
     u32 tid = threadIdx.x;
     if (tid < p.n_experts) {
         u32 n = 0;
-        for (u32 i = 0; i < p.n_choices; i++) n += p.choices[2 * i] == tid;
+        for (u32 i = 0; i < p.n_assignments; i++) n += p.assignments[2 * i] == tid;
         first[tid + 1] = n;
     }
     for (u32 i = tid; i < p.n_blocks; i += 1024) p.blocks[3 * i + 2] = 0;
@@ -71,7 +71,7 @@ KERNEL(1024) moe_sort(const __grid_constant__ SortParams p) {
     __syncthreads();
     if (tid >= p.n_experts) return;
     u32 next = first[tid];
-    for (u32 i = 0; i < p.n_choices; i++) if (p.choices[2 * i] == tid) p.order[next++] = i;
+    for (u32 i = 0; i < p.n_assignments; i++) if (p.assignments[2 * i] == tid) p.order[next++] = i;
     u32 n = first[tid + 1] - first[tid];
     for (u32 b = 0; b * p.block_len < n; b++) {
         u32 *block = p.blocks + 3 * (first_block[tid] + b);
@@ -80,7 +80,7 @@ KERNEL(1024) moe_sort(const __grid_constant__ SortParams p) {
 }
 
 struct CombineParams {
-    const u32 *choices;
+    const u32 *assignments;
     const float *results;
     float *out;
     u32 n_rows, cols, n_used, accumulate;
@@ -94,8 +94,8 @@ KERNEL(256) moe_combine(const __grid_constant__ CombineParams p) {
         u32 row = (u32)(i / p.cols), col = (u32)(i % p.cols);
         float sum = p.accumulate ? p.out[i] : 0.f;
         for (u32 k = 0; k < p.n_used; k++) {
-            u32 choice = row * p.n_used + k;
-            sum = fmaf(__uint_as_float(p.choices[2 * choice + 1]), p.results[(size_t)choice * p.cols + col], sum);
+            u32 assignment = row * p.n_used + k;
+            sum = fmaf(__uint_as_float(p.assignments[2 * assignment + 1]), p.results[(size_t)assignment * p.cols + col], sum);
         }
         p.out[i] = sum;
     }

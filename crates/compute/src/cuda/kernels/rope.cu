@@ -1,7 +1,7 @@
-// QK norm, rotary embeddings and KV writes. A warp a head of a row.
+// QK norm, rotary embedding and KV write. One warp per head of a row.
 #include "rope.cuh"
 
-// Heads 0 .. q.n_heads are of queries, the next ones of keys, then of values. Grid: (rows, heads / 8).
+// Heads: queries, then keys, then values. Grid: (rows, heads / 8).
 KERNEL(256) rope_kv(const __grid_constant__ RopeKvParams p) {
     begin_kernel();
     __shared__ float heads[8][1024];
@@ -30,13 +30,13 @@ KERNEL(256) rope_kv(const __grid_constant__ RopeKvParams p) {
         write_key(p.kv, p.slots[2 * row], p.slots[2 * row + 1], g, head, lane);
 }
 
-// Keys and values of 64 rows and a head as they are, to pages of f16. Rows are whole vectors of 16 bytes. Values are transposed in
+// Writes keys and values of 64 rows and one head, unchanged, to f16 pages. Rows are whole vectors of 16 bytes. Values are transposed in
 // shared memory: a lane writes eight adjacent positions at once where slots are adjacent. Grid: (blocks of 64 rows, KV heads).
 KERNEL(256) write_kv(const __grid_constant__ RopeKvParams p) {
     constexpr u32 LOADS = 4;
     __shared__ u16 values[64][130];
     __shared__ u32 slots[64][2];
-    __shared__ bool is_run[8]; // Whether eight rows have adjacent slots from a multiple of 8 on.
+    __shared__ bool is_run[8]; // Eight rows have adjacent slots, the first a multiple of 8.
     launch_dependents();
     u32 first = blockIdx.x * 64, g = blockIdx.y, n = min(64, p.n_rows - first), padded = p.kv.padded_dim;
     if (threadIdx.x < 2 * n) slots[threadIdx.x / 2][threadIdx.x % 2] = p.slots[2 * first + threadIdx.x];
@@ -90,7 +90,7 @@ struct CopyPagesParams {
     u32 n, unused;
 };
 
-// Copies page pairs[2i] to pairs[2i + 1] in vectors of 16 bytes; a page a row of the grid. A pair of equal pages pads the list.
+// Copies page pairs[2i] to pairs[2i + 1] in vectors of 16 bytes; grid row i has pair i. A pair of equal pages pads the list.
 KERNEL(256) copy_pages(const __grid_constant__ CopyPagesParams p) {
     begin_kernel();
     u32 first = p.pairs[2 * blockIdx.y], second = p.pairs[2 * blockIdx.y + 1];
@@ -100,15 +100,15 @@ KERNEL(256) copy_pages(const __grid_constant__ CopyPagesParams p) {
     for (u64 i = blockIdx.x * 256ull + threadIdx.x; i < p.kv.page_bytes / 16; i += gridDim.x * 256ull) to[i] = from[i];
 }
 
-// A copy of [heads][rows][cols] elements, whose steps are bytes.
-struct Steps {
+// Copy of [heads][rows][cols] elements. Strides are in bytes.
+struct Strides {
     u32 head, row, col;
 };
 
 struct CopyElementsParams {
     const u8 *from;
     u8 *to;
-    Steps from_steps, to_steps;
+    Strides from_strides, to_strides;
     u32 n_rows, n_cols, element_bytes, unused;
 };
 
@@ -119,9 +119,9 @@ KERNEL(256) copy_elements(const __grid_constant__ CopyElementsParams p) {
     begin_kernel();
     u32 i = blockIdx.x * 256 + threadIdx.x, row = i / p.n_cols, col = i % p.n_cols;
     if (row >= p.n_rows) return;
-    auto place = [&](const Steps &steps) { return (size_t)blockIdx.y * steps.head + row * steps.row + col * steps.col; };
-    const u8 *from = p.from + place(p.from_steps);
-    u8 *to = p.to + place(p.to_steps);
+    auto offset = [&](const Strides &strides) { return (size_t)blockIdx.y * strides.head + row * strides.row + col * strides.col; };
+    const u8 *from = p.from + offset(p.from_strides);
+    u8 *to = p.to + offset(p.to_strides);
     if (p.element_bytes == 1) copy_element<u8>(from, to);
     else if (p.element_bytes == 2) copy_element<u16>(from, to);
     else copy_element<u32>(from, to);

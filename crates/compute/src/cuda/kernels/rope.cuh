@@ -1,4 +1,4 @@
-// QK norm and rotary embedding of a head, by a warp.
+// QK norm and rotary embedding of a head by one warp.
 #pragma once
 #include "kv.cuh"
 
@@ -20,10 +20,10 @@ struct RopeKvParams {
     u32 n_rows, head_dim, n_rot, is_adjacent, v_stride, has_k;
 };
 
-// Cosines and sines of a row; null: no rotation.
+// Cosines and sines of a row; null without rotation.
 DEVICE const float *angles_of(const RopeKvParams &p, u32 row) { return p.table ? p.table + (size_t)p.positions[row] * p.n_rot : nullptr; }
 
-// Norms and rotates a head in shared memory.
+// Applies RMS norm and rotation to a head in shared memory.
 DEVICE void rotate_head(const RopeKvParams &p, const HeadsParams &h, const float *angles, float *head, u32 lane) {
     u32 dim = p.head_dim;
     if (h.weight) {

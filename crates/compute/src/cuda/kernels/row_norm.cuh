@@ -1,10 +1,10 @@
-// RMS norm and layer norm of a row by 256 threads, or by a warp. Of 256 threads, thread v has columns 4 (v + 256 i) .. + 3, and the
-// first 4,096 columns stay in registers. A warp has at most 2,048 columns, and a lane what threads lane + 32 k have, whose sums it
-// keeps apart. So the sums are the same in every kernel.
+// RMS norm and layer norm of a row by 256 threads, or by a warp. Thread v of 256 has columns 4 (v + 256 i) .. + 3; the first 4,096
+// columns stay in registers. A warp has at most 2,048 columns: lane v has those of threads v + 32 k, in separate sums. So the sums are
+// the same in every kernel.
 #pragma once
 #include "common.cuh"
 
-// WHOLE: the columns are a multiple of 4, rows and weights begin at multiples of 16 bytes.
+// WHOLE: the number of columns is a multiple of 4; rows and weights are aligned to 16 bytes.
 template <bool WHOLE, u32 THREADS = 256> struct NormRow {
     static constexpr u32 VECTORS = THREADS == 256 ? 4 : 16, SUMS = 256 / THREADS;
     float4 weights[VECTORS], values[VECTORS];
@@ -18,14 +18,14 @@ template <bool WHOLE, u32 THREADS = 256> struct NormRow {
         return c < cols ? *(const float4 *)(p + c) : make_float4(0.f, 0.f, 0.f, 0.f);
     }
 
-    // Before the inputs of the kernel are there.
+    // Does not depend on the kernel before: called before `wait_for_inputs`.
     DEVICE void load_weights(const float *weight, u32 n, u32 v) {
         cols = n, thread = v;
 #pragma unroll
         for (u32 i = 0; i < VECTORS; i++) weights[i] = at(weight, column(i));
     }
 
-    // `sum` is that over the 256 threads, of whose sums a thread has one, or an array.
+    // `sum`: reduction over the 256 threads; takes the sum of a thread, or the array of sums of a lane.
     template <typename Sum> DEVICE void load(const float *x, float eps, bool is_layer_norm, Sum sum) {
 #pragma unroll
         for (u32 i = 0; i < VECTORS; i++) values[i] = at(x, column(i));
@@ -53,7 +53,7 @@ template <bool WHOLE, u32 THREADS = 256> struct NormRow {
         }
     }
 
-    // Calls f(sum, value) for the thread's values.
+    // Calls f(index of the sum, value) for each value of the thread.
     template <typename F> DEVICE void for_each(const float *x, F f) {
 #pragma unroll
         for (u32 i = 0; i < VECTORS; i++) for_vector(column(i), i % SUMS, values[i], f);
@@ -67,7 +67,7 @@ template <bool WHOLE, u32 THREADS = 256> struct NormRow {
         return make_float4((x.x - mean) * scale * w.x, (x.y - mean) * scale * w.y, (x.z - mean) * scale * w.z, (x.w - mean) * scale * w.w);
     }
 
-    // Calls f(column, norm * weight) for the thread's vectors of four columns; behind the last one anything.
+    // Calls f(column, norm * weight) for each vector of four columns of the thread; past the last column values are unspecified.
     template <typename F> DEVICE void write(const float *x, const float *weight, F f) {
 #pragma unroll
         for (u32 i = 0; i < VECTORS; i++) if (column(i) < cols) f(column(i), normed(values[i], weights[i]));

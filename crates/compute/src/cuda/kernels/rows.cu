@@ -1,14 +1,14 @@
-// Ops on rows: copies, norms, elementwise ops, conversions. `stride`: values from one row to the next.
+// Ops on rows: copies, norms, elementwise ops, conversions. `stride`: elements between rows.
 #include "row_norm.cuh"
 
 struct CopyParams {
     const float *from;
     float *to;
-    const u32 *rows; // Row of each row of the result; null: the same.
+    const u32 *rows; // Source row of each output row; null: the same row.
     u32 n_rows, cols, stride, out_stride, n_copies, unused;
 };
 
-// to[i, r] = from[rows[r]], for i of n_copies.
+// to[i, r] = from[rows[r]] for i in 0 .. n_copies.
 KERNEL(256) copy_rows(const __grid_constant__ CopyParams p) {
     begin_kernel();
     size_t n = (size_t)p.n_rows * p.n_copies * p.cols;
@@ -28,7 +28,7 @@ struct NormParams {
     float eps;
 };
 
-// WHOLE: see NormRow; so do rows of the result and the bias. `sum`: see NormRow::load.
+// WHOLE: see NormRow; output rows and the bias are aligned as well. `sum`: see NormRow::load.
 template <bool WHOLE, u32 THREADS, typename Sum> DEVICE void norm_row(const NormParams &p, u32 index, u32 thread, Sum sum) {
     NormRow<WHOLE, THREADS> row;
     row.load_weights(p.weight, p.cols, thread);
@@ -58,7 +58,7 @@ template <bool WHOLE, u32 THREADS, typename Sum> DEVICE void norm_row(const Norm
     });
 }
 
-// out (+)= norm(x) * weight + bias; a block a row.
+// out (+)= norm(x) * weight + bias. One block per row.
 KERNEL(256) norm_rows(const __grid_constant__ NormParams p) {
     launch_dependents();
     bool is_whole = ((p.cols | p.stride) & 3) == 0 && (((u64)p.x | (u64)p.weight | (u64)p.bias | (u64)p.out.values) & 15) == 0;
@@ -68,7 +68,7 @@ KERNEL(256) norm_rows(const __grid_constant__ NormParams p) {
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// The same by a warp a row: whole rows of at most 2,048 columns. Measured on Hopper; other archives are smaller without.
+// As above with one warp per row: whole rows of at most 2,048 columns. Faster on Hopper; left out of other archives to keep them small.
 KERNEL(128) norm_rows_by_warps(const __grid_constant__ NormParams p) {
     launch_dependents();
     u32 index = blockIdx.x * 4 + threadIdx.x / 32;
@@ -124,7 +124,7 @@ struct ConvertParams {
     u32 n_rows, cols, stride, out_stride;
 };
 
-// Operand of products: f16, rows padded with zeros to out_stride.
+// Converts rows to a matmul operand: f16, padded with zeros to out_stride.
 KERNEL(256) convert(const __grid_constant__ ConvertParams p) {
     begin_kernel();
     u32 pairs = p.out_stride / 2;
@@ -144,7 +144,7 @@ struct WindowsParams {
     u32 n_rows, in_rows, cols, x_stride, stride, out_stride, is_f32, n_groups;
 };
 
-// Windows of a convolution of size 3 with padding 1: out[g, t] = x[g, t * stride - 1 .. t * stride + 2], as f16 operand or f32.
+// im2col of a convolution of size 3 with padding 1: out[g, t] = x[g, t * stride - 1 .. t * stride + 2], as f16 operand or f32.
 // g: groups of in_rows rows of x, n_rows rows of out.
 KERNEL(256) windows(const __grid_constant__ WindowsParams p) {
     begin_kernel();
@@ -167,7 +167,7 @@ struct LogSumExpParams {
     u32 n_rows, cols, stride, unused;
 };
 
-// A block a row.
+// Log-sum-exp of a row. One block per row.
 KERNEL(1024) log_sum_exp(const __grid_constant__ LogSumExpParams p) {
     begin_kernel();
     const float *x = p.x + (size_t)blockIdx.x * p.stride;
@@ -184,12 +184,12 @@ KERNEL(1024) log_sum_exp(const __grid_constant__ LogSumExpParams p) {
 struct LogitFilterParams {
     float *x;           // Packed.
     const u32 *words;   // Inputs of the step.
-    const u32 *filters; // [rows, 8]: start and end of the range of text, of timestamps, of the words of two lists of tokens.
+    const u32 *filters; // [rows, 8]: start, end of four ranges: text, timestamps, words of two token lists.
     u32 n_rows, cols;
 };
 
-// Sets the logits of tokens that may not follow to -inf: those in neither range, of both lists, then all text if the log-sum-exp
-// of the timestamps exceeds its largest logit. A block a row.
+// Sets logits of forbidden tokens to -inf: tokens outside of both ranges or in a list; then all text if the log-sum-exp of timestamps
+// exceeds the maximum text logit. One block per row.
 KERNEL(1024) logit_filter(const __grid_constant__ LogitFilterParams p) {
     begin_kernel();
     u32 tid = threadIdx.x;

@@ -1,11 +1,11 @@
-// Largest values of rows, in descending order, of equal ones the lower column first.
+// Top-k of rows in descending order; of equal values the lower column first.
 #include "common.cuh"
 
 struct TopKParams {
     const float *x;
     float *out;  // [rows, 2k]: values, then columns.
-    u64 *best;   // [rows]: scratch of `arg_max`, zeros, left as zeros.
-    u32 *counts; // [rows]: likewise.
+    u64 *best;   // [rows]: scratch of `arg_max`, zeros before and after.
+    u32 *counts; // [rows]: finished blocks; zeros before and after.
     u64 *found;  // [rows, chunks, k]: candidates of `top_k_chunks`.
     u32 n_rows, cols, stride, k, n_chunks, unused;
 };
@@ -13,7 +13,7 @@ struct TopKParams {
 // Columns of a chunk.
 #define CHUNK 4096
 
-// Key, then complement of the column: the order of results.
+// Sort key: integer key, then complement of the column.
 DEVICE u64 candidate(u32 key, u32 column) { return (u64)key << 32 | (u32)~column; }
 
 // Integer key with the order of the f32 of these bits: NaN as -inf, +inf as the largest finite value, both zeros equal.
@@ -27,7 +27,7 @@ DEVICE u32 key_of(float x) {
 
 DEVICE float value_of(u32 key) { return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key); }
 
-// k = 1: blocks (chunk of columns, row); the last block of a row writes the result.
+// k = 1. Grid: (chunks of columns, rows); the last block of a row writes the result.
 KERNEL(256) arg_max(const __grid_constant__ TopKParams p) {
     begin_kernel();
     u32 row = blockIdx.y;
@@ -55,8 +55,8 @@ KERNEL(256) arg_max(const __grid_constant__ TopKParams p) {
     p.out[2 * row + 1] = (float)~(u32)best;
 }
 
-// The k largest of n candidates, `get(i)` in ascending order of columns, sorted: to `put(rank, candidate)`; 0 if there are fewer.
-// The key of rank k by its bytes, from the highest, then a sort of what is not below it.
+// Passes the k largest of n candidates to `put(rank, candidate)` in order; 0 if there are fewer. `get(i)`: candidates by ascending column.
+// Radix select finds the key of rank k byte by byte, from the highest; then the keys not below it are sorted.
 template <typename Get, typename Put> DEVICE void select(u32 n, u32 k, Get get, Put put) {
     __shared__ u32 histogram[256];
     __shared__ u32 prefix, rank, n_above, n_equal;
@@ -74,7 +74,7 @@ template <typename Get, typename Put> DEVICE void select(u32 n, u32 k, Get get, 
             if ((key & high) == prefix) atomicAdd(&histogram[key >> shift & 255], 1);
         }
         __syncthreads();
-        // Warp 0: number of keys from byte 8 lane on, then the byte of rank k.
+        // Warp 0: suffix sums of the histogram of 8 bytes a lane, then the byte of rank k.
         if (tid < 32) {
             u32 counts[8], sum = 0;
             for (int i = 0; i < 8; i++) sum += counts[i] = histogram[8 * tid + i];
@@ -100,7 +100,7 @@ template <typename Get, typename Put> DEVICE void select(u32 n, u32 k, Get get, 
         u32 key = (u32)(x >> 32);
         bool is_equal = i < n && key == limit;
         if (i < n && key > limit) found[atomicAdd(&n_above, 1)] = x;
-        // In the order of the candidates: ballots of the warps, one after the other.
+        // Keeps the order of the candidates: ballots, warp after warp.
         u32 votes = __ballot_sync(0xffffffff, is_equal);
         if (tid % 32 == 0) ballots[tid / 32] = votes;
         __syncthreads();
@@ -129,7 +129,7 @@ template <typename Get, typename Put> DEVICE void select(u32 n, u32 k, Get get, 
     if (tid < k) put(tid, found[tid]);
 }
 
-// Any k up to 128. The k largest of each chunk of columns. Grid: (chunks, rows).
+// k up to 128: top-k of each chunk of columns. Grid: (chunks, rows).
 KERNEL(1024) top_k_chunks(const __grid_constant__ TopKParams p) {
     begin_kernel();
     u32 first = blockIdx.x * CHUNK, row = blockIdx.y;
@@ -140,7 +140,7 @@ KERNEL(1024) top_k_chunks(const __grid_constant__ TopKParams p) {
         [&](u32 rank, u64 c) { found[rank] = c; });
 }
 
-// The k largest of the candidates of all chunks. Empty ones are below any key.
+// Top-k of the candidates of all chunks. Empty candidates are below any key.
 KERNEL(1024) top_k(const __grid_constant__ TopKParams p) {
     begin_kernel();
     const u64 *found = p.found + (size_t)blockIdx.x * p.n_chunks * p.k;

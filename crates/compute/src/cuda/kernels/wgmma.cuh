@@ -1,36 +1,36 @@
-// Matrix instructions of warpgroups (Hopper): d += a * b for a of 64 rows and 16 columns in registers, as of `multiply_add` for each
-// of the four warps, and b of 16 rows and N columns in shared memory.
+// wgmma (Hopper): d += a * b for a [64, 16] in registers, with the fragments of `mma` in each of the four warps, and b [16, N] in shared
+// memory.
 #pragma once
 #include "common.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// The low word of the descriptor of a factor in shared memory: rows of 64 f16 at 128 bytes, whose 16-byte parts are exchanged by
-// row % 8; groups of 8 rows follow each other. The high word is a constant.
-DEVICE u32 matrix_at(u32 address) { return (address & 0x3ffff) >> 4 | 1u << 16; }
+// Low word of the descriptor of an operand in shared memory: rows of 64 f16 at 128 bytes with the 128-byte swizzle (16-byte parts
+// exchanged by row % 8); groups of 8 rows follow each other. The high word is a constant.
+DEVICE u32 wgmma_descriptor(u32 address) { return (address & 0x3ffff) >> 4 | 1u << 16; }
 
-// Keeps the compiler from moving writes of registers behind `begin_warpgroup`, and reads before `wait_for_warpgroup`.
-template <int N> DEVICE void fence_registers(float (&x)[N]) {
+// Keeps the compiler from moving register writes past `wgmma_fence`, and reads ahead of `wgmma_wait_group`.
+template <int N> DEVICE void warpgroup_fence_operand(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
 }
 
-template <int N> DEVICE void fence_registers(u32 (&x)[N][4]) {
+template <int N> DEVICE void warpgroup_fence_operand(u32 (&x)[N][4]) {
 #pragma unroll
     for (int i = 0; i < N; i++)
 #pragma unroll
         for (int r = 0; r < 4; r++) asm volatile("" : "+r"(x[i][r])::"memory");
 }
 
-// Registers written before are visible to the instructions behind it.
-DEVICE void begin_warpgroup() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-DEVICE void commit_warpgroup() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Makes earlier register writes visible to the next wgmma.
+DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most N groups of instructions are under way.
-template <int N> DEVICE void wait_for_warpgroup() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+// Waits until at most N commit groups of wgmma are pending.
+template <int N> DEVICE void wgmma_wait_group() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 
-// Registers of a thread of a warpgroup, from those of another one.
-template <int N> DEVICE void raise_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
-template <int N> DEVICE void lower_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+// Moves registers between warpgroups: N is the new maximum of a thread.
+template <int N> DEVICE void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> DEVICE void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 
 #define WITH_DESCRIPTOR(low, accumulates) \
     "{ .reg .pred p; .reg .b32 high; .reg .b64 b; setp.ne.b32 p, " accumulates ", 0; mov.b32 high, 0x40000040; mov.b64 b, {" low ", high}; "
@@ -38,8 +38,8 @@ template <int N> DEVICE void lower_registers() { asm volatile("setmaxnreg.dec.sy
 #define WITH_DESCRIPTORS(low_a, low_b, accumulates) \
     WITH_DESCRIPTOR(low_b, accumulates) ".reg .b64 a; mov.b64 a, {" low_a ", high}; "
 
-// `accumulate` false: d = a * b.
-DEVICE void multiply_add_warpgroup(float (&d)[16], const u32 (&a)[4], u32 b, bool accumulate = true) {
+// d = a * b unless `accumulate`.
+DEVICE void wgmma_mma_async(float (&d)[16], const u32 (&a)[4], u32 b, bool accumulate = true) {
     asm volatile(WITH_DESCRIPTOR("%20", "%21") "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
         "}, {%16, %17, %18, %19}, b, p, 1, 1, 0; }"
@@ -48,7 +48,7 @@ DEVICE void multiply_add_warpgroup(float (&d)[16], const u32 (&a)[4], u32 b, boo
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"((int)accumulate));
 }
 
-DEVICE void multiply_add_warpgroup(float (&d)[32], const u32 (&a)[4], u32 b, bool accumulate = true) {
+DEVICE void wgmma_mma_async(float (&d)[32], const u32 (&a)[4], u32 b, bool accumulate = true) {
     asm volatile(WITH_DESCRIPTOR("%36", "%37") "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -60,8 +60,8 @@ DEVICE void multiply_add_warpgroup(float (&d)[32], const u32 (&a)[4], u32 b, boo
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"((int)accumulate));
 }
 
-// The same with a in shared memory.
-DEVICE void multiply_add_warpgroup(float (&d)[32], u32 a, u32 b, bool accumulate = true) {
+// As above, with a in shared memory.
+DEVICE void wgmma_mma_async(float (&d)[32], u32 a, u32 b, bool accumulate = true) {
     asm volatile(WITH_DESCRIPTORS("%32", "%33", "%34") "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -73,7 +73,7 @@ DEVICE void multiply_add_warpgroup(float (&d)[32], u32 a, u32 b, bool accumulate
         : "r"(a), "r"(b), "r"((int)accumulate));
 }
 
-DEVICE void multiply_add_warpgroup(float (&d)[64], const u32 (&a)[4], u32 b, bool accumulate = true) {
+DEVICE void wgmma_mma_async(float (&d)[64], const u32 (&a)[4], u32 b, bool accumulate = true) {
     asm volatile(WITH_DESCRIPTOR("%68", "%69") "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -91,7 +91,7 @@ DEVICE void multiply_add_warpgroup(float (&d)[64], const u32 (&a)[4], u32 b, boo
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"((int)accumulate));
 }
 
-DEVICE void multiply_add_warpgroup(float (&d)[128], const u32 (&a)[4], u32 b, bool accumulate = true) {
+DEVICE void wgmma_mma_async(float (&d)[128], const u32 (&a)[4], u32 b, bool accumulate = true) {
     asm volatile(WITH_DESCRIPTOR("%132", "%133") "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "

@@ -1,33 +1,21 @@
-//! Sums and gathers over the ranks of a group, see `all_reduce.cu`.
+//! All-reduce and all-gather over the ranks of a group, see `all_reduce.cu`.
+
+use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 
 use super::{OPERAND_COLUMNS, Rows};
 use crate::Result;
-use crate::cuda::exchange::MAX_RANKS;
-use crate::cuda::{ARCHIVE, CommandList, Gpu, Launch, Rank};
+use crate::cuda::communicator::{MAX_BLOCKS, MAX_RANKS, PACKETS};
+use crate::cuda::{ARCHIVE, CommandList, Communicator, Gpu, Launch, Rank};
 
 const MODULE: &str = "all_reduce";
 /// Threads of a block.
 const THREADS: usize = 512;
-/// Most blocks of a kernel of a rank.
-const MAX_BLOCKS: usize = 128;
-/// Most blocks of a rank that shares a GPU with others of its group: those of all ranks run at once.
+/// Maximum blocks of a rank that shares a GPU with others of its group: the blocks of all ranks must be resident at once.
 const SHARED_GPU_BLOCKS: usize = 16;
-/// Most blocks of a one-shot kernel, whose time is that of the link.
-const LINES_BLOCKS: usize = 32;
-/// Lines of two values that a rank receives from another one.
-const LINES: usize = 65536;
-/// Bytes of counters, places and flags.
-const STATE_BYTES: usize = 256 + (32 + 4) * MAX_RANKS * MAX_BLOCKS;
-
-/// First byte of the word that is 1 if ranks share a GPU.
-pub(in crate::cuda) const SHARES_GPU: usize = 12;
-
-/// Bytes of memory of a rank of `n_ranks`.
-pub(in crate::cuda) fn memory_bytes(n_ranks: usize) -> usize {
-    STATE_BYTES + 2 * 16 * n_ranks * LINES
-}
+/// Maximum blocks of a one-shot kernel, which the link bounds.
+const ONE_SHOT_BLOCKS: usize = 32;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -87,7 +75,7 @@ struct GatherParams {
     n_pairs: u32,
 }
 
-/// Launches a kernel with so many blocks, up to a limit. All ranks have the same number.
+/// Launches a kernel with `n_blocks` blocks, up to a limit. All ranks launch the same number.
 fn launch<P: Pod>(
     list: &mut CommandList,
     rank: &Rank,
@@ -101,16 +89,16 @@ fn launch<P: Pod>(
     list.launch_collective(kernel, Launch { grid, threads: THREADS, shared_bytes: 0 }, params);
 }
 
-/// Values to sum over the ranks.
+/// Arguments of [`all_reduce`].
 #[derive(Debug, Clone, Copy)]
 pub struct Sum {
     /// Packed values of this rank.
     pub x: Rows,
     /// Address of the result.
     pub out: u64,
-    /// Adds the sum to the values of `out`, else it replaces them.
+    /// Adds the sum to `out` instead of replacing its values.
     pub accumulate: bool,
-    /// `out` holds the values of the rank's own rows alone, see [`all_reduce_norm`].
+    /// Only the rank's own rows of `out` are valid, see [`all_reduce_norm`].
     pub has_own_rows: bool,
 }
 
@@ -121,8 +109,8 @@ impl Sum {
     }
 }
 
-/// Sum of `x` over all ranks: `out (+)= x_0 + x_1 + ..`, in this order, so that all ranks get equal bits. Both addresses start and
-/// end at a multiple of 16 bytes in memory of their own. Every rank calls it in the same order with the same shape.
+/// Sum of `x` over all ranks: `out (+)= x_0 + x_1 + ..`, in this order, so that all ranks get equal bits. `x` and `out` are aligned to 16
+/// bytes and padded to a multiple of 16 bytes. Every rank calls it in the same order with the same shape.
 pub fn all_reduce(list: &mut CommandList, rank: &Rank, sum: Sum) {
     let Sum { x: Rows { address, rows, cols, .. }, out, accumulate, has_own_rows } = sum;
     let n = rows * cols;
@@ -139,16 +127,16 @@ pub fn all_reduce(list: &mut CommandList, rank: &Rank, sum: Sum) {
         chunk: chunk as u32,
         unused: 0,
     };
-    if n <= 2 * LINES && !has_own_rows {
-        let n_blocks = n.div_ceil(2 * THREADS).min(LINES_BLOCKS);
-        launch(list, rank, "all_reduce_lines", n_blocks, &params);
+    if n <= 2 * PACKETS && !has_own_rows {
+        let n_blocks = n.div_ceil(2 * THREADS).min(ONE_SHOT_BLOCKS);
+        launch(list, rank, "all_reduce_ll", n_blocks, &params);
     } else {
-        launch(list, rank, "all_reduce_chunks", chunk.div_ceil(8 * THREADS), &params);
+        launch(list, rank, "all_reduce_two_phase", chunk.div_ceil(8 * THREADS), &params);
     }
 }
 
-/// Sum over all ranks, of which each rank keeps its own rows, and its RMS norm: as [`all_reduce`], and `operand = norm(out) * weight`
-/// of all rows in f16 on every rank. Rows of other ranks in `out` are not written.
+/// [`all_reduce`] followed by RMS norm: each rank keeps its own rows of the sum in `out` and leaves the other rows; every rank gets
+/// `operand = norm(out) * weight` of all rows in f16.
 ///
 /// # Panics
 /// If the columns are no multiple of [`OPERAND_COLUMNS`].
@@ -175,11 +163,11 @@ pub fn all_reduce_norm(
     launch(list, rank, "all_reduce_norm", n_blocks, &params);
 }
 
-/// Writes the columns of all ranks side by side to the rows at `out`. `x`: packed rows of this rank; `first_cols`: first column of
-/// each rank, then the number of columns. Every rank calls it in the same order with the same number of rows.
+/// Concatenates the columns of all ranks in the rows at `out`. `x`: packed rows of this rank; `first_cols`: first column of each rank,
+/// then the number of columns. Every rank calls it in the same order with the same number of rows.
 ///
 /// # Panics
-/// If `x` has not the columns of this rank.
+/// If the columns of `x` are not those of this rank.
 pub fn all_gather(list: &mut CommandList, rank: &Rank, out: u64, x: Rows, first_cols: &[usize]) {
     let cols = |rank: usize| first_cols[rank + 1] - first_cols[rank];
     assert_eq!((x.cols, x.stride), (cols(rank.index()), x.cols), "all gather: columns of the rank");
@@ -188,8 +176,8 @@ pub fn all_gather(list: &mut CommandList, rank: &Rank, out: u64, x: Rows, first_
     for (to, &first) in first_col.iter_mut().zip(first_cols) {
         *to = first as u32;
     }
-    for first in (0..most).step_by(2 * LINES) {
-        let n_pairs = LINES.min((most - first).div_ceil(2));
+    for first in (0..most).step_by(2 * PACKETS) {
+        let n_pairs = PACKETS.min((most - first).div_ceil(2));
         let params = GatherParams {
             group: rank.into(),
             x: x.address,
@@ -199,13 +187,32 @@ pub fn all_gather(list: &mut CommandList, rank: &Rank, out: u64, x: Rows, first_
             first: first as u32,
             n_pairs: n_pairs as u32,
         };
-        let n_blocks = n_pairs.div_ceil(THREADS).min(LINES_BLOCKS);
-        launch(list, rank, "all_gather_lines", n_blocks, &params);
+        let n_blocks = n_pairs.div_ceil(THREADS).min(ONE_SHOT_BLOCKS);
+        launch(list, rank, "all_gather_ll", n_blocks, &params);
     }
 }
 
-/// Loads the kernels of a rank by launches without values, as many on every rank.
-pub(in crate::cuda) fn load(gpu: &Gpu, rank: &Rank) -> Result<()> {
+/// Connects GPUs: allocates the memory of a group, lets every GPU write it, and loads the collective kernels. A GPU may occur several
+/// times.
+///
+/// # Errors
+/// [`Error::NoPeerAccess`](crate::Error::NoPeerAccess), [`Error::OutOfMemory`](crate::Error::OutOfMemory), or if the driver refuses.
+///
+/// # Panics
+/// If there are more than [`MAX_RANKS`].
+pub fn connect(gpus: &[Gpu]) -> Result<Arc<Communicator>> {
+    let communicator = Communicator::new(gpus)?;
+    for (index, gpu) in gpus.iter().enumerate() {
+        // The driver may load a kernel at its first launch, and wait for other work meanwhile.
+        load(gpu, &communicator.rank(index))?;
+    }
+    // No rank writes memory that is still being cleared.
+    gpus.iter().try_for_each(Gpu::synchronize)?;
+    Ok(communicator)
+}
+
+/// Loads the collective kernels of a rank by launches without values, the same on every rank.
+fn load(gpu: &Gpu, rank: &Rank) -> Result<()> {
     let mut list = CommandList::new(gpu);
     let none = Rows { address: 0, rows: 0, cols: 0, stride: 0 };
     let sum = Sum { x: none, out: 0, accumulate: false, has_own_rows: false };
@@ -221,6 +228,6 @@ pub(in crate::cuda) fn load(gpu: &Gpu, rank: &Rank) -> Result<()> {
         first: 0,
         n_pairs: 0,
     };
-    launch(&mut list, rank, "all_gather_lines", 0, &params);
+    launch(&mut list, rank, "all_gather_ll", 0, &params);
     list.run()
 }

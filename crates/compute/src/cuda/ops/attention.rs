@@ -1,8 +1,8 @@
 //! Attention over pages.
 //!
-//! Rows of sequences with few rows are decoded: a block of threads has one row, 8 query heads of a KV head and a split of 256
-//! positions, whose bounds do not depend on other rows. Longer runs of rows are prefilled: a block has up to 128 query heads of
-//! adjacent rows.
+//! Decode, for sequences with few rows in a step: a block of threads has one row, 8 query heads of a KV head and a split of 256
+//! positions, whose bounds do not depend on other rows. Prefill, for more adjacent rows: a block has up to 128 query heads of
+//! adjacent rows. See `attention_decode.cuh`, `attention_prefill.cuh` and `attention_prefill_warpgroup.cuh`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -14,7 +14,7 @@ use crate::op::{KvDType, KvLayout, PAGE_LEN, QueryRow};
 
 /// Widest head.
 pub const MAX_HEAD_DIM: usize = 256;
-/// Runs of so many adjacent rows of one sequence are prefilled.
+/// Minimum adjacent rows of a sequence for prefill; fewer rows are decoded.
 const PREFILL_ROWS: usize = 8;
 /// Positions of a split.
 const SPLIT_LEN: u32 = 256;
@@ -26,14 +26,14 @@ const DECODE_HEADS: usize = 8;
 pub struct Attention<'a> {
     /// `[T, H*C]`.
     pub q: Rows,
-    /// Done first, of the only row of a step: rotation of its queries, which replaces `q`, and the write of its key and value.
-    /// Not with f32 pages; heads have a multiple of four channels.
+    /// Fused rotation and KV write of the only row of a step: its queries replace `q`. Not for f32 pages; the width of heads is a
+    /// multiple of four.
     pub rope: Option<RopeKv<'a>>,
     /// KV cache of the layer.
     pub pool: &'a Pool,
     /// Query heads `H`, a multiple of the KV heads.
     pub n_heads: usize,
-    /// Factor of the scores.
+    /// Scale of the scores.
     pub scale: f32,
     /// Scores become `cap * tanh(score / cap)`.
     pub soft_cap: Option<f32>,
@@ -53,7 +53,7 @@ pub struct Attention<'a> {
     pub counters: u64,
 }
 
-/// Division of the query rows of a step among blocks of threads. Steps with equal ones have equal launches.
+/// Division of the query rows of a step among blocks of threads. Steps with equal grids have equal launches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttentionGrid {
     n_rows: usize,
@@ -61,7 +61,7 @@ pub struct AttentionGrid {
     n_prefill: usize,
     /// Splits of a row, a power of two.
     n_splits: usize,
-    /// Most rows of a block.
+    /// Maximum rows of a block.
     block_rows: usize,
     dtype: KvDType,
 }
@@ -74,15 +74,15 @@ fn sequences(rows: &[QueryRow]) -> impl Iterator<Item = (usize, &[QueryRow])> {
     })
 }
 
-/// Columns of a block in prefill, see `attention.cu`.
+/// Columns of a block in prefill, see `attention_prefill.cuh`.
 fn prefill_columns(padded: usize) -> usize {
     if padded <= 128 { 128 } else { 64 }
 }
 
-/// Shared memory of a block of prefill by warpgroups, which devices of capability 9.0 have: five pages and 128 queries.
+/// Shared memory of a block of prefill with wgmma: five pages and 128 queries; 0 if the device has no such kernel.
 fn warpgroup_bytes(gpu: &Gpu, padded: usize, dtype: KvDType) -> usize {
     let has_kernel = gpu.device().has_warpgroups() && dtype == KvDType::F16;
-    // Pages begin at a multiple of 1,024 bytes.
+    // Pages are aligned to 1,024 bytes.
     if has_kernel && matches!(padded, 64 | 128) {
         (5 * 4 * PAGE_LEN + 2 * 128) * padded + 1024
     } else {
@@ -186,7 +186,7 @@ struct AttentionParams {
     soft_cap: f32,
 }
 
-/// Words behind [`WarpgroupParams`], which begin at a multiple of 64 bytes in C++.
+/// Words of padding after [`WarpgroupParams`], which are aligned to 64 bytes in C++.
 const PADDING: usize = 8 - size_of::<AttentionParams>() / 8 % 8;
 
 #[derive(Clone, Copy, Pod, Zeroable)]

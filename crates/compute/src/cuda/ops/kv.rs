@@ -70,7 +70,7 @@ impl Pool {
         self.layout.n_kv_heads * head_bytes(self.layout)
     }
 
-    /// Keys and values of f16, of which kernels copy the keys of 64 positions, 64 channels at a time, and the values of a head.
+    /// Tensor maps of f16 keys and values. A box of keys has 64 positions and 64 channels, a box of values one head.
     pub(crate) fn boxes(&self, gpu: &Gpu) -> Result<[TensorMap; 2]> {
         let (padded, n_heads) =
             (padded_dim(self.layout.head_dim), self.n_pages * self.layout.n_kv_heads);
@@ -166,8 +166,8 @@ impl PageCopies {
         for pool in layers {
             assert!((page as usize) < pool.n_pages, "kv: page {page} of {}", pool.n_pages);
             let device = pool.buffer.address() + u64::from(page) * pool.page_bytes() as u64;
-            for part in parts(pool.layout) {
-                part.copy(&mut list, pool.layout, (device, host), direction);
+            for plane in planes(pool.layout) {
+                plane.copy(&mut list, pool.layout, (device, host), direction);
             }
             host += pool.layout.page_bytes() as u64;
         }
@@ -182,30 +182,30 @@ enum Direction {
     ToDevice,
 }
 
-/// Bytes between elements.
+/// Strides in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-struct Steps {
+struct Strides {
     head: u32,
     row: u32,
     col: u32,
 }
 
-/// Where a part of the elements of a page is: first byte and steps.
+/// Elements of a plane in a page: offset of the first one, strides.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Region {
     first: usize,
-    steps: Steps,
+    strides: Strides,
 }
 
-/// Keys, values or scales of all heads: `[heads][n_rows][n_cols]`. Columns are adjacent on the host.
+/// Keys, values or scales of all heads of a page: `[heads][n_rows][n_cols]`. Columns are adjacent on the host.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct Plane {
     element_bytes: usize,
     n_rows: usize,
     n_cols: usize,
-    device: Place,
-    host: Place,
+    device: Region,
+    host: Region,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -213,57 +213,57 @@ struct Part {
 struct CopyElementsParams {
     from: u64,
     to: u64,
-    from_steps: Steps,
-    to_steps: Steps,
+    from_strides: Strides,
+    to_strides: Strides,
     n_rows: u32,
     n_cols: u32,
     element_bytes: u32,
     unused: u32,
 }
 
-/// Parts of a page in both layouts.
-fn parts(layout: KvLayout) -> impl Iterator<Item = Part> {
+/// Planes of a page, in the layouts of device and host.
+fn planes(layout: KvLayout) -> impl Iterator<Item = Plane> {
     let (size, padded) = (layout.element_bytes(), padded_dim(layout.head_dim));
     let of_host = layout.head_places();
     let n_blocks = if layout.n_blocks() > 0 { padded / BLOCK_LEN } else { 0 };
     let (values, scales) = (PAGE_LEN * padded * size, 2 * PAGE_LEN * padded * size);
-    let place = |head: usize, first: usize, row: usize, col: usize| Place {
+    let region = |head: usize, first: usize, row: usize, col: usize| Region {
         first,
-        steps: Steps { head: head as u32, row: row as u32, col: col as u32 },
+        strides: Strides { head: head as u32, row: row as u32, col: col as u32 },
     };
-    let device = |first, row, col| place(head_bytes(layout), first, row, col);
-    let host = |first, row, col| place(of_host.bytes, first, row, col);
-    let keys = Part {
+    let device = |first, row, col| region(head_bytes(layout), first, row, col);
+    let host = |first, row, col| region(of_host.bytes, first, row, col);
+    let keys = Plane {
         element_bytes: size,
         n_rows: layout.head_dim,
         n_cols: PAGE_LEN,
         device: device(0, size, padded * size),
         host: host(0, PAGE_LEN * size, size),
     };
-    let values = Part {
+    let values = Plane {
         n_rows: PAGE_LEN,
         n_cols: layout.head_dim,
         device: device(values, size, PAGE_LEN * size),
         host: host(of_host.values, of_host.value_stride, size),
         ..keys
     };
-    let key_scales = Part {
+    let key_scales = Plane {
         element_bytes: 2,
         n_rows: layout.n_blocks(),
         n_cols: PAGE_LEN,
         device: device(scales, 2, 2 * n_blocks),
         host: host(of_host.key_scales, 2 * PAGE_LEN, 2),
     };
-    let value_scales = Part {
+    let value_scales = Plane {
         device: device(scales + 2 * PAGE_LEN * n_blocks, 2 * PAGE_LEN, 2),
         host: host(of_host.value_scales, 2 * PAGE_LEN, 2),
         ..key_scales
     };
-    [keys, values, key_scales, value_scales].into_iter().filter(|part| part.n_rows > 0)
+    [keys, values, key_scales, value_scales].into_iter().filter(|plane| plane.n_rows > 0)
 }
 
-impl Part {
-    /// Copies the part between a page at addresses of the device, in its layout and in that of the host.
+impl Plane {
+    /// Copies the plane between two pages in device memory, one in the layout of the device, one in that of the host.
     fn copy(
         self,
         list: &mut CommandList,
@@ -271,17 +271,17 @@ impl Part {
         (device, host): (u64, u64),
         direction: Direction,
     ) {
-        let device = (device + self.device.first as u64, self.device.steps);
-        let host = (host + self.host.first as u64, self.host.steps);
-        let ((from, from_steps), (to, to_steps)) = match direction {
+        let device = (device + self.device.first as u64, self.device.strides);
+        let host = (host + self.host.first as u64, self.host.strides);
+        let ((from, from_strides), (to, to_strides)) = match direction {
             Direction::ToHost => (device, host),
             Direction::ToDevice => (host, device),
         };
         let params = CopyElementsParams {
             from,
             to,
-            from_steps,
-            to_steps,
+            from_strides,
+            to_strides,
             n_rows: self.n_rows as u32,
             n_cols: self.n_cols as u32,
             element_bytes: self.element_bytes as u32,
@@ -294,7 +294,7 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK_LEN, Part, Place, head_bytes, padded_dim, parts};
+    use super::{BLOCK_LEN, Plane, Region, head_bytes, padded_dim, planes};
     use crate::op::PageElement;
     use crate::op::{KvDType, KvLayout, PAGE_LEN};
 
@@ -316,31 +316,31 @@ mod tests {
         for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
             for head_dim in [32, 40, 64, 80, 128, 256] {
                 let layout = KvLayout { n_kv_heads: 3, head_dim, dtype };
-                let mut places = Vec::new();
-                for Part { element_bytes, n_rows, n_cols, device, host } in parts(layout) {
+                let mut offsets = Vec::new();
+                for Plane { element_bytes, n_rows, n_cols, device, host } in planes(layout) {
                     let all = (0..3).flat_map(|head| {
                         (0..n_rows)
                             .flat_map(move |row| (0..n_cols).map(move |col| (head, row, col)))
                     });
-                    places.extend(all.map(|(head, row, col)| {
-                        let at = |Place { first, steps }: Place| {
+                    offsets.extend(all.map(|(head, row, col)| {
+                        let at = |Region { first, strides }: Region| {
                             let [by_head, by_row, by_col] =
-                                [steps.head, steps.row, steps.col].map(|step| step as usize);
+                                [strides.head, strides.row, strides.col].map(|step| step as usize);
                             first + head * by_head + row * by_row + col * by_col
                         };
                         (at(device), at(host), element_bytes)
                     }));
                 }
-                let place = |head: usize, p: usize, element: PageElement| {
+                let region = |head: usize, p: usize, element: PageElement| {
                     at_device(layout, head, p, element)
                 };
                 let mut expected = Vec::new();
-                layout.visit_elements(place, |device, host, size| {
+                layout.visit_elements(region, |device, host, size| {
                     expected.push((device, host, size))
                 });
-                places.sort_unstable();
+                offsets.sort_unstable();
                 expected.sort_unstable();
-                assert!(places == expected, "{dtype:?}, {head_dim} channels");
+                assert!(offsets == expected, "{dtype:?}, {head_dim} channels");
             }
         }
     }

@@ -87,13 +87,13 @@ fn angles() -> Vec<[f32; 2]> {
     (0..N_BINS).flat_map(|n| (0..THREADS).map(move |k| angle(n, k))).collect()
 }
 
-/// Number of maxima of so many frames.
+/// Number of maxima for a number of frames.
 #[must_use]
 pub fn n_maxima(n_frames: usize) -> usize {
     n_frames.div_ceil(FRAMES)
 }
 
-/// Samples of so many frames.
+/// Number of samples for a number of frames.
 #[must_use]
 pub fn n_samples(n_frames: usize) -> usize {
     n_frames.saturating_sub(1) * HOP + N_FFT

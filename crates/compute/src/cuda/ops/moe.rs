@@ -1,4 +1,4 @@
-//! Mixture of experts: routing, the order of choices by expert, the weighted sum of results.
+//! Mixture of experts: routing, expert assignments sorted by expert, weighted sum of results.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -14,7 +14,7 @@ const MODULE: &str = "moe";
 #[repr(C)]
 struct RouteParams {
     logits: u64,
-    choices: u64,
+    assignments: u64,
     n_rows: u32,
     stride: u32,
     n_experts: u32,
@@ -24,16 +24,22 @@ struct RouteParams {
 }
 
 /// Routes every row of `logits`, `[T, E]`, to its `n_used` experts with the largest logits, of equal logits the lower expert
-/// first. `choices`: address of `[T, n_used]` pairs of words, expert and f32 weight. Weights are a softmax over all logits, or
+/// first. `assignments`: address of `[T, n_used]` pairs of words, expert and f32 weight. Weights are a softmax over all logits, or
 /// over those of the chosen experts if `normalize_top_k`.
 ///
 /// # Panics
 /// If there are too many experts.
-pub fn route(list: &mut CommandList, choices: u64, logits: Rows, n_used: usize, normalize: bool) {
+pub fn route(
+    list: &mut CommandList,
+    assignments: u64,
+    logits: Rows,
+    n_used: usize,
+    normalize: bool,
+) {
     assert!(logits.cols <= MAX_EXPERTS, "moe: {} experts", logits.cols);
     let params = RouteParams {
         logits: logits.address,
-        choices,
+        assignments,
         n_rows: logits.rows as u32,
         stride: logits.stride as u32,
         n_experts: logits.cols as u32,
@@ -44,51 +50,51 @@ pub fn route(list: &mut CommandList, choices: u64, logits: Rows, n_used: usize, 
     launch(list, (MODULE, "moe_route"), [logits.rows, 1, 1], 32, &params);
 }
 
-/// Choices in the order of their experts, and the blocks of choices of one expert.
+/// Expert assignments sorted by expert, in blocks of one expert each.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertOrder {
-    /// Address of the choices by expert.
+    /// Address of the sorted assignments.
     pub order: u64,
     /// Address of the blocks: expert, first index, number.
     pub blocks: u64,
-    /// Most blocks.
+    /// Maximum number of blocks.
     pub n_blocks: usize,
-    /// Most choices of a block.
+    /// Maximum assignments of a block.
     pub block_len: usize,
 }
 
 impl ExpertOrder {
-    /// Number of blocks that `n_choices` have at most.
+    /// Maximum number of blocks of `n_assignments` assignments.
     #[must_use]
-    pub fn max_blocks(n_choices: usize, n_experts: usize, block_len: usize) -> usize {
-        n_choices.min(n_experts + n_choices / block_len)
+    pub fn max_blocks(n_assignments: usize, n_experts: usize, block_len: usize) -> usize {
+        n_assignments.min(n_experts + n_assignments / block_len)
     }
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct SortParams {
-    choices: u64,
+    assignments: u64,
     order: u64,
     blocks: u64,
-    n_choices: u32,
+    n_assignments: u32,
     n_experts: u32,
     block_len: u32,
     n_blocks: u32,
 }
 
-/// Sorts `n_choices` choices by expert.
+/// Sorts `n_assignments` assignments by expert.
 pub fn sort(
     list: &mut CommandList,
-    choices: u64,
-    (n_choices, n_experts): (usize, usize),
+    assignments: u64,
+    (n_assignments, n_experts): (usize, usize),
     to: ExpertOrder,
 ) {
     let params = SortParams {
-        choices,
+        assignments,
         order: to.order,
         blocks: to.blocks,
-        n_choices: n_choices as u32,
+        n_assignments: n_assignments as u32,
         n_experts: n_experts as u32,
         block_len: to.block_len as u32,
         n_blocks: to.n_blocks as u32,
@@ -99,7 +105,7 @@ pub fn sort(
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct CombineParams {
-    choices: u64,
+    assignments: u64,
     results: u64,
     out: u64,
     n_rows: u32,
@@ -112,12 +118,12 @@ struct CombineParams {
 pub fn combine(
     list: &mut CommandList,
     out: u64,
-    (choices, results): (u64, u64),
+    (assignments, results): (u64, u64),
     [rows, cols, n_used]: [usize; 3],
     accumulate: bool,
 ) {
     let params = CombineParams {
-        choices,
+        assignments,
         results,
         out,
         n_rows: rows as u32,

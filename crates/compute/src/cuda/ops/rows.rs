@@ -22,7 +22,7 @@ struct CopyParams {
     unused: u32,
 }
 
-/// Copies `x` to rows of `stride` values at address `to`, `n` times, one behind the other.
+/// Writes `n` consecutive copies of `x` to rows of `stride` values at address `to`.
 pub fn copy(list: &mut CommandList, to: u64, stride: usize, x: Rows, n: usize) {
     copy_rows(list, (to, stride), x, (0, x.rows), n);
 }

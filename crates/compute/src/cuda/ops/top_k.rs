@@ -9,7 +9,7 @@ use crate::op::MAX_TOP_K;
 /// Columns of a chunk.
 const CHUNK: usize = 4096;
 
-/// Bytes of counters, zeros, for so many rows.
+/// Bytes of counters of a number of rows, zeros at first.
 #[must_use]
 pub fn counter_bytes(rows: usize) -> usize {
     12 * rows

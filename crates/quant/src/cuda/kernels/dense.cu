@@ -1,4 +1,4 @@
-// Products with f32 weights [N, K] in rows: routers of experts, models of f32. f32 factors and sums.
+// Matmul with f32 weights [N, K] in rows: routers of experts, f32 models. Products and sums are f32.
 #include "common.cuh"
 
 struct DenseParams {
@@ -6,18 +6,18 @@ struct DenseParams {
     const float *x;
     const float *bias;
     Output out;
-    const u32 *choices; // Experts: pairs of expert and weight of each row of the result; null otherwise.
-    u32 m, n, k, x_stride, out_stride, activation, accumulate, choices_per_row;
+    const u32 *assignments; // Experts: expert and weight of each output row; null otherwise.
+    u32 m, n, k, x_stride, out_stride, activation, accumulate, assignments_per_row;
 };
 
-// A warp a result. Grid: (results / 8, rows).
+// One warp per result. Grid: (results / 8, rows).
 KERNEL(256) dense(const __grid_constant__ DenseParams p) {
     begin_kernel();
     u32 lane = threadIdx.x % 32, n = blockIdx.x * 8 + threadIdx.x / 32;
     if (n >= p.n) return;
     for (u32 row = blockIdx.y; row < p.m; row += gridDim.y) {
-        u32 first = p.choices ? p.choices[2 * row] * p.n : 0;
-        const float *x = p.x + (size_t)(row / p.choices_per_row) * p.x_stride;
+        u32 first = p.assignments ? p.assignments[2 * row] * p.n : 0;
+        const float *x = p.x + (size_t)(row / p.assignments_per_row) * p.x_stride;
         const float *w = p.weights + (size_t)(first + n) * p.k;
         float y = 0.f;
         for (u32 k = lane; k < p.k; k += 32) y = fmaf(w[k], x[k], y);

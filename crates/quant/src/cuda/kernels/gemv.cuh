@@ -1,117 +1,120 @@
-// GEMV of up to 128 rows. Blocks of 64 rows of x at most, and of 2, 4 or 8 strips of weights: a warp has a strip, and 8 B rows.
-// gemv_warpgroup.cuh has the same by instructions of warpgroups.
+// GEMV of up to 128 rows by mma. A block has at most 64 rows of x and 2, 4 or 8 panels of weights: a warp has one panel and 8 B rows.
+// gemv_warpgroup.cuh is the same algorithm by wgmma.
 //
-// Units of weights and their columns of x go through stages of shared memory. Sums of blocks of x, for minima, are computed a stage
-// ahead, once for all strips.
+// Super-tiles of weights and their columns of x go through stages of shared memory. Sums of blocks of x, for minima, are computed one
+// stage ahead, once for all panels.
 //
-// Parts are added in their order. Blocks of small matrices have some of the parts each; the last block adds those of all.
+// K is divided into K_SLICES slices with a partial sum each, which are added in order. With split-K, each block has some of the slices;
+// the last block to finish reduces all of them.
 
-// Sums of 8 rows of x in a unit.
+// Block sums of 8 rows of x in a super-tile.
 constexpr u32 SUMS = MIN_GROUPS * 32;
-// Columns of x of a unit.
-constexpr u32 X_BYTES = UNIT * 128;
-// Rows of a tile of results in shared memory are so much longer than its columns.
+// Bytes of a row of x in a super-tile.
+constexpr u32 X_BYTES = SUPER_TILE_LEN * 128;
+// Padding of a row of the result tile in shared memory, against bank conflicts.
 constexpr u32 TILE_PADDING = 4;
 
-// Units of the parts of a block.
-struct Units {
-    u32 part, end_part, unit, n_units;
+// Iterates over the super-tiles of the K slices of a block: slice s has super-tiles s, s + K_SLICES, ..
+struct SuperTiles {
+    u32 slice, end_slice, index, n_super_tiles;
 
-    DEVICE Units(u32 first, u32 end, u32 n) : part(first), end_part(end), unit(first), n_units(n) {}
-    DEVICE bool has_unit() const { return part < end_part && unit < n_units; }
-    // Whether the unit is the last one of its part.
-    DEVICE bool ends_part() const { return unit + PARTS >= n_units; }
+    DEVICE SuperTiles(u32 first, u32 end, u32 n) : slice(first), end_slice(end), index(first), n_super_tiles(n) {}
+    DEVICE bool is_valid() const { return slice < end_slice && index < n_super_tiles; }
+    // True for the last super-tile of a slice.
+    DEVICE bool ends_slice() const { return index + K_SLICES >= n_super_tiles; }
     DEVICE void next() {
-        unit += PARTS;
-        if (unit >= n_units) unit = ++part;
+        index += K_SLICES;
+        if (index >= n_super_tiles) index = ++slice;
     }
 };
 
-// Bytes from one row of x in a stage to the next: 8 rows are in different banks.
+// Stride of rows of x in a stage, in bytes: 8 rows are in different banks.
 constexpr u32 X_STRIDE = X_BYTES + 16;
 
-// Copies of units to stages of shared memory: of the strips, and of rows of x.
+// Copies super-tiles of the panels, and rows of x, to stages of shared memory.
 struct StageCopies {
     const MatmulParams &p;
-    const u8 *const *strips;
+    const u8 *const *panels;
     const u16 *const *rows;
-    u32 n_rows, n_strips;
+    u32 n_rows, n_panels;
 
 #if __CUDA_ARCH__ >= 900
-    // By bulk copies. Each is an instruction of one lane, so warps take them in turns.
+    // Bulk copies. One lane issues each, so warps take them in turns.
     u32 barriers;
 
-    DEVICE StageCopies(const MatmulParams &p, const u8 *const *strips, const u16 *const *rows, u32 n_rows, u32 n_strips)
-        : p(p), strips(strips), rows(rows), n_rows(n_rows), n_strips(n_strips) {
+    DEVICE StageCopies(const MatmulParams &p, const u8 *const *panels, const u16 *const *rows, u32 n_rows, u32 n_panels)
+        : p(p), panels(panels), rows(rows), n_rows(n_rows), n_panels(n_panels) {
         __shared__ u64 of_stages[4];
-        barriers = shared_address(of_stages);
-        if (threadIdx.x < 4) init_barrier(barriers + 8 * threadIdx.x, 1);
-        publish_shared();
+        barriers = smem_address(of_stages);
+        if (threadIdx.x < 4) mbarrier_init(barriers + 8 * threadIdx.x, 1);
+        fence_proxy_async();
         __syncthreads();
     }
 
-    DEVICE void start_weights(u8 *to, u32 stage, u32 unit) {
-        u32 left = min((p.n_chunks - unit * UNIT_CHUNKS) * CHUNK_BYTES, UNIT_BYTES), warp = uniform(threadIdx.x / 32);
-        if (!is_elected()) return;
-        if (warp == 0) expect_copies(barriers + 8 * stage, n_strips * left + n_rows * row_bytes(unit));
-        for (u32 i = warp; i < n_strips; i += blockDim.x / 32)
-            copy_bulk(shared_address(to + i * UNIT_BYTES), strips[i] + (u64)unit * UNIT_BYTES, left, barriers + 8 * stage);
+    DEVICE void start_weights(u8 *to, u32 stage, u32 super_tile) {
+        u32 left = min((p.n_chunks - super_tile * SUPER_TILE_CHUNKS) * CHUNK_BYTES, SUPER_TILE_BYTES), warp = warp_uniform(threadIdx.x / 32);
+        if (!elect_one()) return;
+        if (warp == 0) mbarrier_arrive_expect_tx(barriers + 8 * stage, n_panels * left + n_rows * row_bytes(super_tile));
+        for (u32 i = warp; i < n_panels; i += blockDim.x / 32)
+            cp_async_bulk(smem_address(to + i * SUPER_TILE_BYTES), panels[i] + (u64)super_tile * SUPER_TILE_BYTES, left, barriers + 8 * stage);
     }
 
-    DEVICE u32 row_bytes(u32 unit) const { return min(p.k_tiles - unit * UNIT, (u32)UNIT) * 128; }
+    DEVICE u32 row_bytes(u32 super_tile) const { return min(p.k_tiles - super_tile * SUPER_TILE_LEN, (u32)SUPER_TILE_LEN) * 128; }
 
-    DEVICE void start_rows(u8 *to, u32 stage, u32 unit) {
-        u32 warp = uniform(threadIdx.x / 32);
-        if (!is_elected()) return;
+    DEVICE void start_rows(u8 *to, u32 stage, u32 super_tile) {
+        u32 warp = warp_uniform(threadIdx.x / 32);
+        if (!elect_one()) return;
         for (u32 i = warp; i < n_rows; i += blockDim.x / 32)
-            copy_bulk(shared_address(to + n_strips * UNIT_BYTES + i * X_STRIDE), rows[i] + unit * UNIT * 64, row_bytes(unit), barriers + 8 * stage);
+            cp_async_bulk(smem_address(to + n_panels * SUPER_TILE_BYTES + i * X_STRIDE), rows[i] + super_tile * SUPER_TILE_LEN * 64,
+                row_bytes(super_tile), barriers + 8 * stage);
     }
 
     DEVICE void end_stage() {}
 
-    // Turn i of a stage has phase i % 2.
-    DEVICE void wait(u32 stage, u32 phase, u32) { wait_for_barrier(barriers + 8 * stage, phase); }
+    // Use i of a stage has phase i % 2.
+    DEVICE void wait(u32 stage, u32 phase, u32) { mbarrier_wait(barriers + 8 * stage, phase); }
 #else
-    DEVICE StageCopies(const MatmulParams &p, const u8 *const *strips, const u16 *const *rows, u32 n_rows, u32 n_strips)
-        : p(p), strips(strips), rows(rows), n_rows(n_rows), n_strips(n_strips) {}
+    DEVICE StageCopies(const MatmulParams &p, const u8 *const *panels, const u16 *const *rows, u32 n_rows, u32 n_panels)
+        : p(p), panels(panels), rows(rows), n_rows(n_rows), n_panels(n_panels) {}
 
-    DEVICE void start_weights(u8 *to, u32, u32 unit) {
-        u32 left = (p.n_chunks - unit * UNIT_CHUNKS) * CHUNK_BYTES;
-        for (u32 i = threadIdx.x; i < n_strips * (UNIT_BYTES / 16); i += blockDim.x) {
-            u32 strip = i / (UNIT_BYTES / 16), at = i % (UNIT_BYTES / 16) * 16;
-            if (at < left) copy16_async(shared_address(to) + 16 * i, strips[strip] + (u64)unit * UNIT_BYTES + at, true);
+    DEVICE void start_weights(u8 *to, u32, u32 super_tile) {
+        u32 left = (p.n_chunks - super_tile * SUPER_TILE_CHUNKS) * CHUNK_BYTES;
+        for (u32 i = threadIdx.x; i < n_panels * (SUPER_TILE_BYTES / 16); i += blockDim.x) {
+            u32 panel = i / (SUPER_TILE_BYTES / 16), at = i % (SUPER_TILE_BYTES / 16) * 16;
+            if (at < left) cp_async_16(smem_address(to) + 16 * i, panels[panel] + (u64)super_tile * SUPER_TILE_BYTES + at, true);
         }
     }
 
-    DEVICE void start_rows(u8 *to, u32, u32 unit) {
+    DEVICE void start_rows(u8 *to, u32, u32 super_tile) {
         for (u32 i = threadIdx.x; i < n_rows * (X_BYTES / 16); i += blockDim.x) {
             u32 row = i / (X_BYTES / 16), part = i % (X_BYTES / 16);
-            if (unit * UNIT + part / 8 < p.k_tiles)
-                copy16_async(shared_address(to + n_strips * UNIT_BYTES) + row * X_STRIDE + 16 * part, rows[row] + unit * UNIT * 64 + 8 * part, true);
+            if (super_tile * SUPER_TILE_LEN + part / 8 < p.k_tiles)
+                cp_async_16(smem_address(to + n_panels * SUPER_TILE_BYTES) + row * X_STRIDE + 16 * part,
+                    rows[row] + super_tile * SUPER_TILE_LEN * 64 + 8 * part, true);
         }
     }
 
-    DEVICE void end_stage() { commit_copies(); }
+    DEVICE void end_stage() { cp_async_commit_group(); }
 
-    // Waits until at most `n_later` later stages are under way.
+    // Waits until at most `n_later` later stages are pending.
     DEVICE void wait(u32, u32, u32 n_later) {
-        if (n_later == 2) wait_for_copies<2>();
-        else if (n_later == 1) wait_for_copies<1>();
-        else wait_for_copies<0>();
+        if (n_later == 2) cp_async_wait_group<2>();
+        else if (n_later == 1) cp_async_wait_group<1>();
+        else cp_async_wait_group<0>();
     }
 #endif
 };
 
-// Sums of blocks of 8 rows of x, in a tile, see `split_sums`. `x`: address of the rows; `sums`: [pairs of blocks of a unit][8 rows].
+// Block sums of 8 rows of x in a tile, see `split_sums`. `x`: address of the rows; `sums`: [pairs of blocks of a super-tile][8 rows].
 DEVICE void sum_blocks(uint2 *sums, u32 x, u32 tile, u32 lane) {
     float c[2][2][4];
 #pragma unroll
     for (u32 half = 0; half < 2; half++) {
         u32 b[4];
-        load_matrices(b, x + (lane & 7) * X_STRIDE + 128 * tile + 64 * half + lane / 8 * 16);
-        multiply(c[half][0], ONES, b[0], b[1]);
-        if (BLOCK == 32) multiply_add(c[half][0], ONES, b[2], b[3]);
-        else multiply(c[half][1], ONES, b[2], b[3]);
+        ldmatrix_x4(b, x + (lane & 7) * X_STRIDE + 128 * tile + 64 * half + lane / 8 * 16);
+        mma_init(c[half][0], ONES, b[0], b[1]);
+        if (BLOCK == 32) mma(c[half][0], ONES, b[2], b[3]);
+        else mma_init(c[half][1], ONES, b[2], b[3]);
     }
     if (lane >= 4) return;
 #pragma unroll
@@ -122,8 +125,8 @@ DEVICE void sum_blocks(uint2 *sums, u32 x, u32 tile, u32 lane) {
     }
 }
 
-// Products of a strip with 8 B rows of x.
-template <int B> struct StripProducts {
+// Products of a panel with 8 B rows of x.
+template <int B> struct PanelProducts {
     float sum[B][4];
 
     DEVICE void clear() {
@@ -131,17 +134,17 @@ template <int B> struct StripProducts {
         for (int b = 0; b < B; b++) for (int i = 0; i < 4; i++) sum[b][i] = 0.f;
     }
 
-    // Adds those of a unit of `n_tiles` tiles. `x`: address of the rows; `sums`: those of blocks of x, of B times 8 rows.
-    DEVICE void add(const u8 *unit, u32 x, const uint2 *sums, u32 n_tiles, u32 lane) {
+    // Accumulates one super-tile (`n_tiles` K tiles). `x`: address of the rows. `sums`: block sums of x for 8 B rows.
+    DEVICE void add(const u8 *super_tile, u32 x, const uint2 *sums, u32 n_tiles, u32 lane) {
         u32 header[2][5];
         float c[B][4];
         x += (lane & 7) * X_STRIDE + lane / 8 * 16;
         float mins[B][4] = {};
 #pragma unroll
-        for (int j = 0; j < UNIT; j++) {
+        for (int j = 0; j < SUPER_TILE_LEN; j++) {
             if (TILES == 1 && j >= n_tiles) break;
             Codes codes;
-            const u8 *chunk = unit + j / TILES * CHUNK_BYTES;
+            const u8 *chunk = super_tile + j / TILES * CHUNK_BYTES;
             load_codes<FromShared>(codes, chunk, j % TILES, lane);
             if (j % TILES == 0) for (int r = 0; r < 2; r++) load_header<FromShared>(header[r], chunk, (lane >> 2) + 8 * r);
 #pragma unroll
@@ -155,10 +158,10 @@ template <int B> struct StripProducts {
 #pragma unroll
                 for (int b = 0; b < B; b++) {
                     u32 columns[4];
-                    load_matrices(columns, x + 8 * b * X_STRIDE + 128 * j + 64 * half);
-                    if (HAS_INTEGERS && j == 0 && half == 0) multiply(c[b], a[0], columns[0], columns[1]);
-                    else multiply_add(HAS_INTEGERS ? c[b] : sum[b], a[0], columns[0], columns[1]);
-                    multiply_add(HAS_INTEGERS ? c[b] : sum[b], a[1], columns[2], columns[3]);
+                    ldmatrix_x4(columns, x + 8 * b * X_STRIDE + 128 * j + 64 * half);
+                    if (HAS_INTEGERS && j == 0 && half == 0) mma_init(c[b], a[0], columns[0], columns[1]);
+                    else mma(HAS_INTEGERS ? c[b] : sum[b], a[0], columns[0], columns[1]);
+                    mma(HAS_INTEGERS ? c[b] : sum[b], a[1], columns[2], columns[3]);
                 }
             }
         }
@@ -169,7 +172,7 @@ template <int B> struct StripProducts {
 #pragma unroll
             for (int b = 0; b < B; b++) {
                 uint2 of_x = sums[(b * MIN_GROUPS + group) * 32 + 8 * t + lane / 4];
-                multiply_add(mins[b], a, of_x.x, of_x.y);
+                mma(mins[b], a, of_x.x, of_x.y);
             }
         }
 #pragma unroll
@@ -177,42 +180,42 @@ template <int B> struct StripProducts {
     }
 };
 
-// A block of strips and rows. Grid: (blocks of strips of all factors, or of both of a gated pair, times blocks of rows times splits,
-// blocks of choices of experts, see moe.cu). Expert e has the rows e N .. (e + 1) N of the weights.
+// Output tile of a thread block: panels and rows. Grid: (blocks of panels of all matrices, or of both of a gated pair, times blocks of
+// rows times split-K blocks, blocks of expert assignments, see moe.cu). Expert e has rows e N .. (e + 1) N of the weights.
 struct GemvBlock {
     const MatmulParams &p;
-    u32 rows, n_strips, split, tile, m, first_row = 0, first_choice = 0, first_n = 0;
+    u32 rows, n_panels, split, tile, m, first_row = 0, first_assignment = 0, first_n = 0;
 
-    // Experts: waits for inputs; m may be 0.
+    // With experts it waits for inputs, and m may be 0.
     DEVICE GemvBlock(const MatmulParams &p, u32 rows)
-        : p(p), rows(rows), n_strips(p.block_strips), split(blockIdx.x % p.n_splits), tile(blockIdx.x / p.n_splits), m(p.m) {
+        : p(p), rows(rows), n_panels(p.block_panels), split(blockIdx.x % p.n_splits), tile(blockIdx.x / p.n_splits), m(p.m) {
         if (p.blocks) {
             wait_for_inputs();
             const u32 *block = p.blocks + 3 * blockIdx.y;
-            first_choice = block[1], m = block[2];
-            first_n = block[0] * p.factors[0].n;
+            first_assignment = block[1], m = block[2];
+            first_n = block[0] * p.matrices[0].n;
         } else {
             u32 n_row_blocks = (m + rows - 1) / rows;
             first_row = tile % n_row_blocks * rows, tile /= n_row_blocks;
         }
     }
 
-    // Factor of strip i of the block, and the strip within it; behind the last one n_factors.
-    DEVICE u32 locate(u32 i, u32 &strip) const {
+    // Matrix of panel i of the block, and the panel within it; n_matrices past the last panel.
+    DEVICE u32 locate(u32 i, u32 &panel) const {
         if (p.is_gated) {
-            strip = tile * (n_strips / 2) + i % (n_strips / 2);
-            return strip < (p.factors[0].n + 15) / 16 ? i / (n_strips / 2) : p.n_factors;
+            panel = tile * (n_panels / 2) + i % (n_panels / 2);
+            return panel < (p.matrices[0].n + 15) / 16 ? i / (n_panels / 2) : p.n_matrices;
         }
-        strip = tile * n_strips + i;
+        panel = tile * n_panels + i;
         if (p.blocks) {
-            strip += first_n / 16;
-            return strip < (first_n + p.factors[0].n + 15) / 16 ? 0 : p.n_factors;
+            panel += first_n / 16;
+            return panel < (first_n + p.matrices[0].n + 15) / 16 ? 0 : p.n_matrices;
         }
         u32 index = 0;
-        for (; index < p.n_factors; index++) {
-            u32 n = (p.factors[index].n + 15) / 16;
-            if (strip < n) break;
-            strip -= n;
+        for (; index < p.n_matrices; index++) {
+            u32 n = (p.matrices[index].n + 15) / 16;
+            if (panel < n) break;
+            panel -= n;
         }
         return index;
     }
@@ -221,35 +224,36 @@ struct GemvBlock {
 
     DEVICE u32 row_of_x(u32 i) const {
         u32 row = first_row + i;
-        return p.blocks ? p.order[first_choice + row] / p.choices_per_row : row;
+        return p.blocks ? p.order[first_assignment + row] / p.assignments_per_row : row;
     }
 
-    // Addresses of strips and rows. The block synchronizes.
-    DEVICE void find(const u8 **strips, const u16 **rows_of_x) const {
+    // Writes the addresses of panels and rows. Synchronizes the block.
+    DEVICE void find(const u8 **panels, const u16 **rows_of_x) const {
         u32 i = threadIdx.x;
         if (i < n_rows()) {
             rows_of_x[i] = p.x + (size_t)row_of_x(i) * p.x_stride;
         }
-        if (i < n_strips) {
-            u32 strip, index = locate(i, strip);
-            // Past the last strip: the first one of the block, or of an expert that ends before the block. No result is stored twice.
-            if (index == p.n_factors) index = locate(0, strip);
-            if (index == p.n_factors) index = 0, strip = first_n / 16;
-            strips[i] = p.factors[index].weights + (u64)strip * p.n_chunks * CHUNK_BYTES;
+        if (i < n_panels) {
+            u32 panel, index = locate(i, panel);
+            // Past the last panel: recomputes the first panel of the block, or of an expert that ends before the block; its result is
+            // dropped.
+            if (index == p.n_matrices) index = locate(0, panel);
+            if (index == p.n_matrices) index = 0, panel = first_n / 16;
+            panels[i] = p.matrices[index].weights + (u64)panel * p.n_chunks * CHUNK_BYTES;
         }
         __syncthreads();
     }
 
-    // Sums of parts of the lane, of B groups of 8 rows: those of `part` and group b are at (part * n_warps * B + b) * 32.
+    // Partial sums of the lane for B groups of 8 rows: slice s and group b are at (s * n_warps * B + b) * 32.
     template <int B> DEVICE float4 *partials(u32 n_warps, u32 warp, u32 lane) const {
         u32 block = blockIdx.y * (gridDim.x / p.n_splits) + blockIdx.x / p.n_splits;
-        return p.partials + (size_t)block * PARTS * n_warps * B * 32 + warp * B * 32 + lane;
+        return p.partials + (size_t)block * K_SLICES * n_warps * B * 32 + warp * B * 32 + lane;
     }
 
-    // Adds the sums of all parts to `total_of(b)`, by the last block that has stored its own; others get false. `synchronize`: waits for
-    // all threads that have sums.
+    // Split-K reduction by the last block to finish: adds the partial sums of all slices to `total_of(b)`. Returns false in the other
+    // blocks. `synchronize`: barrier of all threads that have sums.
     template <int B, class Synchronize, class Totals>
-    DEVICE bool add_parts(u32 n_units, const float4 *partials, u32 n_warps, Synchronize synchronize, Totals total_of) const {
+    DEVICE bool reduce_slices(u32 n_super_tiles, const float4 *partials, u32 n_warps, Synchronize synchronize, Totals total_of) const {
         __shared__ bool is_last;
         u32 *counter = p.counters + blockIdx.y * (gridDim.x / p.n_splits) + blockIdx.x / p.n_splits;
         __threadfence();
@@ -261,38 +265,39 @@ struct GemvBlock {
         synchronize();
         if (!is_last) return false;
         __threadfence();
-        // Loads of two groups are under way.
+        // Loads of two groups are in flight.
         constexpr int AT_ONCE = B < 2 ? B : 2;
 #pragma unroll
         for (int first = 0; first < B; first += AT_ONCE) {
-            float4 x[AT_ONCE][PARTS];
+            float4 x[AT_ONCE][K_SLICES];
 #pragma unroll
             for (int b = 0; b < AT_ONCE; b++)
 #pragma unroll
-                for (u32 part = 0; part < PARTS; part++) if (part < n_units) x[b][part] = load_l2(partials + (part * n_warps * B + first + b) * 32);
+                for (u32 slice = 0; slice < K_SLICES; slice++)
+                    if (slice < n_super_tiles) x[b][slice] = load_l2(partials + (slice * n_warps * B + first + b) * 32);
 #pragma unroll
             for (int b = 0; b < AT_ONCE; b++) {
                 float4 total = total_of(first + b);
 #pragma unroll
-                for (u32 part = 0; part < PARTS; part++) if (part < n_units) total = add4(total, x[b][part]);
+                for (u32 slice = 0; slice < K_SLICES; slice++) if (slice < n_super_tiles) total = add4(total, x[b][slice]);
                 total_of(first + b) = total;
             }
         }
         return true;
     }
 
-    DEVICE u32 columns() const { return 16 * n_strips; }
+    DEVICE u32 columns() const { return 16 * n_panels; }
     DEVICE u32 stride() const { return columns() + TILE_PADDING; }
 
-    // Writes a lane's sums of rows row + 2 t, row + 2 t + 1 and a strip to `results`: [rows][16 of each strip].
-    DEVICE void write_total(float *results, u32 row, u32 strip, float4 total, u32 lane) const {
-        float *to = results + (row + 2 * (lane & 3)) * stride() + 16 * strip + lane / 4;
+    // Writes a lane's sums of rows row + 2 t, row + 2 t + 1 of a panel to `results`: [rows][16 columns of each panel].
+    DEVICE void write_total(float *results, u32 row, u32 panel, float4 total, u32 lane) const {
+        float *to = results + (row + 2 * (lane & 3)) * stride() + 16 * panel + lane / 4;
         to[0] = total.x, to[stride()] = total.y, to[8] = total.z, to[stride() + 8] = total.w;
     }
 
-    // Stores `apply` of rows first, first + step .. of the block and columns column .. column + 3, with their residuals, of which AT_ONCE
-    // are loaded at once.
-    template <u32 AT_ONCE, class Apply> DEVICE void store_rows(const Factor &f, u32 column, u32 first, u32 step, Apply apply) const {
+    // Stores apply(row) plus the residual for rows first, first + step, .. and columns column .. column + 3. AT_ONCE residuals are in
+    // flight.
+    template <u32 AT_ONCE, class Apply> DEVICE void store_rows(const MatrixParams &f, u32 column, u32 first, u32 step, Apply apply) const {
 #pragma unroll 1
         for (; first < n_rows(); first += AT_ONCE * step) {
             size_t at[AT_ONCE];
@@ -302,7 +307,7 @@ struct GemvBlock {
                 u32 row = first + i * step;
                 residual[i] = make_float4(0.f, 0.f, 0.f, 0.f);
                 if (row >= n_rows()) continue;
-                at[i] = (size_t)(p.blocks ? p.order[first_choice + first_row + row] : first_row + row) * f.out_stride + column - first_n;
+                at[i] = (size_t)(p.blocks ? p.order[first_assignment + first_row + row] : first_row + row) * f.out_stride + column - first_n;
                 if (p.accumulate) residual[i] = *(const float4 *)(f.out.values + at[i]);
             }
 #pragma unroll
@@ -311,14 +316,14 @@ struct GemvBlock {
         }
     }
 
-    // Bias, activation and residual of `results`, which `n_threads` threads have written before a barrier.
+    // Epilogue of `results` by `n_threads` threads: bias, activation, residual.
     DEVICE void store_results(const float *results, u32 n_threads) const {
-        u32 width = p.is_gated ? columns() / 2 : columns(), lanes = width / 4, n = threadIdx.x % lanes * 4, strip, index = locate(n / 16, strip);
-        if (index == p.n_factors) return;
-        const Factor &f = p.factors[index];
-        u32 column = strip * 16 + n % 16, first = threadIdx.x / lanes, step = n_threads / lanes;
+        u32 width = p.is_gated ? columns() / 2 : columns(), lanes = width / 4, n = threadIdx.x % lanes * 4, panel, index = locate(n / 16, panel);
+        if (index == p.n_matrices) return;
+        const MatrixParams &f = p.matrices[index];
+        u32 column = panel * 16 + n % 16, first = threadIdx.x / lanes, step = n_threads / lanes;
         results += n;
-        // Rows of an expert may begin within a strip.
+        // An expert may begin within a panel.
         if (column < first_n || column + 4 > first_n + f.n || (f.out_stride | first_n) % 4) {
 #pragma unroll 1
             for (u32 row = first; row < n_rows(); row += step)
@@ -327,7 +332,7 @@ struct GemvBlock {
                     if (column + c >= first_n && column + c < first_n + f.n) store_result(f, results + row * stride() + c, row, column + c);
             return;
         }
-        auto load = [&](u32 row, u32 behind) { return *(const float4 *)(results + row * stride() + behind); };
+        auto load = [&](u32 row, u32 offset) { return *(const float4 *)(results + row * stride() + offset); };
         if (p.is_gated) return store_rows<1>(f, column, first, step, [&](u32 row) {
             float4 y = load(row, 0), up = load(row, width);
             auto apply = [&](float gate, float up) { return gated_activation(gate, up, p.activation, p.alpha, p.limit); };
@@ -342,10 +347,10 @@ struct GemvBlock {
         });
     }
 
-    // One of them.
-    DEVICE void store_result(const Factor &f, const float *result, u32 row, u32 column) const {
+    // Epilogue of one result.
+    DEVICE void store_result(const MatrixParams &f, const float *result, u32 row, u32 column) const {
         u32 y_row = first_row + row;
-        size_t at = (size_t)(p.blocks ? p.order[first_choice + y_row] : y_row) * f.out_stride + column - first_n;
+        size_t at = (size_t)(p.blocks ? p.order[first_assignment + y_row] : y_row) * f.out_stride + column - first_n;
         float y = *result;
         if (p.is_gated) {
             y = gated_activation(y, result[columns() / 2], p.activation, p.alpha, p.limit);
@@ -359,79 +364,80 @@ struct GemvBlock {
 };
 
 template <int B> DEVICE void gemv(const MatmulParams &p) {
-    extern __shared__ uint4 memory[];
-    __shared__ const u8 *strip_weights[8];
+    extern __shared__ uint4 smem[];
+    __shared__ const u8 *panel_weights[8];
     __shared__ const u16 *rows_of_x[64];
     launch_dependents();
     load_codebook();
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
-    u32 n_strips = p.block_strips, strip_of_warp = warp % n_strips, rows = n_warps / n_strips * 8 * B;
+    u32 n_panels = p.block_panels, panel_of_warp = warp % n_panels, rows = n_warps / n_panels * 8 * B;
     GemvBlock block(p, rows);
     if (block.m == 0) return;
-    block.find(strip_weights, rows_of_x);
+    block.find(panel_weights, rows_of_x);
 
-    // Stages: units of the strips, then rows of x. Behind them sums of blocks of x for two stages, and sums of parts.
-    u32 weight_bytes = n_strips * UNIT_BYTES, stage_bytes = weight_bytes + rows * X_STRIDE, n_rows = block.n_rows();
-    u8 *stages = (u8 *)memory;
+    // Shared memory: stages (super-tiles of the panels, then rows of x), block sums of x for each stage, totals of the lanes.
+    u32 weight_bytes = n_panels * SUPER_TILE_BYTES, stage_bytes = weight_bytes + rows * X_STRIDE, n_rows = block.n_rows();
+    u8 *stages = (u8 *)smem;
     uint2 *all_sums = (uint2 *)(stages + p.n_stages * stage_bytes);
     u32 n_sums = rows / 8 * SUMS;
-    u32 n_units = (p.k_tiles + UNIT - 1) / UNIT, n_parts = PARTS / p.n_splits;
-    Units units(block.split * n_parts, (block.split + 1) * n_parts, n_units);
-    StageCopies copies(p, strip_weights, rows_of_x, n_rows, n_strips);
+    u32 n_super_tiles = (p.k_tiles + SUPER_TILE_LEN - 1) / SUPER_TILE_LEN, n_slices = K_SLICES / p.n_splits;
+    SuperTiles super_tiles(block.split * n_slices, (block.split + 1) * n_slices, n_super_tiles);
+    StageCopies copies(p, panel_weights, rows_of_x, n_rows, n_panels);
     auto at = [&](u32 stage) { return stages + stage * stage_bytes; };
     auto sum_rows = [&](u32 stage) {
-        u32 x = shared_address(at(stage) + weight_bytes);
-        for (u32 i = warp; i < rows / 8 * UNIT; i += n_warps)
-            sum_blocks(all_sums + stage * n_sums + i / UNIT * SUMS, x + i / UNIT * 8 * X_STRIDE, i % UNIT, lane);
+        u32 x = smem_address(at(stage) + weight_bytes);
+        for (u32 i = warp; i < rows / 8 * SUPER_TILE_LEN; i += n_warps)
+            sum_blocks(all_sums + stage * n_sums + i / SUPER_TILE_LEN * SUMS, x + i / SUPER_TILE_LEN * 8 * X_STRIDE, i % SUPER_TILE_LEN, lane);
     };
 
-    // Copies are ahead by all stages but one.
-    Units ahead = units;
-    for (u32 i = 0; i < p.n_stages - 1 && ahead.has_unit(); i++, ahead.next()) copies.start_weights(at(i), i, ahead.unit);
+    // Copies run ahead by all stages but one.
+    SuperTiles ahead = super_tiles;
+    for (u32 i = 0; i < p.n_stages - 1 && ahead.is_valid(); i++, ahead.next()) copies.start_weights(at(i), i, ahead.index);
     if (!p.blocks) wait_for_inputs();
-    ahead = units;
+    ahead = super_tiles;
     for (u32 i = 0; i < p.n_stages - 1; i++, ahead.next()) {
-        if (ahead.has_unit()) copies.start_rows(at(i), i, ahead.unit);
+        if (ahead.is_valid()) copies.start_rows(at(i), i, ahead.index);
         copies.end_stage();
     }
-    if (units.has_unit()) copies.wait(0, 0, p.n_stages - 2);
+    if (super_tiles.is_valid()) copies.wait(0, 0, p.n_stages - 2);
     __syncthreads();
     if (SUMS) sum_rows(0);
 
-    StripProducts<B> products;
+    PanelProducts<B> products;
     products.clear();
-    // Sums of the parts so far, of the lane.
+    // Totals of the lane over finished slices.
     float4 *totals = (float4 *)(all_sums + p.n_stages * n_sums) + warp * B * 32 + lane;
     for (int b = 0; b < B; b++) totals[32 * b] = make_float4(0.f, 0.f, 0.f, 0.f);
-    u32 warp_rows = warp / n_strips * 8 * B, stage = 0, phase = 0;
+    u32 warp_rows = warp / n_panels * 8 * B, stage = 0, phase = 0;
     float4 *partials = block.partials<B>(n_warps, warp, lane);
-    for (; units.has_unit(); units.next(), ahead.next()) {
+    for (; super_tiles.is_valid(); super_tiles.next(), ahead.next()) {
         u32 next = stage + 1 == p.n_stages ? 0 : stage + 1, last = stage ? stage - 1 : p.n_stages - 1;
         if (next == 0) phase ^= 1;
-        Units after = units;
+        SuperTiles after = super_tiles;
         after.next();
-        if (after.has_unit()) copies.wait(next, phase, p.n_stages - 3);
-        // The sums of this stage are there, and the stage before it is free.
+        if (after.is_valid()) copies.wait(next, phase, p.n_stages - 3);
+        // The block sums of this stage are complete, and the previous stage is free.
         __syncthreads();
-        if (ahead.has_unit()) copies.start_weights(at(last), last, ahead.unit), copies.start_rows(at(last), last, ahead.unit);
+        if (ahead.is_valid()) copies.start_weights(at(last), last, ahead.index), copies.start_rows(at(last), last, ahead.index);
         copies.end_stage();
         if (SUMS) sum_rows(next);
-        products.add(at(stage) + strip_of_warp * UNIT_BYTES, shared_address(at(stage) + weight_bytes + warp_rows * X_STRIDE),
-            all_sums + stage * n_sums + warp_rows / 8 * SUMS, p.k_tiles - units.unit * UNIT, lane);
+        products.add(at(stage) + panel_of_warp * SUPER_TILE_BYTES, smem_address(at(stage) + weight_bytes + warp_rows * X_STRIDE),
+            all_sums + stage * n_sums + warp_rows / 8 * SUMS, p.k_tiles - super_tiles.index * SUPER_TILE_LEN, lane);
         stage = next;
-        if (!units.ends_part()) continue;
+        if (!super_tiles.ends_slice()) continue;
 #pragma unroll
         for (int b = 0; b < B; b++) {
             float4 x = make_float4(products.sum[b][0], products.sum[b][1], products.sum[b][2], products.sum[b][3]);
-            if (p.n_splits > 1) partials[(units.part * n_warps * B + b) * 32] = x;
+            if (p.n_splits > 1) partials[(super_tiles.slice * n_warps * B + b) * 32] = x;
             else totals[32 * b] = add4(totals[32 * b], x);
         }
         products.clear();
     }
-    if (p.n_splits > 1 && !block.add_parts<B>(n_units, partials, n_warps, [] { __syncthreads(); }, [&](int b) -> float4 & { return totals[32 * b]; })) return;
-    float *results = (float *)memory;
+    auto total_of = [&](int b) -> float4 & { return totals[32 * b]; };
+    if (p.n_splits > 1 && !block.reduce_slices<B>(n_super_tiles, partials, n_warps, [] { __syncthreads(); }, total_of)) return;
+    float *results = (float *)smem;
     __syncthreads();
-    for (int b = 0; b < B; b++) block.write_total(results, warp_rows + 8 * b, strip_of_warp, totals[32 * b], lane);
+    for (int b = 0; b < B; b++) block.write_total(results, warp_rows + 8 * b, panel_of_warp, totals[32 * b], lane);
     __syncthreads();
     block.store_results(results, blockDim.x);
 }

@@ -1,26 +1,25 @@
-// modules: q4_0 -DFORMAT=0; q4_1 -DFORMAT=1; q5_0 -DFORMAT=2; q5_1 -DFORMAT=3;
-//   q8_0 -DFORMAT=4; q2_k -DFORMAT=5; q3_k -DFORMAT=6; q4_k -DFORMAT=7;
-//   q5_k -DFORMAT=8; q6_k -DFORMAT=9; iq4_nl -DFORMAT=10; iq4_xs -DFORMAT=11;
-//   mxfp4 -DFORMAT=12; f16 -DFORMAT=13
+// modules: formats.cuh -DFORMAT=*
 //
-// Products with weights in strips, see format.cuh: y[m, n] = act(x[m, k] w[n, k] + bias).
+// Matmul with weights in panels, see format.cuh: y[m, n] = act(x[m, k] w[n, k] + bias).
 //
 //   gemv_row   one row (Hopper and later), gemv_row.cuh
-//   gemv_N     up to 128 rows, N or 2 N of them a block, gemv.cuh
-//   gemv_warpgroup_N   the same, N of them a block, by instructions of warpgroups (Hopper)
-//   gemm       more, 128 rows of weights x 128 rows of activations a block, by instructions of warps, gemm.cuh
-//   wgmma_N    the same, of N rows of activations, by instructions of warpgroups (Hopper)
+//   gemv_N     up to 128 rows, N or 2 N of them per block, gemv.cuh
+//   gemv_warpgroup_N   up to 128 rows, N of them per block, by wgmma (Hopper), gemv_warpgroup.cuh
+//   gemm       more rows, 128 rows of weights x 128 rows of activations per block, by mma, gemm.cuh
+//   wgmma_N    more rows, 128 x N per block, by wgmma (Hopper), gemm_warpgroup.cuh
 //   embed      rows of a table
+//   repack     GGML blocks to panels, repack.cuh
 //
-// Activations are f16, in an order of columns in which lanes load what instructions need, see `operand_index`; sums are f32.
-// Weights are f16; GEMV has integers instead for formats with integer scales, and scales sums of 256 columns in f32. Both kernels of
-// GEMV add a part of the columns in order, then the parts in theirs: the sums of a row of y do not depend on the other rows of x.
+// Activations are f16 in the column order of mma fragments, see `operand_index`; sums are f32. Weights are dequantized to f16. GEMV
+// multiplies integers instead for formats with integer scales, and scales the sums of 256 columns in f32. All GEMV kernels add the
+// columns of a K slice in order, then the slices in order: the sums of a row of y do not depend on the other rows of x.
 #include "format.cuh"
 #include "product.cuh"
 
 #include "gemm.cuh"
 #include "gemv.cuh"
 #include "gemv_row.cuh"
+#include "repack.cuh"
 
 #if __CUDA_ARCH__ >= 900
 ROW_KERNEL gemv_row(const __grid_constant__ MatmulParams p) {
@@ -32,7 +31,7 @@ ROW_KERNEL gemv_row(const __grid_constant__ MatmulParams p) {
 #define GEMM_WARPGROUP(N) \
     KERNEL(GEMM_THREADS) wgmma_##N(const __grid_constant__ WarpgroupParams p) { \
         __shared__ GemmShared shared; \
-        wgmma<N>(p, whole_share(p.matmul, blockIdx.y, gridDim.y), shared); \
+        gemm_warpgroup<N>(p, whole_share(p.matmul, blockIdx.y, gridDim.y), shared); \
     }
 GEMM_WARPGROUP(128)
 GEMM_WARPGROUP(256)
@@ -41,7 +40,7 @@ GEMM_WARPGROUP(256)
 struct EmbedParams {
     const u8 *table;
     const u32 *tokens;
-    const float *top_k; // References to tokens; null: none.
+    const float *top_k; // Results of a top-k, for tokens that refer to it; null: none.
     const float *positions_table;
     const u32 *positions;
     float *out;
@@ -49,19 +48,19 @@ struct EmbedParams {
     float scale;
 };
 
-// out[i] = scale * table[token i] + positions_table[position i]. Grid: (tokens, units of tiles); a warp a block.
+// out[i] = scale * table[token i] + positions_table[position i]. Grid: (tokens, super-tiles); one warp per block.
 KERNEL(32) embed(const __grid_constant__ EmbedParams p) {
     begin_kernel();
     load_codebook();
     u32 lane = threadIdx.x, g = lane >> 2, t = lane & 3, token = p.tokens[blockIdx.x];
     if (token >> 31) token = (u32)p.top_k[token & 0x7fffffffu];
-    const u8 *strip = p.table + (u64)(token / 16) * p.n_chunks * CHUNK_BYTES;
-    __shared__ u32 row[UNIT * 32];
-    Unit u;
-    u32 first = blockIdx.y * UNIT;
-    load_unit(u, strip, first, p.k_tiles, lane);
+    const u8 *panel = p.table + (u64)(token / 16) * p.n_chunks * CHUNK_BYTES;
+    __shared__ u32 row[SUPER_TILE_LEN * 32];
+    SuperTile u;
+    u32 first = blockIdx.y * SUPER_TILE_LEN;
+    load_super_tile(u, panel, first, p.k_tiles, lane);
 #pragma unroll
-    for (int j = 0; j < UNIT; j++) {
+    for (int j = 0; j < SUPER_TILE_LEN; j++) {
         if (first + j >= p.k_tiles) break;
         const Raw &raw = u.chunks[j / TILES];
 #pragma unroll
@@ -75,7 +74,7 @@ KERNEL(32) embed(const __grid_constant__ EmbedParams p) {
         }
     }
     __syncwarp();
-    for (u32 i = lane; i < UNIT * 64; i += 32) {
+    for (u32 i = lane; i < SUPER_TILE_LEN * 64; i += 32) {
         u32 column = first * 64 + i;
         if (column >= p.cols) break;
         float y = p.scale * from_half((u16)(row[i / 2] >> i % 2 * 16));

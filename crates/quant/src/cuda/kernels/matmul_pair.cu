@@ -1,7 +1,8 @@
-// modules: q4_k_q5_k -DFIRST=7 -DSECOND=8; q4_k_q6_k -DFIRST=7 -DSECOND=9; q5_k_q6_k -DFIRST=8 -DSECOND=9
+// modules: q4_k_q5_k -DFIRST=Q4_K -DSECOND=Q5_K; q4_k_q6_k -DFIRST=Q4_K -DSECOND=Q6_K; q5_k_q6_k -DFIRST=Q5_K -DSECOND=Q6_K
 //
-// Products of one operand with weights of two formats, as those of query and key, and of value, in files of mixed types (Hopper and
-// later): some blocks have the factors of the first format, the others those of the second. Sums are those of matmul.cu.
+// Matmul of one operand with weights of two formats (Hopper and later), for example query and key of one format, value of another in
+// files of mixed types. The first blocks have the matrices of the first format, the others those of the second. Same sums as matmul.cu.
+#include "formats.cuh"
 #include "params.cuh"
 #include "row_norm.cuh"
 #include "wgmma.cuh"
@@ -41,7 +42,7 @@ ROW_KERNEL gemv_row(const __grid_constant__ MatmulParams p) {
 KERNEL(GEMM_THREADS) wgmma_128(const __grid_constant__ WarpgroupParams params) {
     __shared__ GemmShared shared;
     const MatmulParams &p = params.matmul;
-    if (blockIdx.y < p.n_first_blocks) first::wgmma<128>(params, first_share(p, blockIdx.y), shared);
-    else second::wgmma<128>(params, second_share(p, blockIdx.y, gridDim.y), shared);
+    if (blockIdx.y < p.n_first_blocks) first::gemm_warpgroup<128>(params, first_share(p, blockIdx.y), shared);
+    else second::gemm_warpgroup<128>(params, second_share(p, blockIdx.y, gridDim.y), shared);
 }
 #endif

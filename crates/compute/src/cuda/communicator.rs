@@ -1,4 +1,4 @@
-//! Memory through which the ranks of a group of GPUs exchange values, in the layout of `all_reduce.cu`.
+//! Communicator of a group of GPUs: memory that every rank writes, in the layout of `all_reduce.cu`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,17 +9,24 @@ use super::buffer::{Buffer, Pinned};
 use super::call::{check, text};
 use super::device::CudaDevice;
 use super::gpu::Gpu;
-use super::ops::all_reduce;
 use crate::{Error, Result};
 
-/// Most ranks of a group.
+/// Maximum ranks of a group.
 pub const MAX_RANKS: usize = 8;
+/// Maximum blocks of a collective kernel of a rank.
+pub(super) const MAX_BLOCKS: usize = 128;
+/// LL packets, of two values each, that a rank receives from another one in a kernel.
+pub(super) const PACKETS: usize = 65536;
+/// Bytes of the state, of addresses and flags.
+const STATE_BYTES: usize = 256 + (32 + 4) * MAX_RANKS * MAX_BLOCKS;
+/// Offset of the word that is 1 if ranks share a GPU.
+const SHARES_GPU: usize = 12;
 
-/// Memory of the ranks of a group, which all of them write.
+/// Memory of the ranks of a group. Every rank writes to that of all others.
 ///
 /// Collective kernels of a group run in the same order on every rank: the host enqueues steps on all ranks under one lock.
 #[derive(Debug)]
-pub struct Exchange {
+pub struct Communicator {
     ranks: Vec<RankMemory>,
     /// Whether a GPU has two ranks of this group.
     has_shared_gpu: bool,
@@ -27,33 +34,33 @@ pub struct Exchange {
     shares_gpu: AtomicBool,
 }
 
-/// The groups of this process.
-static GROUPS: Mutex<Vec<Weak<Exchange>>> = Mutex::new(Vec::new());
+/// Communicators of this process.
+static COMMUNICATORS: Mutex<Vec<Weak<Communicator>>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
 struct RankMemory {
     gpu: Gpu,
     memory: Buffer,
-    /// A word that kernels set if another rank did not send in time.
+    /// Word that kernels set on a timeout.
     fault: Pinned,
 }
 
 /// A rank of a group.
 #[derive(Debug, Clone)]
 pub struct Rank {
-    exchange: Arc<Exchange>,
+    communicator: Arc<Communicator>,
     index: usize,
 }
 
-impl Exchange {
-    /// Allocates the memory, lets every GPU write it, and loads the collective kernels. A GPU may be there several times.
+impl Communicator {
+    /// Allocates the memory and lets every GPU write it. A GPU may occur several times.
     ///
     /// # Errors
     /// [`Error::NoPeerAccess`], [`Error::OutOfMemory`], or if the driver refuses.
     ///
     /// # Panics
     /// If there are more than [`MAX_RANKS`].
-    pub fn new(gpus: &[Gpu]) -> Result<Arc<Self>> {
+    pub(super) fn new(gpus: &[Gpu]) -> Result<Arc<Self>> {
         assert!((1..=MAX_RANKS).contains(&gpus.len()), "{} ranks", gpus.len());
         let is_same = |a: &Gpu, b: &Gpu| a.device().index == b.device().index;
         for gpu in gpus {
@@ -61,7 +68,7 @@ impl Exchange {
                 gpu.enable_peer(other)?;
             }
         }
-        let bytes = all_reduce::memory_bytes(gpus.len());
+        let bytes = STATE_BYTES + 2 * 16 * gpus.len() * PACKETS;
         let rank = |gpu: &Gpu| {
             let (memory, fault) = (Buffer::new(gpu, bytes)?, Pinned::new(gpu, size_of::<u32>())?);
             Ok(RankMemory { gpu: gpu.clone(), memory, fault })
@@ -69,23 +76,17 @@ impl Exchange {
         let ranks = gpus.iter().map(rank).collect::<Result<_>>()?;
         let is_repeated = |i: usize| gpus[..i].iter().any(|gpu| is_same(gpu, &gpus[i]));
         let has_shared_gpu = (0..gpus.len()).any(is_repeated);
-        let exchange = Arc::new(Self { ranks, has_shared_gpu, shares_gpu: AtomicBool::new(false) });
-        exchange.register()?;
-        for index in 0..gpus.len() {
-            let rank = Rank { exchange: Arc::clone(&exchange), index };
-            // The driver may load a kernel when it is first launched, and wait for others meanwhile.
-            all_reduce::load(&gpus[index], &rank)?;
-        }
-        // No rank writes memory that is still being cleared.
-        gpus.iter().try_for_each(Gpu::synchronize)?;
-        Ok(exchange)
+        let shares_gpu = AtomicBool::new(false);
+        let communicator = Arc::new(Self { ranks, has_shared_gpu, shares_gpu });
+        communicator.register()?;
+        Ok(communicator)
     }
 
-    /// Adds the group to those of the process. Those with a common GPU launch no kernel early behind a collective one: its blocks
-    /// would take the place of those that a rank of the other group waits for.
+    /// Adds the group to [`COMMUNICATORS`]. Groups with a common GPU use no dependent launch after a collective kernel: the blocks of the
+    /// next kernel would take the place of those that a rank of the other group waits for.
     fn register(self: &Arc<Self>) -> Result<()> {
         let index = |rank: &RankMemory| rank.gpu.device().index;
-        let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner);
         groups.retain(|group| group.strong_count() > 0);
         for group in groups.iter().filter_map(Weak::upgrade) {
             let has = |rank: &RankMemory| self.ranks.iter().any(|own| index(own) == index(rank));
@@ -101,13 +102,11 @@ impl Exchange {
         Ok(())
     }
 
-    /// Tells the kernels that a GPU has another rank.
+    /// Tells the kernels that ranks share a GPU.
     fn share_gpu(&self) -> Result<()> {
         self.shares_gpu.store(true, Ordering::Release);
         let word = 1u32.to_ne_bytes();
-        self.ranks
-            .iter()
-            .try_for_each(|rank| rank.gpu.upload(&rank.memory, all_reduce::SHARES_GPU, &word))
+        self.ranks.iter().try_for_each(|rank| rank.gpu.upload(&rank.memory, SHARES_GPU, &word))
     }
 
     /// A rank.
@@ -117,19 +116,19 @@ impl Exchange {
     #[must_use]
     pub fn rank(self: &Arc<Self>, index: usize) -> Rank {
         assert!(index < self.ranks.len(), "rank {index} of {}", self.ranks.len());
-        Rank { exchange: Arc::clone(self), index }
+        Rank { communicator: Arc::clone(self), index }
     }
 
-    /// Whether a rank waited in vain, after a wait for its work.
+    /// Whether a collective kernel has timed out. Valid once its work is done.
     #[must_use]
     pub fn has_timed_out(&self) -> bool {
         self.ranks.iter().any(|rank| rank.fault_word().load(Ordering::Acquire) != 0)
     }
 
-    /// Waits for all ranks and clears the memory, so that later steps can run. No step is enqueued meanwhile.
+    /// Waits for all ranks and clears the memory, so that later steps can run. The caller enqueues no step meanwhile.
     ///
     /// # Errors
-    /// [`Error::Device`] if a rank failed, or did not get the values of another one in time.
+    /// [`Error::Device`] if a rank failed or timed out.
     pub fn reset(&self) -> Result<()> {
         self.ranks.iter().try_for_each(|rank| rank.gpu.synchronize())?;
         let late = self.ranks.iter().filter(|rank| rank.fault_word().load(Ordering::Acquire) != 0);
@@ -142,7 +141,7 @@ impl Exchange {
         Err(Error::Device { message })
     }
 
-    /// Clears the memory of all ranks, which no work uses.
+    /// Clears the memory of all ranks. No work may use it.
     fn clear(&self) -> Result<()> {
         for RankMemory { gpu, memory, .. } in &self.ranks {
             gpu.enter()?;
@@ -178,26 +177,26 @@ impl Rank {
     /// Number of ranks.
     #[must_use]
     pub fn n_ranks(&self) -> usize {
-        self.exchange.ranks.len()
+        self.communicator.ranks.len()
     }
 
     /// Whether a GPU has two ranks of the group.
     pub(super) fn shares_gpu(&self) -> bool {
-        self.exchange.has_shared_gpu
+        self.communicator.has_shared_gpu
     }
 
-    /// Addresses of the memory of all ranks, 0 behind the last one.
+    /// Addresses of the memory of all ranks; 0 past the last rank.
     pub(super) fn memory(&self) -> [u64; MAX_RANKS] {
         let mut addresses = [0; MAX_RANKS];
-        for (to, rank) in addresses.iter_mut().zip(&self.exchange.ranks) {
+        for (to, rank) in addresses.iter_mut().zip(&self.communicator.ranks) {
             *to = rank.memory.address();
         }
         addresses
     }
 
-    /// Address of the word of the host for errors.
+    /// Address of the error word in host memory.
     pub(super) fn fault(&self) -> u64 {
-        self.exchange.ranks[self.index].fault.as_slice().as_ptr().addr() as u64
+        self.communicator.ranks[self.index].fault.as_slice().as_ptr().addr() as u64
     }
 }
 
