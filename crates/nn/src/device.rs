@@ -305,6 +305,10 @@ impl dyn Executable + '_ {
         if got != expected {
             return Err(Error::KvPage { expected, got });
         }
+        if bytes.is_empty() {
+            // A pipeline stage without layers.
+            return Ok(());
+        }
         self.write_checked_page(pool, page, bytes)
     }
 
