@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `format` | formats of weights in panels, see `kernels/format.cuh` |
 //! | `matrix` | [`CudaMatrix`]: weights on the device |
-//! | `params` | [`Operand`], epilogue, parameters of the kernels |
+//! | `params` | arguments of matmuls, parameters of the kernels |
 //! | `gemv`, `gemm` | block shapes and launches for few rows, for many rows |
 //! | `matmul` | matmuls with one matrix, a group, a gated pair |
 //! | `experts` | matmuls with the weights of experts |
@@ -26,11 +26,11 @@ mod params;
 use stonechat_compute::cuda::Archive;
 
 pub use embed::{CudaEmbed, embed};
-pub use experts::{ExpertMatmul, expert_block_len, matmul_experts};
+pub use experts::{expert_block_len, matmul_experts};
 pub use gemv::MAX_GEMV_ROWS;
 pub use matmul::{can_group, can_pair, fuses_norm, matmul, matmul_gated, matmul_group};
 pub use matrix::CudaMatrix;
-pub use params::{CudaEpilogue, Operand, RowNorm, Scratch};
+pub use params::{CudaEpilogue, ExpertMatmul, Operand, RowNorm, Scratch};
 
 /// Kernels of this crate.
 static ARCHIVE: Archive = stonechat_compute::cuda_archive!();

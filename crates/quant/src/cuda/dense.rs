@@ -5,9 +5,8 @@ use stonechat_compute::cuda::ops::Output;
 use stonechat_compute::cuda::{CommandList, Launch};
 
 use super::ARCHIVE;
-use super::experts::ExpertMatmul;
 use super::matrix::CudaMatrix;
-use super::params::{CudaEpilogue, Operand, activation_code};
+use super::params::{CudaEpilogue, ExpertMatmul, Operand, activation_code};
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]

@@ -1,14 +1,13 @@
 //! Matmuls with the weights of experts.
 
 use stonechat_compute::cuda::ops::Output;
-use stonechat_compute::cuda::ops::moe::ExpertOrder;
 use stonechat_compute::cuda::{CommandList, Gpu};
 
 use super::dense::dense_experts;
 use super::format::Formats;
 use super::gemv::{GemvWork, block_rows, launch_gemv};
 use super::matrix::{CudaMatrix, PANEL_ROWS};
-use super::params::{MatmulParams, MatrixParams, Operand, Scratch};
+use super::params::{ExpertMatmul, MatmulParams, MatrixParams, Operand, Scratch};
 
 /// Maximum assignments of an expert block: the rows that a block of threads of every matrix has.
 #[must_use]
@@ -24,23 +23,6 @@ pub fn expert_block_len(
     };
     let formats = matrices.iter().filter_map(|w| w.format());
     formats.map(|format| block_rows(gpu.device().into(), format, len)).min().unwrap_or(len)
-}
-
-/// Arguments of [`matmul_experts`].
-#[derive(Debug, Clone, Copy)]
-pub struct ExpertMatmul {
-    /// Address of the expert assignments: pairs of expert and weight.
-    pub assignments: u64,
-    /// Number of assignments.
-    pub n_assignments: usize,
-    /// Assignments of each row of the operand.
-    pub assignments_per_row: usize,
-    /// Assignments sorted by expert.
-    pub order: ExpertOrder,
-    /// Rows of weights of an expert.
-    pub n: usize,
-    /// Address of the bias of all experts, 0 without one.
-    pub bias: u64,
 }
 
 /// Multiplies rows with their assigned experts: `n_assignments` rows of f32 values.

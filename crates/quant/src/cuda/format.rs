@@ -2,7 +2,6 @@
 
 use stonechat_compute::DType;
 
-use super::matrix::CudaMatrix;
 use crate::block::block_formats;
 
 /// Header of a chunk: scales and minima of 16 rows.
@@ -122,14 +121,13 @@ impl Formats {
     }
 
     /// Formats of a group of matrices; `None` if no kernel multiplies with all of them.
-    pub(super) fn of(all: &[&CudaMatrix]) -> Option<Self> {
-        let formats: Vec<_> = all.iter().map(|w| w.format()).collect::<Option<_>>()?;
-        let is_of = |dtypes: &[DType]| formats.iter().all(|format| dtypes.contains(&format.dtype));
-        if is_of(&[formats[0].dtype]) {
-            return Some(Self::one(formats[0]));
+    pub(super) fn of(all: &[&'static Format]) -> Option<Self> {
+        let is_of = |dtypes: &[DType]| all.iter().all(|format| dtypes.contains(&format.dtype));
+        if is_of(&[all[0].dtype]) {
+            return Some(Self::one(all[0]));
         }
         let &(module, first, second) = PAIRS.iter().find(|pair| is_of(&[pair.1, pair.2]))?;
-        let format = |dtype| formats.iter().find(|format| format.dtype == dtype).copied();
+        let format = |dtype| all.iter().find(|format| format.dtype == dtype).copied();
         Some(Self { module, first: format(first)?, second: Some(format(second)?) })
     }
 

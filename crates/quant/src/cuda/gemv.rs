@@ -5,7 +5,6 @@ use stonechat_compute::cuda::{CommandList, CudaDevice, Gpu, Launch};
 
 use super::ARCHIVE;
 use super::format::{Format, Formats};
-use super::gemm::has_gemm;
 use super::params::{MatmulParams, MatrixParams, Scratch};
 
 /// Maximum rows of GEMV, where the sums of a row do not depend on the others.
@@ -263,11 +262,6 @@ impl GemvShape {
             counter_bytes: if is_split { 4 * tiles } else { 0 },
         }
     }
-}
-
-/// Whether GEMV multiplies `rows` rows; else GEMM.
-pub(super) fn uses_gemv(gpu: &Gpu, rows: usize) -> bool {
-    rows <= MAX_GEMV_ROWS || !has_gemm(gpu.device())
 }
 
 /// Whether GEMV of one row of `k` columns keeps the row in shared memory: on devices with bulk copies.

@@ -2,19 +2,29 @@
 
 use std::ops::RangeInclusive;
 
-use stonechat_compute::op::GatedActivation;
 use stonechat_compute::cuda::ops::Output;
 use stonechat_compute::cuda::ops::rows::gated_code;
 use stonechat_compute::cuda::{CommandList, Gpu};
+use stonechat_compute::op::GatedActivation;
 
 use super::dense::dense;
 use super::format::Formats;
-use super::gemm::launch_gemm;
-use super::gemv::{GemvWork, MAX_GEMV_ROWS, has_row_kernel, launch_gemv, uses_gemv};
+use super::gemm::{has_gemm, launch_gemm};
+use super::gemv::{GemvWork, MAX_GEMV_ROWS, has_row_kernel, launch_gemv};
 use super::matrix::CudaMatrix;
 use super::params::{
     CudaEpilogue, MAX_GROUP, MatmulParams, MatrixParams, Operand, Scratch, activation_code,
 };
+
+/// Formats of a group of matrices; `None` if no kernel multiplies with all of them.
+fn formats_of(all: &[&CudaMatrix]) -> Option<Formats> {
+    Formats::of(&all.iter().map(|w| w.format()).collect::<Option<Vec<_>>>()?)
+}
+
+/// Whether GEMV multiplies `rows` rows; else GEMM.
+fn uses_gemv(gpu: &Gpu, rows: usize) -> bool {
+    rows <= MAX_GEMV_ROWS || !has_gemm(gpu.device())
+}
 
 /// Whether a matmul of one row of `k` columns can apply an RMS norm to it.
 #[must_use]
@@ -33,7 +43,7 @@ pub fn can_group(gpu: &Gpu, all: &[&CudaMatrix], n_rows: RangeInclusive<usize>) 
     };
     all.len() <= MAX_GROUP
         && all.iter().all(|w| w.k() == k)
-        && Formats::of(all).is_some_and(|formats| formats.second.is_none() || has_pairs)
+        && formats_of(all).is_some_and(|formats| formats.second.is_none() || has_pairs)
 }
 
 /// Whether one launch can multiply with gate and up.
@@ -80,7 +90,7 @@ pub fn matmul_group(
     all: &[(&CudaMatrix, Output, u64)],
 ) {
     let matrices: Vec<_> = all.iter().map(|(w, ..)| *w).collect();
-    let formats = Formats::of(&matrices).expect("a group with a kernel");
+    let formats = formats_of(&matrices).expect("a group with a kernel");
     let mut params = MatmulParams::new(all[0].0, formats.first, x);
     params.n_matrices = all.len() as u32;
     let is_first = |w: &CudaMatrix| w.dtype() == formats.first.dtype;

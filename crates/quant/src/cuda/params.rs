@@ -2,9 +2,10 @@
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::Result;
-use stonechat_compute::op::Activation;
+use stonechat_compute::cuda::ops::moe::ExpertOrder;
 use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output};
 use stonechat_compute::cuda::{CommandList, Kernel, Launch, TensorMap};
+use stonechat_compute::op::Activation;
 
 use super::format::Format;
 use super::matrix::{CudaMatrix, PANEL_ROWS};
@@ -51,6 +52,23 @@ pub struct CudaEpilogue {
     pub activation: Activation,
     /// Adds the result to the values of the output.
     pub accumulate: bool,
+}
+
+/// Arguments of [`matmul_experts`](super::matmul_experts).
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertMatmul {
+    /// Address of the expert assignments: pairs of expert and weight.
+    pub assignments: u64,
+    /// Number of assignments.
+    pub n_assignments: usize,
+    /// Assignments of each row of the operand.
+    pub assignments_per_row: usize,
+    /// Assignments sorted by expert.
+    pub order: ExpertOrder,
+    /// Rows of weights of an expert.
+    pub n: usize,
+    /// Address of the bias of all experts, 0 without one.
+    pub bias: u64,
 }
 
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
