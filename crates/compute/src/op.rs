@@ -126,8 +126,8 @@ pub enum Op {
     /// Lowered from [`Op::Moe`]: top-k experts of router logits, `[T, E]` to `[T, 2 * n_used]` words: expert and weight (f32) of
     /// each route, in descending order of logits; the lower expert comes first of equal logits.
     MoeRoute(MoeRouteArgs),
-    /// Lowered from [`Op::Moe`]: routes of an [`Op::MoeRoute`] in ascending order of (expert, route), `T * n_used` words. Room for
-    /// the device's blocks of routes of one expert follows, up to three words per route.
+    /// Lowered from [`Op::Moe`]: routes of an [`Op::MoeRoute`] in ascending order of (expert, route), `T * n_used` words, then
+    /// the device's blocks of routes of one expert, up to three words per route.
     MoeSort(MoeSortArgs),
     /// Lowered from [`Op::Moe`]: `W_e·x + bias_e` for the expert `e` of each route `y`, in the order `z` if there is one.
     /// `x`: a row per token or per route; result: `[T * n_used, N]`, a row per route.

@@ -19,7 +19,7 @@ fn cpu() -> Cpu {
     Cpu::new(2).unwrap()
 }
 
-/// More texts than share a step, more tokens than a step has, one text of one token.
+/// More texts than fit a batch, more tokens than a step has, one text of one token.
 fn texts() -> Vec<Vec<u32>> {
     let len = |text: usize| if text == 3 { 1 } else { 20 + text * 53 % 97 };
     let token = |text: usize, i: usize| ((i * (text + 3) + text) % 61 + 2) as u32;

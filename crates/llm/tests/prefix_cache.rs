@@ -215,7 +215,7 @@ impl CacheModel {
         path.sort_by_key(|node| node.tokens.len());
         let mut best = path.len() * PAGE_LEN;
         others.retain(|node| node.first() == best);
-        // Of equal runs inside a page, the one inserted last.
+        // Among equal runs inside a page, the one inserted last wins.
         let common = |node: &&mut Node| common_prefix(&node.tokens, tokens);
         if let Some(node) = others.into_iter().filter(|node| common(node) > best).max_by_key(common)
         {

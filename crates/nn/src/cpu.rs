@@ -9,9 +9,9 @@
 //! | `cpu/logits.rs` | filter, top-k and log-sum-exp of rows of logits |
 //! | `cpu/expert_mlp.rs` | gated MLPs of a mixture of experts, tokens grouped by expert |
 //! | `cpu/weights.rs` | matrices in host memory: loading, repacking, row ranges |
-//! | `cpu/host.rs` | threads, profile and turns of programs |
+//! | `cpu/host.rs` | threads, profile and time slices of programs |
 //! | `cpu/profile.rs` | time per op |
-//! | `cpu/turns.rs` | turns of programs on the same threads |
+//! | `cpu/time_slices.rs` | time slices of programs on the same threads |
 
 mod capabilities;
 mod device;
@@ -21,7 +21,7 @@ mod host;
 mod logits;
 mod products;
 mod profile;
-mod turns;
+mod time_slices;
 mod weights;
 
 pub use self::device::Cpu;

@@ -145,7 +145,7 @@ pub trait DeviceApi: Debug + Send + Sync {
     fn stored_dtype(&self, dtype: DType) -> DType;
 
     /// Rows of a pass that keep all of the device at work: with more of them, a row takes no less time.
-    fn busy_rows(&self) -> usize {
+    fn saturating_batch(&self) -> usize {
         1
     }
 
@@ -235,7 +235,7 @@ pub trait Executable: Debug + Send + Sync {
     fn import(&mut self, port: Port, values: &[f32]);
 
     /// Whether steps run while the host goes on.
-    fn runs_ahead(&self) -> bool;
+    fn async_scheduling(&self) -> bool;
 
     /// Limits of the inputs of steps.
     fn limits(&self) -> &InputLimits;

@@ -35,7 +35,7 @@ use crate::program::{Node, Program, RowClass, Segment};
 /// Property of an op of a class of rows.
 pub type OfOp<T> = Box<dyn Fn(&Op, RowClass) -> T>;
 
-/// Whether an op of a class of rows can write its result, of so many columns, in a type.
+/// Whether an op of a class of rows can write its result, with a number of columns, in a type.
 pub type Writes = Box<dyn Fn(&Op, RowClass, TensorType, usize) -> bool>;
 
 /// Ops that a device runs for an [`Op::Moe`].

@@ -178,7 +178,7 @@ impl StepWords {
         Self { words: Vec::new(), attention }
     }
 
-    /// Sets the shape of a step; `grid` divides rows for an attention of so many query heads.
+    /// Sets the shape of a step; `grid` divides rows for an attention, by its number of query heads.
     pub(crate) fn set_shape<G: Grid>(
         &self,
         shape: &mut StepShape<G>,
@@ -259,8 +259,8 @@ pub(crate) struct Places {
     pub(crate) outputs: usize,
     pub(crate) logit_filters: usize,
     pub(crate) copies: usize,
-    /// Of the first attention.
+    /// First word of the first attention.
     pub(crate) attention: usize,
-    /// Of the page tables.
+    /// First word of the page tables.
     end: usize,
 }

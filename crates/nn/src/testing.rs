@@ -91,7 +91,7 @@ pub(crate) fn gpu_rules() -> Capabilities {
             _ => operand(class),
         }),
         accepts: Box::new(|op, class| {
-            // Of a longer list of matmuls, the order would decide which ones may write another type.
+            // In a longer list of matmuls, the order would decide which ones may write another type.
             class == FEW_ROWS && (!matches!(op, Op::MatmulGroup(_)) || is_group_of(op, 99))
         }),
         fuses_norm: Box::new(|op, class| class == FEW_ROWS && is_product(op)),

@@ -237,7 +237,7 @@ impl ServerModels {
         })
     }
 
-    /// Memory of a model with so many bytes of weights and caches, by the device on which it would be opened.
+    /// Memory of a model with `bytes` bytes of weights and caches, by the device on which it would be opened.
     fn memory(&self, file: &ModelFile, kind: ModelKind, bytes: u64) -> Memory {
         let placement = self.options.engine.placement(file, kind);
         let Some((device, gpu_share)) = placement.filter(|(_, share)| *share > 0.0) else {

@@ -48,7 +48,7 @@ pub struct EngineOptions {
     pub cache_ram: usize,
     /// File for KV pages, which outlives the server.
     pub page_file: Option<PageFile>,
-    /// Requests that share a step.
+    /// Slots: maximum requests in a batch.
     pub n_parallel: usize,
     /// Maximum tokens of a step.
     pub n_batch: usize,

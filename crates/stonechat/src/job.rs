@@ -85,7 +85,7 @@ impl<I, O> JobSender<I, O> {
         self.send_bytes(item, size_of::<I>());
     }
 
-    /// Sends an item of so many bytes.
+    /// Sends an item of `n_bytes` bytes.
     pub(crate) fn send_bytes(&self, item: I, n_bytes: usize) {
         self.pending_bytes.fetch_add(n_bytes, Ordering::Relaxed);
         // The caller may have dropped the job.

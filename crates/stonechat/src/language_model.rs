@@ -53,7 +53,7 @@ pub struct LlmInfo {
     pub n_ctx: usize,
     /// Tokens that the KV cache holds.
     pub kv_tokens: usize,
-    /// Requests that share a step.
+    /// Slots: maximum requests in a batch.
     pub n_parallel: usize,
 }
 
@@ -85,7 +85,7 @@ impl fmt::Debug for LlmBuilder {
 /// Callback for the counts of each step.
 type OnStep = Box<dyn FnMut(&StepReport) + Send>;
 
-/// Default number of requests that share a step.
+/// Default number of slots.
 const N_PARALLEL: usize = 16;
 /// Default time that a prompt may delay a token of other texts.
 const MAX_GAP: Duration = Duration::from_millis(140);
@@ -241,7 +241,7 @@ impl LlmBuilder {
         self
     }
 
-    /// Sets the number of requests that share a step; default 16.
+    /// Sets the number of slots, the maximum requests in a batch; default 16.
     #[must_use]
     pub fn parallel(mut self, n: usize) -> Self {
         self.sizes.n_sequences = n;

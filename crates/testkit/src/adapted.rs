@@ -170,7 +170,7 @@ impl Executable for RunningAhead {
         self.executable.import(port, values);
     }
 
-    fn runs_ahead(&self) -> bool {
+    fn async_scheduling(&self) -> bool {
         true
     }
 

@@ -283,7 +283,7 @@ impl Case {
         r.export(y);
     }
 
-    /// Of several windows: read, and added to.
+    /// A constant of several windows: read, and added to.
     fn constant(&self, r: &mut Recording<'_>) {
         r.tables().counts[Count::Windows] = 3;
         let values = r.values(2 * self.cols, 1.0);
@@ -348,7 +348,7 @@ impl Case {
         }
     }
 
-    /// Of a part of a value, of a value that is read later, and of one that dies.
+    /// Soft cap of a part of a value, of a value that is read later, and of one that dies.
     fn soft_cap(&self, r: &mut Recording<'_>) {
         for x in [r.strided(self.cols), r.packed(self.cols)] {
             let y = r.ops.op(Op::SoftCap(0.7), &[x]);

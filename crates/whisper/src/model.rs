@@ -191,7 +191,7 @@ impl Model {
     /// others are decoded.
     #[must_use]
     pub fn encoder_batch_size(&self, n_windows: usize) -> usize {
-        let busy = self.device.busy_rows() / self.info.config.n_audio_ctx;
+        let busy = self.device.saturating_batch() / self.info.config.n_audio_ctx;
         busy.min(n_windows / 4).max(1)
     }
 

@@ -36,7 +36,7 @@ fn cpu() -> Cpu {
     Cpu::with_device(device)
 }
 
-/// Decoder of so many windows, so many of them in a pass of the encoder.
+/// Decoder of `n_windows` windows, which encodes `encoder_batch_size` in a pass.
 fn decoder(model: &Model, (n_windows, encoder_batch_size): (usize, usize)) -> WindowDecoder {
     let options = StateOptions {
         n_windows,

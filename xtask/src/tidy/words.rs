@@ -63,6 +63,18 @@ const WORDS: &[(&str, &str)] = &[
     ("chunks_apart", "one file"),
     ("gemv_alike", "one file"),
     ("one_matrix", "one file"),
+    ("START_UNITS", "block start cost"),
+    ("publish_shared", "fence_proxy_async"),
+    ("begin_warpgroup", "wgmma_fence"),
+    ("raise_registers", "setmaxnreg_inc"),
+    ("lower_registers", "setmaxnreg_dec"),
+    ("gives_up", "timed out"),
+    ("give_way", "yield_slice"),
+    ("busy_rows", "saturating_batch"),
+    ("load_again", "reload"),
+    ("runs_ahead", "async scheduling"),
+    ("LlmRequest", "llm::Request"),
+    ("LlmEvent", "llm::RequestEvent"),
 ];
 
 /// Parts of a line, in lower case, with the field's term; comments and documents say them, too.
@@ -80,10 +92,17 @@ const PHRASES: &[(&str, &str)] = &[
     ("asks for a later", "prefetches"),
     ("at most it can do", "peak"),
     ("what it can do at most", "roofline"),
+    ("instructions of warpgroups", "wgmma"),
+    ("instructions of warps", "mma"),
+    ("one a line", "one per line"),
+    ("share a step", "are batched"),
+    ("behind the last", "past the last"),
+    ("so many", "a number"),
 ];
 
 /// First words of a comment that leave its subject out.
-const OPENINGS: &[&str] = &["Those of ", "So many ", "One a line"];
+const OPENINGS: &[&str] =
+    &["Of ", "Those of ", "The same of ", "Behind ", "So many ", "One a line"];
 
 /// Files whose words and phrases are read.
 const READ: [&str; 4] = [".rs", ".wgsl", ".md", ".toml"];

@@ -77,7 +77,7 @@ fn of_ptx(text: &str, name: &str) -> Option<KernelCode> {
         let is_of_kernel = entry == Some(name);
         if line.starts_with(".shared") && (entry.is_none() || is_of_kernel) {
             let size = line.split_once('[').and_then(|(_, rest)| rest.split(']').next());
-            // Of a variable that is no array: at most 8.
+            // A variable that is no array has at most 8 bytes.
             shared_bytes += size.map_or(8, |size| size.parse().unwrap_or(0));
         }
         if is_of_kernel && let Some(sizes) = line.strip_prefix(".maxntid") {

@@ -247,7 +247,7 @@ impl ModelDrafter {
                 planned.push(DraftRun { text: index, slot: text.slot.index(), tokens });
             }
         }
-        let runs_ahead = self.state.runs_ahead() && self.model.max_top_k() > 0;
+        let async_scheduling = self.state.async_scheduling() && self.model.max_top_k() > 0;
         for n_drafted in 1.. {
             planned.truncate(left);
             if planned.is_empty() {
@@ -259,7 +259,7 @@ impl ModelDrafter {
                 planned.partition_point(|DraftRun { text, .. }| texts[*text].max >= n_drafted + n)
             };
             let mut sizes = Vec::new();
-            for n in 0..if runs_ahead { usize::MAX } else { 1 } {
+            for n in 0..if async_scheduling { usize::MAX } else { 1 } {
                 let size = n_longer(n).min(left);
                 if size == 0 {
                     break;
@@ -273,7 +273,7 @@ impl ModelDrafter {
                 tokens.clear();
                 tokens.extend(draft.last());
                 // A draft without a token of this step has ended.
-                !runs_ahead && draft.len() == n_drafted && n_drafted < *max
+                !async_scheduling && draft.len() == n_drafted && n_drafted < *max
             });
         }
         Ok(())

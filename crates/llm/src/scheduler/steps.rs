@@ -32,16 +32,16 @@ impl Scheduler {
         let Self { state, running, waiting, planned, drafter: None, ahead, .. } = self else {
             return Ok(());
         };
-        let runs_ahead = |planned: &Planned| match running.get(&planned.key) {
+        let async_scheduling = |planned: &Planned| match running.get(&planned.key) {
             Some(task @ Task { kind: Kind::Text(text), .. }) => {
                 task.is_decoding() && text.can_run_ahead(max_tokens)
             }
             _ => false,
         };
-        let can_run_ahead = state.runs_ahead()
+        let can_run_ahead = state.async_scheduling()
             && waiting.is_empty()
             && running.len() == planned.len()
-            && planned.iter().all(runs_ahead)
+            && planned.iter().all(async_scheduling)
             && planned.iter().map(|planned| state.pages_needed(planned.slot, 1)).sum::<usize>()
                 <= state.free_pages();
         if can_run_ahead {

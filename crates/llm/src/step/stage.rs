@@ -128,8 +128,8 @@ impl Runner {
     }
 
     /// Whether a step runs while the host plans the next one.
-    pub(crate) fn runs_ahead(&self) -> bool {
-        self.is_whole() && self.stages[0].executable.runs_ahead()
+    pub(crate) fn async_scheduling(&self) -> bool {
+        self.is_whole() && self.stages[0].executable.async_scheduling()
     }
 
     /// Enqueues the first stage of a step, and the copy of its outputs if it is the last one. `reads_now` ends the steps whose

@@ -12,7 +12,7 @@
 //! its own: it has no positions, so a [truncation](State::truncate) reaches the length of the last snapshot of the row, a fork
 //! copies the row, and the prefix cache keeps snapshots at ends of pages.
 //!
-//! On a device that [runs ahead](State::runs_ahead), the next step can be planned before the outputs are read:
+//! On a device that [runs ahead](State::async_scheduling), the next step can be planned before the outputs are read:
 //! [`BatchPlan::add_next`] continues a sequence by the most probable token of the step before.
 
 use std::collections::VecDeque;
@@ -220,8 +220,8 @@ impl State {
 
     /// Whether a step runs while the host plans the next one, so that steps planned ahead of the outputs are worthwhile.
     #[must_use]
-    pub fn runs_ahead(&self) -> bool {
-        self.runner.runs_ahead()
+    pub fn async_scheduling(&self) -> bool {
+        self.runner.async_scheduling()
     }
 
     /// Runs a step of one sequence; returns `output` of its last `n_outputs` tokens.

@@ -180,7 +180,7 @@ impl Session {
         generation: &mut Generation,
         ahead: &mut Option<Ticket>,
     ) -> Result<bool, Error> {
-        let can_run_ahead = self.runs_ahead() && generation.can_run_ahead(self.n_ctx());
+        let can_run_ahead = self.async_scheduling() && generation.can_run_ahead(self.n_ctx());
         let Self { state, tokens, scratch, accepted, .. } = self;
         let n_batch = state.options().n_batch;
         let (text, negative) = (generation.pending(), generation.pending_negative());

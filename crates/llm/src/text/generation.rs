@@ -3,7 +3,7 @@
 //! ```text
 //! let mut text = Generation::new(model.info(), prompt, options)?;
 //! loop {
-//!     plan.add(slot, &text.pending()[..n], text.output(n)..)?;  text.ran(n);      several texts share a step
+//!     plan.add(slot, &text.pending()[..n], text.output(n)..)?;  text.ran(n);      several sequences are batched
 //!     text.accept(rows of the step, scratch, out)?;                               out: tokens and text
 //!     state.truncate(slot, out.kv_len);                                           drops refused drafts
 //!     if out.finish.is_some() { break }

@@ -134,8 +134,8 @@ impl Session {
     }
 
     /// Whether steps may be enqueued before the outputs of the step before are read.
-    pub(crate) fn runs_ahead(&self) -> bool {
-        self.state.runs_ahead() && self.drafter.is_none()
+    pub(crate) fn async_scheduling(&self) -> bool {
+        self.state.async_scheduling() && self.drafter.is_none()
     }
 
     /// Empties every slot.

@@ -1,4 +1,4 @@
-//! Engine whose scheduler decides at random: which requests join, fork, are preempted and share a step, and how many tokens
+//! Engine whose scheduler decides at random: which requests join, fork, are preempted and are batched, and how many tokens
 //! each of them runs.
 
 use std::ops::Range;

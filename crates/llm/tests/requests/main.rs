@@ -232,15 +232,15 @@ fn check_scheduled(seed: u64, n: usize, happened: &Mutex<Happened>) -> Result<()
     let (model, _) = random.pick(&PANELS);
     let Case { mut requests, options, mut random } = Case::new(random, n, Sizes::FewRows);
     // Few greedy texts without drafts, for which steps run ahead.
-    let runs_ahead = n < 4;
-    for request in requests.iter_mut().filter(|_| runs_ahead) {
+    let async_scheduling = n < 4;
+    for request in requests.iter_mut().filter(|_| async_scheduling) {
         let sampling = SamplingOptions { seed: Some(1), ..SamplingOptions::greedy() };
         let own = GenerateOptions::clone(&request.options);
         let own =
             GenerateOptions { sampling, grammar: None, heal: false, ignore_eos: false, ..own };
         request.options = Arc::new(own);
     }
-    let source = (&mut random, !runs_ahead);
+    let source = (&mut random, !async_scheduling);
     let results = scheduled::run(&model, options, &requests, source, happened)?;
     let mut alone = Alone::new(&model, options);
     for (index, (request, results)) in requests.iter().zip(results).enumerate() {

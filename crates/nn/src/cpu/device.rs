@@ -39,7 +39,7 @@ impl Cpu {
         Self { host: Host::new(device), repack: Repack::default(), load_stats: Arc::default() }
     }
 
-    /// A CPU for another model on the same threads: steps of both take turns. Those of a CPU in the background let a step that
+    /// A CPU for another model on the same threads: steps of both take time slices. Those of a CPU in the background let a step that
     /// waits go first after some milliseconds, others run as a whole.
     #[must_use]
     pub fn for_another_model(&self, is_background: bool) -> Self {
@@ -124,7 +124,7 @@ impl DeviceApi for Cpu {
         let divided = |i: usize| {
             let threads = ThreadTeam::new(share(i))?;
             let device = stonechat_compute::Cpu { isa: self.host.device.isa, threads };
-            let host = Host { device, turns: Arc::default(), ..self.host.clone() };
+            let host = Host { device, time_slices: Arc::default(), ..self.host.clone() };
             Ok(Device::new(Self { host, ..self.clone() }))
         };
         (0..n).map(divided).collect()

@@ -68,7 +68,7 @@ struct Scratch {
     experts: expert_mlp::Scratch,
     /// Operand of a convolution.
     windows: ActivationBuffer,
-    /// Of each row.
+    /// Candidates of each row.
     top_k: Vec<Vec<cpu::TopKEntry>>,
 }
 
@@ -475,7 +475,7 @@ impl Executable for CpuExecutable {
         self.values[slot][..values.len()].copy_from_slice(values);
     }
 
-    fn runs_ahead(&self) -> bool {
+    fn async_scheduling(&self) -> bool {
         false
     }
 
@@ -484,8 +484,9 @@ impl Executable for CpuExecutable {
     }
 
     fn run_checked(&mut self, step: CheckedStep<'_>) {
-        let (turns, is_background) = (Arc::clone(&self.host.turns), self.host.is_background);
-        let mut turn = turns.take();
+        let (time_slices, is_background) =
+            (Arc::clone(&self.host.time_slices), self.host.is_background);
+        let mut slice = time_slices.take();
         for &PageCopy { from, to } in step.copies {
             self.pools[0].iter_mut().for_each(|pool| pool.copy_page(from, to));
         }
@@ -494,7 +495,7 @@ impl Executable for CpuExecutable {
             for node in &segment.nodes {
                 self.run_node(node, &step);
                 if is_background {
-                    turn.give_way();
+                    slice.yield_slice();
                 }
             }
         }

@@ -1,9 +1,9 @@
-//! Threads, profile and turns of programs on the CPU.
+//! Threads, profile and time slices of programs on the CPU.
 
 use std::sync::Arc;
 
 use super::profile::Profile;
-use super::turns::Turns;
+use super::time_slices::TimeSlices;
 
 /// Threads that programs run on.
 #[derive(Debug, Clone)]
@@ -12,13 +12,13 @@ pub(super) struct Host {
     /// Time per op, if enabled.
     pub(super) profile: Option<Arc<Profile>>,
     /// Shared by clones.
-    pub(super) turns: Arc<Turns>,
+    pub(super) time_slices: Arc<TimeSlices>,
     /// Whether programs let others go first.
     pub(super) is_background: bool,
 }
 
 impl Host {
     pub(super) fn new(device: stonechat_compute::Cpu) -> Self {
-        Self { device, profile: None, turns: Arc::default(), is_background: false }
+        Self { device, profile: None, time_slices: Arc::default(), is_background: false }
     }
 }

@@ -18,8 +18,8 @@ use crate::host_threads::HostThreads;
 use crate::program::{Counts, Program};
 use crate::{Error, LoadStats, MatrixSource, OpTime};
 
-/// Of 132 multiprocessors, see `docs/notes/cuda.md`: two windows of audio. With four, activations exceed the L2 cache.
-pub(super) const BUSY_ROWS: usize = 3000;
+/// Rows that fill 132 multiprocessors, see `docs/notes/cuda.md`: two windows of audio. With four, activations exceed the L2 cache.
+pub(super) const SATURATING_BATCH: usize = 3000;
 /// Bytes of an upload at first.
 const UPLOAD_BYTES: usize = 16 << 20;
 
@@ -111,8 +111,8 @@ impl DeviceApi for Cuda {
         CudaMatrix::device_dtype(dtype)
     }
 
-    fn busy_rows(&self) -> usize {
-        BUSY_ROWS
+    fn saturating_batch(&self) -> usize {
+        SATURATING_BATCH
     }
 
     /// A GPU runs passes one by one.

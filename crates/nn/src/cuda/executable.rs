@@ -227,7 +227,7 @@ impl Executable for CudaExecutable {
         }
     }
 
-    fn runs_ahead(&self) -> bool {
+    fn async_scheduling(&self) -> bool {
         true
     }
 

@@ -16,7 +16,7 @@ use stonechat_compute::op::{PoolId, Port, Weight};
 use stonechat_compute::{DType, LogMelTables};
 use web_time::Instant;
 
-use super::device::{BUSY_ROWS, Cuda};
+use super::device::{Cuda, SATURATING_BATCH};
 use super::executable::CudaExecutable;
 use super::weights::{NAME, allocation_error};
 use crate::device::{Device, DeviceApi, Executable, HostTask, LogMelKernel, PortRange};
@@ -139,8 +139,8 @@ impl DeviceApi for CudaGroup {
         self.ranks()[0].stored_dtype(dtype)
     }
 
-    fn busy_rows(&self) -> usize {
-        BUSY_ROWS
+    fn saturating_batch(&self) -> usize {
+        SATURATING_BATCH
     }
 
     /// Passes run one by one.
@@ -249,7 +249,7 @@ impl Executable for GroupExecutable {
         self.ranks.iter_mut().for_each(|rank| rank.import(port, values));
     }
 
-    fn runs_ahead(&self) -> bool {
+    fn async_scheduling(&self) -> bool {
         true
     }
 

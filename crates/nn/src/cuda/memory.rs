@@ -23,7 +23,7 @@ pub(super) struct ProgramMemory {
     /// By pool and layer.
     pub(super) pools: Vec<Vec<Pool>>,
     exports: BTreeMap<Port, Buffer>,
-    /// Of a program with collective ops.
+    /// Rank of a program with collective ops.
     rank: Option<Rank>,
 }
 

@@ -7,7 +7,7 @@ use stonechat_compute::op::{KvShape, MatmulArgs, Op, Tensor};
 use crate::Activation;
 use crate::program::{Node, Program, SegmentName};
 
-/// Columns of GEMM operands are in groups of so many, rows of matrices in strips of a divisor of it.
+/// Columns in a group of a GEMM operand, a multiple of the rows in a panel of a matrix.
 const COLUMN_GROUP: usize = 64;
 
 /// Split of an op. Operands and results may be split by columns in any of them.
@@ -192,7 +192,7 @@ impl<'a> Planner<'a> {
             .filter(move |(_, node)| node.op.kv_access().is_some_and(|(other, ..)| other.0 == pool))
     }
 
-    /// Splits of all ops on the heads of a pool, whose KV heads are in so many parts; `None` if one of them cannot be split.
+    /// Splits of all ops on the heads of a pool, whose KV heads are in `n_parts` parts; `None` if one of them cannot be split.
     fn heads_of_pool(&self, pool: usize, n_parts: usize) -> Option<Changes> {
         let mut changes = Changes::default();
         for (place, node) in self.accesses(pool) {
@@ -215,7 +215,7 @@ impl<'a> Planner<'a> {
         Some(changes)
     }
 
-    /// Splits of the ops that make the heads `x`, in so many parts: a product, then a rotary embedding or none.
+    /// Splits of the ops that make the heads `x`, in `n_parts` parts: a product, then a rotary embedding or none.
     fn heads(&self, x: Tensor, n_parts: usize, changes: &mut Changes) -> Option<()> {
         let columns = self.parts(x.cols, n_parts);
         let mut heads = x;

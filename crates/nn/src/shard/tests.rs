@@ -29,7 +29,7 @@ struct Model {
 }
 
 impl Model {
-    /// The embedding of a model of so many heads and KV heads, with matrices of a type.
+    /// The embedding of a model with `heads` heads and KV heads, with matrices of a type.
     fn new(heads: (usize, usize), dtype: DType) -> (Self, Tensor) {
         let mut r = Recorder::new();
         let (n_kv_heads, dtype_kv) = (heads.1, KvDType::F32);

@@ -493,7 +493,7 @@ impl Executable for GpuExecutable {
         }
     }
 
-    fn runs_ahead(&self) -> bool {
+    fn async_scheduling(&self) -> bool {
         true
     }
 

@@ -92,7 +92,7 @@ async fn a_model_without_memory_is_waited_for_in_bounds() {
         let path = folder.path().join(format!("{name}.gguf"));
         std::fs::copy(test_data("golden/llm/llama.gguf"), path).unwrap();
     }
-    // Room for one of them.
+    // Memory for one of them.
     let options = |load_timeout| ServerOptions {
         installed: Some(Models::at(folder.path())),
         models_memory: Some(1),

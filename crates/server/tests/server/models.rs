@@ -67,7 +67,7 @@ async fn installed_models_are_loaded_by_their_names() {
 async fn an_idle_model_is_evicted_for_another_and_a_busy_one_is_not() {
     let folder = folder(&["a", "b"]);
     let installed = Some(Models::at(folder.path()));
-    // Room for one of them.
+    // Memory for one of them.
     let options = ServerOptions {
         installed,
         models_memory: Some(1),

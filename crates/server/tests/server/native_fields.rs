@@ -129,7 +129,7 @@ async fn a_name_that_no_model_has_is_that_of_the_only_one() {
     let answer = app.post("/tokenize", &json!({"content": "a", "model": "two"})).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     assert!(app.state().speech(Some("whisper-1")).await.is_ok());
-    // Of several, none is meant.
+    // With several models, none is meant.
     let options = ServerOptions { installed: Some(installed), ..ServerOptions::default() };
     let app = App::new(options).await;
     let answer = app.post("/v1/chat/completions", &with(chat(), json!({"model": "gpt-4o"}))).await;

@@ -80,7 +80,7 @@ impl Device {
         backend.map_or(Self::Auto, |backend| (backend.device)(None))
     }
 
-    /// Device of a language model with so many layers on a GPU.
+    /// Device of a language model with a number of layers on a GPU.
     ///
     /// # Errors
     /// If layers on a GPU are asked for beside [`Device::Cpu`].

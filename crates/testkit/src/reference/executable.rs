@@ -527,7 +527,7 @@ impl Executable for ReferenceExecutable {
         self.values[id].iter_mut().zip(values).for_each(|(to, &from)| *to = f64::from(from));
     }
 
-    fn runs_ahead(&self) -> bool {
+    fn async_scheduling(&self) -> bool {
         false
     }
 

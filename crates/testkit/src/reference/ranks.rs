@@ -104,7 +104,7 @@ impl Executable for GroupExecutable {
         self.ranks.iter_mut().for_each(|rank| rank.import(port, values));
     }
 
-    fn runs_ahead(&self) -> bool {
+    fn async_scheduling(&self) -> bool {
         false
     }
 

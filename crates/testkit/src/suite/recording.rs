@@ -37,7 +37,7 @@ pub(super) struct Tables {
     pub(super) copies: Vec<PageCopy>,
     /// By [`SlotTable`].
     pub(super) slots: [Vec<KvRow>; SlotTable::N],
-    /// Of [`RowTable::FULL`].
+    /// Rows of [`RowTable::FULL`].
     pub(super) rows: Vec<QueryRow>,
     pub(super) page_table: Vec<u32>,
 }

@@ -231,7 +231,7 @@ fn forbidden_tokens_are_never_taken() {
 
 #[test]
 fn the_most_probable_draw_is_kept() {
-    // Of the two words one is likely, and a text is one word: of eight draws one takes it.
+    // One of the two words is likely, and a text is one word: one of eight draws takes it.
     let model = |text: &[u32]| match text.len() {
         0 => vec![1.5, 0.0, f32::NEG_INFINITY, f32::NEG_INFINITY],
         _ => vec![f32::NEG_INFINITY, f32::NEG_INFINITY, f32::NEG_INFINITY, 0.0],

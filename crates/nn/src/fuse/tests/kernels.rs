@@ -386,7 +386,7 @@ fn operands_of_experts_are_written_by_the_ops_before() {
     let fused = fuse(&program, &gpu_rules());
     assert_well_formed(&fused);
     assert_same_meaning(&fused, &program);
-    // Of few rows, norms and gated activations write the type that all products read.
+    // With few rows, norms and gated activations write the type that all products read.
     let few: Vec<&Node> = variants(&fused, 1).flat_map(|segment| &segment.nodes).collect();
     let kernel = |node: &&Node| (node.op.name(), fused.tensors[node.outputs[0]].dtype.name());
     let expected = [

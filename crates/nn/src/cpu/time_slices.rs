@@ -1,4 +1,4 @@
-//! Turns of programs that share the threads of a CPU: steps of several models interleave between ops.
+//! Time slices of programs that share the threads of a CPU: steps of several models interleave between ops.
 //!
 //! ```text
 //! chat    | step |      | step |      | step |        whole steps
@@ -20,7 +20,7 @@ const SLICE: Duration = Duration::from_millis(5);
 
 /// Queue of the programs that share a CPU.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct TimeSlices {
     queue: Mutex<Queue>,
     /// Whether a program waits.
     has_waiting: AtomicBool,
@@ -35,16 +35,16 @@ struct Queue {
     n_tickets: u64,
 }
 
-/// Turn of a program, until it is dropped.
+/// Time slice of a program, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
-    turns: &'a Turns,
+pub(super) struct TimeSlice<'a> {
+    time_slices: &'a TimeSlices,
     started: Instant,
 }
 
-impl Turns {
-    /// Waits for a turn.
-    pub(super) fn take(&self) -> Turn<'_> {
+impl TimeSlices {
+    /// Waits for a slice.
+    pub(super) fn take(&self) -> TimeSlice<'_> {
         let mut queue = self.lock();
         if queue.is_running || !queue.waiting.is_empty() {
             let ticket = queue.n_tickets;
@@ -58,7 +58,7 @@ impl Turns {
             self.has_waiting.store(!queue.waiting.is_empty(), Ordering::Relaxed);
         }
         queue.is_running = true;
-        Turn { turns: self, started: Instant::now() }
+        TimeSlice { time_slices: self, started: Instant::now() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -66,29 +66,29 @@ impl Turns {
     }
 }
 
-impl Turn<'_> {
+impl TimeSlice<'_> {
     /// Lets the program that waits longest go first, if there is one and the slice is over.
-    pub(super) fn give_way(&mut self) {
-        if self.turns.has_waiting.load(Ordering::Relaxed) && self.started.elapsed() >= SLICE {
-            let turns = self.turns;
-            turns.end();
-            // The turn that `self` holds from now on ends when `self` is dropped.
-            std::mem::forget(turns.take());
+    pub(super) fn yield_slice(&mut self) {
+        if self.time_slices.has_waiting.load(Ordering::Relaxed) && self.started.elapsed() >= SLICE {
+            let time_slices = self.time_slices;
+            time_slices.end();
+            // The slice that `self` holds from now on ends when `self` is dropped.
+            std::mem::forget(time_slices.take());
             self.started = Instant::now();
         }
     }
 }
 
-impl Turns {
+impl TimeSlices {
     fn end(&self) {
         self.lock().is_running = false;
         self.next.notify_all();
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for TimeSlice<'_> {
     fn drop(&mut self) {
-        self.turns.end();
+        self.time_slices.end();
     }
 }
 
@@ -101,24 +101,24 @@ mod tests {
 
     #[test]
     fn a_program_that_waits_runs_when_a_slice_is_over() {
-        let turns = Turns::default();
+        let time_slices = TimeSlices::default();
         let (log, events) = mpsc::channel();
         thread::scope(|scope| {
-            let mut turn = turns.take();
-            let (turns, other) = (&turns, log.clone());
+            let mut slice = time_slices.take();
+            let (time_slices, other) = (&time_slices, log.clone());
             scope.spawn(move || {
-                let _turn = turns.take();
+                let _slice = time_slices.take();
                 other.send("other").unwrap();
             });
-            while !turns.has_waiting.load(Ordering::Relaxed) {
+            while !time_slices.has_waiting.load(Ordering::Relaxed) {
                 thread::yield_now();
             }
             log.send("first").unwrap();
             thread::sleep(SLICE);
-            turn.give_way();
+            slice.yield_slice();
             log.send("first again").unwrap();
             // Nobody waits.
-            turn.give_way();
+            slice.yield_slice();
         });
         drop(log);
         assert_eq!(events.iter().collect::<Vec<_>>(), ["first", "other", "first again"]);
@@ -126,22 +126,22 @@ mod tests {
 
     #[test]
     fn turns_never_overlap() {
-        let turns = Turns::default();
+        let time_slices = TimeSlices::default();
         let is_inside = AtomicBool::new(false);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..500 {
-                        let mut turn = turns.take();
+                        let mut slice = time_slices.take();
                         for _ in 0..3 {
                             assert!(!is_inside.swap(true, Ordering::SeqCst));
                             is_inside.store(false, Ordering::SeqCst);
-                            turn.give_way();
+                            slice.yield_slice();
                         }
                     }
                 });
             }
         });
-        assert!(!turns.lock().is_running && turns.lock().waiting.is_empty());
+        assert!(!time_slices.lock().is_running && time_slices.lock().waiting.is_empty());
     }
 }
