@@ -32,13 +32,13 @@ pub(crate) struct Args {
     /// Up to 16 tokens are computed with the precision of decoding, more in f32.
     #[arg(short, long, value_name = "N", default_value_t = 16, help_heading = CONTEXT)]
     batch_size: usize,
+    #[command(flatten)]
+    model: ModelName,
     #[command(flatten, next_help_heading = CONTEXT)]
     kv_type: KeyTypeArgs,
     /// Print one JSON object
     #[arg(long, help_heading = OUTPUT)]
     json: bool,
-    #[command(flatten)]
-    model: ModelName,
     #[command(flatten)]
     run: RunArgs,
 }

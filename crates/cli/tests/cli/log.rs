@@ -16,7 +16,7 @@ fn events_go_to_standard_error_or_a_file() {
     let logged = folder.run(&[&["--log", "debug"], &transcribe[..]].concat());
     assert_eq!(logged.succeeds(), text);
     for expected in [
-        " INFO stonechat::device: device cpu\n",
+        " INFO stonechat::device::choose: device cpu\n",
         " INFO stonechat_whisper::model: speech model loaded device=\"cpu ",
         "DEBUG stonechat_whisper::window_decoder: window decoded start_s=0.0 temperature=0.0 tokens=",
     ] {

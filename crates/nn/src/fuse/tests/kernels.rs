@@ -379,7 +379,7 @@ fn operands_of_experts_are_written_by_the_ops_before() {
     let mut ops = Ops::new();
     let x = ops.embed();
     let h = ops.layer_norm(x);
-    let logits = ops.matmul(x, 3);
+    let logits = ops.matmul(h, 3);
     let y = ops.moe(h, logits);
     ops.output(y);
     let program = ops.r.finish();
