@@ -163,4 +163,24 @@ mod tests {
         let others: Vec<_> = program.difference(&tests).collect();
         assert!(others.is_empty(), "not in the workspace: {others:?}");
     }
+
+    /// A tag may move to other code; a commit cannot.
+    #[test]
+    fn actions_of_workflows_are_pinned_to_commits() {
+        let folder = shell::workspace_root().join(".github/workflows");
+        let mut n_actions = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            for line in text.lines().filter(|line| line.contains("uses:")) {
+                let commit = line.split_once('@').and_then(|(_, rest)| rest.split(' ').next());
+                let is_pinned = commit.is_some_and(|commit| {
+                    commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit())
+                });
+                assert!(is_pinned, "{}: expected a commit, got `{line}`", path.display());
+                n_actions += 1;
+            }
+        }
+        assert!(n_actions > 0, "no action in the workflows");
+    }
 }
