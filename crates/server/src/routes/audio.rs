@@ -47,7 +47,7 @@ pub(crate) fn router() -> Router<AppState> {
 /// Answer in the format `json`.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
-struct TranscriptionAnswer {
+pub(crate) struct TranscriptionAnswer {
     /// Text.
     text: String,
     /// Log-probability of each token, with `include[]=logprobs`.
