@@ -121,8 +121,7 @@ impl Work for Speech {
         let model = transcriber.model();
         let passes = passes(model, state, samples);
         seconds.extend(passes?);
-        let (transcribe, transcript) =
-            timed(|| transcriber.transcribe(&*samples, options, &mut |_| {}));
+        let (transcribe, transcript) = timed(|| transcriber.transcribe(&*samples, options, |_| {}));
         self.text = Some(transcript?.text);
         seconds.push(transcribe);
         Ok(seconds)

@@ -40,6 +40,9 @@ impl RowTable {
     pub const WINDOW: Self = Self::new(1, "Window");
 
     /// List `index` of a step, `index < N`, and its name in the text of a program.
+    ///
+    /// # Panics
+    /// If `index` is not below [`N`](Self::N).
     #[must_use]
     pub const fn new(index: usize, name: &'static str) -> Self {
         assert!(index < Self::N, "expected an index below RowTable::N");

@@ -151,6 +151,9 @@ impl SlotTable {
     pub const TOKENS: Self = Self::new(0, "Tokens");
 
     /// List `index` of a step, `index < N`, and its name in the text of a program.
+    ///
+    /// # Panics
+    /// If `index` is not below [`N`](Self::N).
     #[must_use]
     pub const fn new(index: usize, name: &'static str) -> Self {
         assert!(index < Self::N, "expected an index below SlotTable::N");
