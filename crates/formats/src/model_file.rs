@@ -18,7 +18,7 @@ use crate::whisper_bin::WhisperBin;
 use crate::{ctranslate2, gguf, safetensors, whisper_bin};
 
 /// A model file or folder, parsed. Tensors are in a memory map, which is closed with the model and
-/// the last of [`TensorData::load`], or are read from a [`ReadAt`] when they are loaded.
+/// the last of [`TensorData::load`], or are read from a [`ReadAt`](crate::ReadAt) when they are loaded.
 #[derive(Debug)]
 pub struct ModelFile {
     path: Option<PathBuf>,

@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `name`, `gpu_ranks`, `gpu_layers` | [`Device`], [`GpuRanks`], [`GpuLayers`](crate::GpuLayers): what options name |
+//! | `name`, `gpu_ranks`, `gpu_layers` | [`Device`], [`GpuRanks`], [`GpuLayers`]: what options name |
 //! | `registry` | the table of GPU backends: parsing, listing, the order of [`Device::Auto`] |
 //! | `gpu` | the traits of a backend |
 //! | `cuda`, `wgpu` | the backends (features `cuda`, `wgpu`) |
