@@ -205,7 +205,7 @@ mod tests {
         found("a.cu", "f();\n// So many rounds.\n// So many more.\n", &finding);
         found("a.cu", "//\n/// So many rounds.\n", &finding);
         found("a.cu", "\nf(x); // So many rounds.\n", &finding);
-        found("a.rs", "//! Rounds.\n//! So many.\nlet a = \"// So many \";\n", &[]);
-        found("a.md", "So many rounds.\n", &[]);
+        found("a.rs", "//! Rounds.\n//! Those of it.\nlet a = \"// Those of \";\n", &[]);
+        found("a.md", "Those of rounds.\n", &[]);
     }
 }
