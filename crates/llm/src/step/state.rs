@@ -12,7 +12,7 @@
 //! its own: it has no positions, so a [truncation](State::truncate) reaches the length of the last snapshot of the row, a fork
 //! copies the row, and the prefix cache keeps snapshots at ends of pages.
 //!
-//! On a device that [runs ahead](State::async_scheduling), the next step can be planned before the outputs are read:
+//! With [asynchronous scheduling](State::async_scheduling), the next step can be planned before the outputs are read:
 //! [`BatchPlan::add_next`] continues a sequence by the most probable token of the step before.
 
 use std::collections::VecDeque;

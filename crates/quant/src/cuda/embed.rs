@@ -16,7 +16,7 @@ pub struct CudaEmbed {
     pub tokens: (u64, usize),
     /// Address of the result of a top-k, for references to its tokens; 0 without one.
     pub top_k: u64,
-    /// `MatrixParams` of the table's rows.
+    /// Factor of the table's rows.
     pub scale: f32,
     /// Addresses of learned position embeddings and of the positions; 0 without them.
     pub positions: (u64, u64),
