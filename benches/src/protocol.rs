@@ -152,7 +152,7 @@ pub enum Reply {
     Opened {
         /// In the order of their seconds.
         stages: Vec<Stage>,
-        /// How the job is done, where engines could do it differently.
+        /// Method of the job, where engines could do it differently.
         settings: String,
     },
     /// One more measurement.

@@ -125,7 +125,7 @@ pub struct Peak {
     pub kind: PeakKind,
     /// Bytes or operations a second: the best sample.
     pub per_second: f64,
-    /// How it was measured.
+    /// Method of the measurement.
     pub kernel: String,
 }
 
@@ -152,7 +152,7 @@ pub struct Row {
     pub threads: usize,
     /// The kernel that ran, where the stage is one.
     pub kernel: Option<String>,
-    /// How the job was done where engines could do it differently.
+    /// Method of the job where engines could do it differently.
     pub settings: String,
     /// Work of one sample.
     pub amount: f64,

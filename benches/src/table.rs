@@ -84,7 +84,7 @@ pub fn job(rows: &[Row]) -> String {
     aligned(&lines, 2)
 }
 
-/// How each engine did a job, and what texts came out of it, one line each.
+/// Method and texts of each engine in a job, one line each.
 #[must_use]
 pub fn remarks(rows: &[Row]) -> String {
     let mut lines: Vec<String> = Vec::new();

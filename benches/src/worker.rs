@@ -28,7 +28,7 @@ trait Work {
     /// Stages that each sample times.
     fn stages(&self) -> Vec<Stage>;
 
-    /// How it is done, where engines could do it differently.
+    /// Method, where engines could do it differently.
     fn settings(&self) -> String {
         String::new()
     }

@@ -22,7 +22,7 @@ const PROBE_TIME: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct ServerProcess {
     child: Child,
-    /// How it was started.
+    /// Command that started it.
     pub(crate) command: String,
     /// Its standard output and error.
     pub(crate) log: PathBuf,

@@ -49,7 +49,7 @@ pub fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// How a person would type `command`, without its environment and folder.
+/// Text of `command` as a person would type it, without its environment and folder.
 #[must_use]
 pub fn describe(command: &Command) -> String {
     let name = Path::new(command.get_program()).file_stem().unwrap_or(command.get_program());

@@ -1,4 +1,4 @@
-//! Which files and lines of Rust are compiled for tests alone.
+//! Rust files and lines that are compiled for tests only.
 
 /// Modules in files of their own that are declared under `#[cfg(test)]`.
 #[derive(Debug)]

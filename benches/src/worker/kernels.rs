@@ -15,7 +15,7 @@ use stonechat_nn::{Counts, Cpu, Device, Executable, Recorder, SegmentName, Step}
 
 use super::{Work, timed};
 
-/// How long one sample of a kernel takes at least, so that the clock and a region's start do not count.
+/// Minimum duration of one sample of a kernel, so that the clock and a region's start do not count.
 const SAMPLE_SECONDS: f64 = 0.01;
 /// Memory that a kernel that streams weights goes through before it meets the same ones again: more than
 /// caches hold.

@@ -87,7 +87,7 @@ impl Text {
         std::iter::repeat_with(next).take(n).collect()
     }
 
-    /// What a sampler with default options needs of a row.
+    /// Outputs of a row that a sampler with default options needs.
     fn output(&self) -> OutputRequest {
         match SamplingOptions::default().top_k {
             k if k <= self.model.max_top_k() => OutputRequest::TopK(k),

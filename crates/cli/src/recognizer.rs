@@ -20,7 +20,7 @@ use super::kv_type::KvType;
 /// Maximum of `--threads` and `--jobs`.
 pub(super) const MAX_THREADS: usize = 1024;
 
-/// How to get a multilingual model.
+/// Advice for getting a multilingual model.
 pub(super) const MULTILINGUAL: &str = "`stonechat pull base` gets a multilingual one for `-m base`";
 
 /// Model, language and prompt.

@@ -26,7 +26,7 @@ pub(crate) trait JobOutput: fmt::Debug + Send {
     fn end(self: Box<Self>, result: Result<(), Error>);
 }
 
-/// What an event is for the caller of a job.
+/// Part of a job's output that an event carries.
 enum Part<I, T> {
     /// An item with its bytes in the queue of the job.
     Item(I, usize),
@@ -34,7 +34,7 @@ enum Part<I, T> {
     Result(usize, T),
     /// The result of the text with this index, after which there are no others.
     LastResult(usize, T),
-    /// Nothing that the caller wants to know.
+    /// No output.
     Nothing,
 }
 

@@ -109,7 +109,7 @@ impl Models {
         Err(Error::ModelNotFound { advice: self.advice(&name, is_on_hub), name, folder })
     }
 
-    /// How to get the model `name`, which is not installed.
+    /// Advice for getting the model `name`, which is not installed.
     fn advice(&self, name: &str, is_on_hub: bool) -> String {
         if is_on_hub {
             return format!(

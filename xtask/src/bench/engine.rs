@@ -11,7 +11,7 @@ use stonechat_benches::protocol::{PROTOCOL, Reply, Request};
 /// A running worker.
 #[derive(Debug)]
 pub(super) struct Engine {
-    /// How its rows are labelled.
+    /// Label of its rows.
     pub(super) name: String,
     pub(super) version: String,
     /// Instruction set or kernels, in its own words.

@@ -42,7 +42,7 @@ pub(super) struct Matrix<'a> {
     audio: PathBuf,
 }
 
-/// How rows of another revision of this engine are labelled.
+/// Label of rows of another revision of this engine.
 pub(super) fn label(hash: &str) -> String {
     format!("stonechat@{hash:.12}")
 }

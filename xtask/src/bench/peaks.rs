@@ -9,7 +9,7 @@ use crate::machine;
 
 /// Samples of each peak; the best counts, since nothing makes a machine faster than it is.
 const SAMPLES: usize = 20;
-/// How often peaks are measured while something disturbs the machine.
+/// Maximum measurements of peaks while something disturbs the machine.
 pub(super) const ATTEMPTS: usize = 5;
 /// The least part of their number by which threads must speed arithmetic up that shares nothing.
 const SCALING: f64 = 0.85;

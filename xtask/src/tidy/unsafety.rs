@@ -23,7 +23,7 @@ const UNSAFE_FILES: [(&str, &str); 4] = [
     ("xtask/src/", "xtask/src/ptx/nvrtc.rs"),
 ];
 
-/// How often one justification may appear before it must have become a copied formula.
+/// Maximum uses of one justification; more are a copied formula.
 const MAX_COPIES: usize = 3;
 
 pub(super) fn check(files: &[SourceFile]) -> Vec<String> {

@@ -101,8 +101,17 @@ const PHRASES: &[(&str, &str)] = &[
 ];
 
 /// First words of a comment that leave its subject out.
-const OPENINGS: &[&str] =
-    &["Of ", "Those of ", "The same of ", "Behind ", "So many ", "One a line"];
+const OPENINGS: &[&str] = &[
+    "Of ",
+    "Those of ",
+    "The same of ",
+    "Behind ",
+    "So many ",
+    "One a line",
+    "What ",
+    "Which ",
+    "How ",
+];
 
 /// Files whose words and phrases are read.
 const READ: [&str; 4] = [".rs", ".wgsl", ".md", ".toml"];

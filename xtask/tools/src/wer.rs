@@ -73,7 +73,7 @@ pub(crate) struct WerArgs {
     /// Threads of each process
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// How many stonechat processes run at a time
+    /// Number of stonechat processes at a time
     #[arg(long, default_value_t = 1)]
     jobs: usize,
     /// The stonechat binary; without it, the release build is made first
@@ -223,7 +223,7 @@ pub(crate) fn run(args: WerArgs) -> Result<()> {
     Ok(())
 }
 
-/// How both engines search.
+/// Search of both engines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Search {
     pub(crate) beam_size: usize,

@@ -16,7 +16,7 @@ use crate::Error;
 
 const MAX_MESSAGE_BYTES: u64 = 64 << 10;
 
-/// What `ffmpeg` is for.
+/// Container and codec of an input that only `ffmpeg` reads.
 #[derive(Debug, PartialEq)]
 pub(super) struct ForeignInput {
     container: String,
@@ -32,7 +32,7 @@ impl ForeignInput {
     }
 }
 
-/// What `ffmpeg` is for, from the error that names it.
+/// Input for `ffmpeg`, from the error that names its container or codec.
 pub(super) fn foreign(error: &Error) -> Option<ForeignInput> {
     match error {
         Error::UnsupportedContainer { container } => {

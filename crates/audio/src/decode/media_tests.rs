@@ -309,7 +309,7 @@ fn damaged_packets_are_silence_of_their_length() {
     assert!(n_damaged > 5 && audio.source.n_bad_packets == n_damaged, "{n_damaged}");
     assert!((audio.source.missing_s - 0.02 * n_damaged as f64).abs() < 1e-6);
     assert!(audio.samples.len().abs_diff(want.len()) <= 1);
-    // What comes after the damage is where it was.
+    // Sound after the damage is where it was.
     let tail = want.len() - 8000..want.len();
     let (got, want) = (&audio.samples[tail.clone()], &want[tail]);
     let error: f32 = got.iter().zip(want).map(|(a, b)| (a - b).powi(2)).sum();

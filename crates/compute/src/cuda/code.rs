@@ -1,4 +1,4 @@
-//! What compiled code says of its kernels: cubins (ELF) and PTX.
+//! Properties of kernels, read from their compiled code: cubins (ELF) and PTX.
 
 /// Shared memory that the driver keeps for a block, which cubins from capability 9.0 on count as memory of the kernel.
 const RESERVED_SHARED_BYTES: usize = 1024;

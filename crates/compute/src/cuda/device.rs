@@ -66,7 +66,7 @@ pub struct CudaDevice {
     pub n_multiprocessors: u32,
     /// Memory in bytes.
     pub total_memory_bytes: u64,
-    /// What launches may ask of it: lower than the device's own with `STONECHAT_CUDA_ARCH`.
+    /// Limits of launches: lower than the device's own with `STONECHAT_CUDA_ARCH`.
     pub limits: Limits,
     /// Newest CUDA version of the driver.
     pub driver: Driver,

@@ -33,7 +33,7 @@ struct Command {
     params: usize,
 }
 
-/// How a list runs.
+/// Execution of a list.
 #[derive(Debug)]
 enum Mode {
     /// Launches one by one.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use stonechat_sampling::{CompiledGrammar, SamplingOptions};
 
-/// How to continue a prompt.
+/// Options of a generation.
 #[derive(Debug, Clone, Default)]
 pub struct GenerateOptions {
     /// Maximum tokens to generate; `None`: no limit.

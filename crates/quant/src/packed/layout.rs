@@ -27,7 +27,7 @@ use crate::block::block_formats;
 /// Bytes of the largest block.
 pub(super) const MAX_BLOCK_BYTES: usize = 210;
 
-/// How the blocks of a format become vectors.
+/// Layout of the blocks of a format in vectors.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) dtype: DType,

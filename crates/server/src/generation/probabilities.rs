@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use stonechat::llm::TokenProbs;
 use stonechat::text::Tokenizer;
 
-/// How many of the most probable tokens are reported, and which of their probabilities.
+/// Number of most probable tokens that are reported, and the kind of their probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ProbFields {
     /// Most probable tokens of each token.

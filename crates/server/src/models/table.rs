@@ -93,7 +93,7 @@ pub(crate) enum Requested<M, W> {
     Full(W),
 }
 
-/// What the caller has to do next.
+/// Next action of the caller.
 #[derive(Debug)]
 pub(crate) enum Action<M> {
     /// Load the model, then call [`Table::loaded`].

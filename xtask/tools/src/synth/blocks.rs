@@ -67,7 +67,7 @@ impl Random {
     }
 }
 
-/// How bytes of a type are mended, and how many at a time.
+/// Function that mends bytes of a type, and their number at a time.
 fn mend_of(dtype: DType) -> Option<(usize, Mend)> {
     let block = |mend: Mend| Some((dtype.block_bytes(), mend));
     match dtype {

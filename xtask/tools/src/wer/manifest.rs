@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
-/// How a clip is scored.
+/// Metric of a clip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Metric {
@@ -17,7 +17,7 @@ pub(crate) enum Metric {
     Insertions,
 }
 
-/// How much of the manifest a run covers.
+/// Part of the manifest that a run covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Tier {

@@ -27,7 +27,7 @@ struct Word {
     latency: f64,
 }
 
-/// How late the words of all clips were, and what it took to find them.
+/// Latency of the words of all clips, and the work to find them.
 #[derive(Debug, Default)]
 pub(super) struct Speed {
     latencies: Vec<f64>,
