@@ -9,12 +9,12 @@ use super::vector::{F32, Simd};
 ///
 /// [`dot4`](Self::dot4) is what instruction sets differ in:
 ///
-/// | | scalar | AVX2 | AVX-VNNI | AVX-512 VNNI | NEON, wasm | NEON dotprod |
-/// |---|---|---|---|---|---|---|
-/// | lanes | 1 | 8 | 8 | 16 | 4 | 4 |
-/// | products | integers | `pmaddubsw` | `dpbusd` | `dpbusd` | widening multiply | `sdot` |
-/// | bytes of [`dot4_bytes`](Self::dot4_bytes) | signed | signed | offset by 128 | offset by 128 | signed | signed |
-/// | sums | 32 bits | 16 bits, widened | 32 bits | 32 bits | 16 bits, widened | 32 bits |
+/// | | scalar | SSE4.2 | AVX2 | AVX-VNNI | AVX-512 VNNI | NEON, wasm | NEON dotprod |
+/// |---|---|---|---|---|---|---|---|
+/// | lanes | 1 | 4 | 8 | 8 | 16 | 4 | 4 |
+/// | products | integers | `pmaddubsw` | `pmaddubsw` | `dpbusd` | `dpbusd` | widening multiply | `sdot` |
+/// | bytes of [`dot4_bytes`](Self::dot4_bytes) | signed | signed | signed | offset by 128 | offset by 128 | signed | signed |
+/// | sums | 32 bits | 16 bits, widened | 16 bits, widened | 32 bits | 32 bits | 16 bits, widened | 32 bits |
 ///
 /// Methods must be called inside the token's feature context, or they compile to function calls; they are correct either
 /// way.

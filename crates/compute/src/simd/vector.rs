@@ -293,7 +293,7 @@ pub(super) use delegate_simd;
 
 /// Converts f16 bits in the low halves of the lanes to f32, exactly, without a conversion instruction: a multiplication
 /// rebiases the exponent and normalises subnormals.
-#[cfg(any(target_arch = "aarch64", target_arch = "wasm32", test))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "wasm32", test))]
 #[inline(always)]
 pub(super) fn widen_f16<S: Simd>(s: S, bits: U32<S>) -> F32<S> {
     let pulp = s.pulp();
