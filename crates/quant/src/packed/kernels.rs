@@ -18,16 +18,13 @@ pub(super) trait PanelKernels: Send + Sync {
     /// Name of the tier.
     fn tier(&self) -> &'static str;
 
-    /// Layout of activations that [`gemm`](Self::gemm) takes; row-major if there is none.
+    /// Layout of activations that [`gemm`](Self::gemm) takes.
     fn gemm_layout(&self) -> ActivationLayout;
 
     /// Multiplies row-major activations.
     fn gemv(&self, task: &PanelTask<'_>);
 
     /// Multiplies activations in [`gemm_layout`](Self::gemm_layout).
-    ///
-    /// # Panics
-    /// If the tier has no GEMM.
     fn gemm(&self, task: &PanelTask<'_>);
 }
 
@@ -88,10 +85,10 @@ struct VectorKernels<S, F, const Q: usize>(S, PhantomData<fn() -> F>);
 
 impl<S: Int8, F: Format, const Q: usize> VectorKernels<S, F, Q> {
     /// GEMM of the tier's rows, so that no other is compiled.
-    const GEMM: Option<fn(&PanelTask<'_>, S)> = match S::GEMM_ROWS {
-        4 => Some(|task, s| task.gemm::<S, F, 4>(s, &task.x.interleaved4)),
-        6 => Some(|task, s| task.gemm::<S, F, 6>(s, &task.x.interleaved6)),
-        _ => None,
+    const GEMM: fn(&PanelTask<'_>, S) = match S::GEMM_ROWS {
+        4 => |task, s| task.gemm::<S, F, 4>(s, &task.x.interleaved4),
+        6 => |task, s| task.gemm::<S, F, 6>(s, &task.x.interleaved6),
+        _ => panic!("expected tiles of 4 or 6 rows"),
     };
 }
 
@@ -109,8 +106,7 @@ impl<S: Int8, F: Format, const Q: usize> PanelKernels for VectorKernels<S, F, Q>
     }
 
     fn gemm(&self, task: &PanelTask<'_>) {
-        let gemm = Self::GEMM.expect("activations in a layout of this tier");
-        gemm(task, self.0);
+        (Self::GEMM)(task, self.0);
     }
 }
 
