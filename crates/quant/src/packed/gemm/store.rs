@@ -45,6 +45,10 @@ impl<S: Int8> StoreSums<'_, S> {
             for (sums, at) in sums[m..].iter().step_by(padded).zip((first..).step_by(COLS)) {
                 let sums: &[f32] = bytemuck::cast_slice(sums);
                 let cols = at.max(wanted.start)..(at + COLS).min(wanted.end);
+                // Both ends of the task may have half a panel that nobody wants.
+                if cols.is_empty() {
+                    continue;
+                }
                 let col = cols.start - task.rows.start;
                 // SAFETY: `row` is a row of `x`, and so of the output, which the caller checked; the columns are
                 // of this task alone.
