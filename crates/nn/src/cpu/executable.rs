@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use stonechat_compute::AlignedVec;
-use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, RoutedExpert, elementwise};
+use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, RoutedExpert, conv, elementwise};
 use stonechat_compute::op::{
     AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeRouteArgs, Op, PoolId, Port, Tensor,
     TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
@@ -342,7 +342,7 @@ impl CpuExecutable {
                 for window in 0..counts[rows.count] {
                     let out = result.reborrow().slice(window * each.1, each.1);
                     let x = x(0).slice(window * each.0, each.0);
-                    cpu::conv1d(out, x, args.stride, |out, x| {
+                    conv::conv1d(out, x, args.stride, |out, x| {
                         let product: Product<'_> = (out, w, epilogue);
                         quantized_products(device, &mut scratch.windows, x, [Some(product)]);
                     });

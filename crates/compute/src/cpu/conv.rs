@@ -1,4 +1,4 @@
-//! 1-D convolution as a matmul over overlapping rows (im2col without a copy).
+//! Convolutions over time. [`conv1d`] is a matmul over overlapping rows (im2col without a copy).
 
 use super::matrix::{MatMut, MatRef};
 use crate::check_eq;
