@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `tensor`, `weight`, `port` | operands and results; weights of a device; values of the host |
 //! | `kv`, `attention`, `rope` | paged KV cache, query rows, rotations |
+//! | `state` | states of sequences in slots |
 //! | `matmul`, `moe`, `activation`, `norm` | products, mixtures of experts, what is fused with them |
 //! | `logit_filter` | columns of logits that are kept |
 
@@ -25,6 +26,7 @@ mod moe;
 mod norm;
 mod port;
 mod rope;
+mod state;
 mod tensor;
 mod weight;
 
@@ -42,6 +44,7 @@ pub use moe::{ExpertMatmulArgs, MoeArgs, MoeRouteArgs, MoeSortArgs, Routing};
 pub use norm::NormArgs;
 pub use port::Port;
 pub use rope::{RopeArgs, RopeAttentionArgs, RopeKvArgs, RopePairs, Rotation};
+pub use state::{StateRun, States};
 pub use tensor::{Count, Rows, Tensor, TensorInfo, TensorType};
 pub use weight::{Weight, WeightInfo, WeightLayout};
 
@@ -227,6 +230,12 @@ impl Op {
             Self::Attention(args) => Some((args.pool, args.layer, false)),
             _ => None,
         }
+    }
+
+    /// The states that the op reads and writes.
+    #[must_use]
+    pub fn states(&self) -> Option<&States> {
+        None
     }
 
     /// Shapes of the results of a matmul, convolution, norm, ... of these operands; `None` for a source, whose recorder

@@ -1,7 +1,6 @@
 //! Programs on the CPU: one call of a kernel an op, over slots.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::future::ready;
 use std::ops::Range;
 use std::sync::Arc;
@@ -108,15 +107,11 @@ impl CpuExecutable {
                 (0..shape.n_layers).map(pool).collect();
             executable.pools.push(layers?);
         }
+        for (port, len) in program.exports(max) {
+            executable.exports.insert(port, alloc(len)?);
+        }
         for node in program.nodes() {
             match &node.op {
-                Op::Export(port) => {
-                    // Variants of a segment export to the same memory.
-                    if let Entry::Vacant(entry) = executable.exports.entry(*port) {
-                        let Tensor { rows, cols, .. } = node.inputs[0];
-                        entry.insert(alloc(max.rows(rows) * cols)?);
-                    }
-                }
                 Op::ExpertMlp(args) => executable.scratch.experts.reserve(args),
                 op => check_op(op)?,
             }

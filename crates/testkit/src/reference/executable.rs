@@ -61,19 +61,12 @@ impl ReferenceKv {
 
 impl ReferenceExecutable {
     pub(super) fn new(program: &Program, max: &Counts) -> Self {
-        let nodes = program.nodes();
-        let exports = nodes.filter_map(|node| match &node.op {
-            Op::Export(port) => {
-                let Tensor { rows, cols, .. } = node.inputs[0];
-                Some((*port, vec![f64::NAN; max.rows(rows) * cols]))
-            }
-            _ => None,
-        });
+        let exports = program.exports(max).into_iter();
         let len = |info: &TensorInfo| max.rows(info.rows) * info.cols;
         Self {
             values: program.tensors.iter().map(|info| vec![f64::NAN; len(info)]).collect(),
             pools: program.pools.iter().map(|&shape| ReferenceKv::new(shape)).collect(),
-            exports: exports.collect(),
+            exports: exports.map(|(port, len)| (port, vec![f64::NAN; len])).collect(),
             fetches: HostFetches::default(),
             limits: InputLimits::new(program),
             program: program.clone(),
