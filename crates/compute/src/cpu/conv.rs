@@ -1,8 +1,14 @@
-//! Convolutions over time. [`conv1d`] is a matmul over overlapping rows (im2col without a copy).
+//! Convolutions over time: [`conv1d`] as a matmul over overlapping rows (im2col without a copy), [`conv_state`] of each channel.
 
-use super::matrix::{MatMut, MatRef};
-use crate::check_eq;
+use std::ops::Range;
+
+use super::math::silu;
+use super::matrix::{MatMut, MatRef, SharedMut};
+use super::row_tasks::for_row_ranges;
+use crate::op::{ConvStateArgs, MAX_CONV_STATE_KERNEL, StateRun};
 use crate::scratch::with_scratch;
+use crate::simd::{Kernel, Simd};
+use crate::{Cpu, check_eq};
 
 const TAPS: usize = 3;
 
@@ -59,12 +65,199 @@ pub fn conv1d(
     }
 }
 
+/// Channels that a task of [`conv_state`] convolves at a time.
+const CHANNELS: usize = 256;
+/// Largest number of inputs in a state.
+const MAX_KEPT: usize = MAX_CONV_STATE_KERNEL - 1;
+
+/// Causal convolution of each channel with state, see [`Op::ConvState`](crate::op::Op::ConvState). `states` holds all slots.
+///
+/// Shapes: `out` and `x` `[T, D]`, `T` the rows of all runs. Numerics: the sums are f32.
+///
+/// # Panics
+/// If the shapes do not fit or there is no such slot.
+#[track_caller]
+pub fn conv_state(
+    cpu: &Cpu,
+    out: MatMut<'_>,
+    x: MatRef<'_>,
+    args: &ConvStateArgs<&[f32]>,
+    (states, runs): (&mut [f32], &[StateRun]),
+) {
+    let x = x.checked();
+    check_eq!((x.rows, x.cols), (out.rows, out.cols), "conv_state: shape of the operand");
+    let n_rows = runs.iter().map(|run| run.n_rows as usize).sum::<usize>();
+    check_eq!(n_rows, x.rows, "conv_state: rows of the runs");
+    check_eq!(args.weight.len(), args.kernel * x.cols, "conv_state: weights");
+    let n_kept = args.kernel - 1;
+    let states = MatMut::packed(states, args.states.n_slots * n_kept, x.cols).shared();
+    let out = out.shared();
+    for_row_ranges(cpu, x.cols.div_ceil(CHANNELS), x.rows * CHANNELS, |blocks| {
+        for block in blocks {
+            let channels = block * CHANNELS..x.cols.min((block + 1) * CHANNELS);
+            cpu.isa.dispatch(ConvState { out, x, args, states, runs, channels });
+        }
+    });
+}
+
+/// Convolution of some channels of all runs.
+struct ConvState<'a> {
+    out: SharedMut<'a>,
+    x: MatRef<'a>,
+    args: &'a ConvStateArgs<&'a [f32]>,
+    states: SharedMut<'a>,
+    runs: &'a [StateRun],
+    channels: Range<usize>,
+}
+
+impl Kernel for ConvState<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { out, x, args, states, runs, channels } = self;
+        let (first, n, kernel) = (channels.start, channels.len(), args.kernel);
+        let n_kept = kernel - 1;
+        // The weights of a tap side by side.
+        let mut weights = [[0.0; CHANNELS]; MAX_CONV_STATE_KERNEL];
+        for (c, of_channel) in
+            args.weight[first * kernel..].chunks_exact(kernel).take(n).enumerate()
+        {
+            weights.iter_mut().zip(of_channel).for_each(|(taps, &weight)| taps[c] = weight);
+        }
+        let mut bias = [0.0; CHANNELS];
+        args.bias.iter().for_each(|values| bias[..n].copy_from_slice(&values[channels.clone()]));
+        let mut start = 0;
+        for run in runs {
+            let mut kept = [[0.0; CHANNELS]; MAX_KEPT];
+            if let Some(slot) = run.from {
+                for (i, kept) in kept[..n_kept].iter_mut().enumerate() {
+                    // SAFETY: a task has channels of its own, and one span is alive at a time.
+                    let state = unsafe { states.span(slot as usize * n_kept + i, first, n) };
+                    kept[..n].copy_from_slice(state);
+                }
+            }
+            // The inputs from the first one of the state on.
+            let input = |i: usize| match i.checked_sub(n_kept) {
+                None => &kept[i][..n],
+                Some(row) => &x.row(start + row)[channels.clone()],
+            };
+            for row in 0..run.n_rows as usize {
+                // SAFETY: as above.
+                let out = unsafe { out.span(start + row, first, n) };
+                let taps = |tap: usize| (&weights[tap][..n], input(row + tap));
+                match kernel {
+                    2 => convolve(s, out, &bias[..n], [0, 1].map(taps), args.silu),
+                    3 => convolve(s, out, &bias[..n], [0, 1, 2].map(taps), args.silu),
+                    _ => convolve(s, out, &bias[..n], [0, 1, 2, 3].map(taps), args.silu),
+                }
+            }
+            for i in 0..n_kept {
+                // SAFETY: as above.
+                let state = unsafe { states.span(run.to as usize * n_kept + i, first, n) };
+                state.copy_from_slice(input(run.n_rows as usize + i));
+            }
+            start += run.n_rows as usize;
+        }
+    }
+}
+
+/// `out = act(bias + Σ w x)` over the taps `(w, x)`.
+#[inline(always)]
+fn convolve<S: Simd, const K: usize>(
+    s: S,
+    out: &mut [f32],
+    bias: &[f32],
+    taps: [(&[f32], &[f32]); K],
+    has_silu: bool,
+) {
+    let (out, out_tail) = s.split_mut(out);
+    let (bias, bias_tail) = s.split(bias);
+    let taps = taps.map(|(w, x)| (s.split(w), s.split(x)));
+    for i in 0..out.len() {
+        let mut sum = bias[i];
+        for ((w, _), (x, _)) in &taps {
+            sum = s.mul_add(w[i], x[i], sum);
+        }
+        out[i] = if has_silu { silu(s, sum) } else { sum };
+    }
+    let mut sum = s.load_partial(bias_tail);
+    for ((_, w), (_, x)) in &taps {
+        sum = s.mul_add(s.load_partial(w), s.load_partial(x), sum);
+    }
+    s.store_partial(out_tail, if has_silu { silu(s, sum) } else { sum });
+}
+
 #[cfg(test)]
 mod tests {
-    use super::conv1d;
+    use super::{conv_state, conv1d};
+    use crate::cpu::math::tests::sigmoid_f64;
     use crate::cpu::test_data::{assert_close, random};
     use crate::cpu::{DenseWeight, Epilogue, MatMut, MatRef, matmul};
+    use crate::op::{ConvStateArgs, Port, StateRun, States};
     use crate::{Cpu, Isa, ThreadTeam};
+
+    /// Outputs of one sequence in a step for each part of it, in slot 1 of 3; the last inputs at the end.
+    fn in_parts(
+        isa: Isa,
+        x: MatRef<'_>,
+        args: &ConvStateArgs<&[f32]>,
+        parts: &[usize],
+    ) -> (Vec<f32>, Vec<f32>) {
+        let cpu = Cpu { isa, threads: ThreadTeam::new(2).unwrap() };
+        let (len, mut first) = (args.states.len, 0);
+        let mut states = vec![f32::NAN; 3 * len];
+        let mut out = vec![f32::NAN; x.rows * x.cols];
+        for &n in parts {
+            let run = StateRun { n_rows: n as u32, from: (first > 0).then_some(1), to: 1 };
+            let rows = MatMut::packed(&mut out[first * x.cols..], n, x.cols);
+            conv_state(&cpu, rows, x.slice(first, n), args, (&mut states, &[run]));
+            first += n;
+        }
+        assert!(states[..len].iter().chain(&states[2 * len..]).all(|v| v.is_nan()));
+        (out, states[len..2 * len].to_vec())
+    }
+
+    #[test]
+    fn sequences_in_any_parts_have_the_values_of_f64() {
+        let n_rows = 70;
+        for (isa, kernel) in
+            Isa::available().into_iter().flat_map(|isa| [2, 3, 4].map(|kernel| (isa, kernel)))
+        {
+            for (cols, silu, has_bias) in [(1, true, true), (64, false, true), (601, true, false)] {
+                let [x, weight, bias] = [(n_rows + 1) * (cols + 1), kernel * cols, cols]
+                    .map(|len| random(len, (len + kernel) as u64));
+                let x = MatRef::new(&x[1..], n_rows, cols, cols + 1);
+                let len = (kernel - 1) * cols;
+                let args = ConvStateArgs {
+                    kernel,
+                    weight: &weight[..],
+                    bias: has_bias.then_some(&bias[..]),
+                    silu,
+                    states: States { port: Port::value(0), n_slots: 3, len },
+                };
+                let whole = in_parts(isa, x, &args, &[n_rows]);
+                let at = |t: usize, c: usize| {
+                    let term = |tap: usize| {
+                        let t = (t + tap).checked_sub(kernel - 1)?;
+                        Some(f64::from(weight[c * kernel + tap]) * f64::from(x.row(t)[c]))
+                    };
+                    let bias = if has_bias { f64::from(bias[c]) } else { 0.0 };
+                    let sum = (0..kernel).filter_map(term).sum::<f64>() + bias;
+                    if silu { sum * sigmoid_f64(sum) } else { sum }
+                };
+                let rows = (0..n_rows).flat_map(|t| (0..cols).map(move |c| (t, c)));
+                let expected: Vec<f64> = rows.map(|(t, c)| at(t, c)).collect();
+                assert_close(&whole.0, &expected, 2e-6, isa.name());
+                let last: Vec<f32> =
+                    (n_rows + 1 - kernel..n_rows).flat_map(|t| x.row(t)).copied().collect();
+                assert_eq!(whole.1, last);
+                for parts in [&[1; 70][..], &[1, 2, 67], &[67, 1, 2], &[2, 3, 1, 64]] {
+                    assert!(in_parts(isa, x, &args, parts) == whole, "{isa}: {parts:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn matches_f64_at_both_strides() {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use stonechat_compute::AlignedVec;
 use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, RoutedExpert, conv, elementwise};
 use stonechat_compute::op::{
-    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeRouteArgs, Op, PoolId, Port, Tensor,
-    TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
+    AttentionArgs, ConvStateArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeRouteArgs, Op,
+    PoolId, Port, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
 };
 use stonechat_quant::{ActivationBuffer, PackedRows, QuantMatrix, gated_packed};
 
@@ -196,6 +196,7 @@ impl CpuExecutable {
                 layers[args.layer].write(&self.host.device, k, v, step.slots(args.slots));
                 self.pools[args.pool.0] = layers;
             }
+            Op::ConvState(args) => self.conv_state(args, node, step),
             op if self.is_operand(node.outputs[0]) => {
                 let slot = self.slot(node.outputs[0]);
                 let mut out = std::mem::take(&mut self.operands[slot]);
@@ -406,6 +407,17 @@ impl CpuExecutable {
             page_table,
             op: args.map(slice),
         }
+    }
+
+    fn conv_state(&mut self, args: &ConvStateArgs, node: &Node, step: &Step<'_>) {
+        let mut exports = std::mem::take(&mut self.exports);
+        let states = exports.get_mut(&args.states.port).expect("`new` allocated every port");
+        let mut out = self.take(node.outputs[0]);
+        let x = self.view(node.inputs[0], &step.counts);
+        let result = MatMut::packed(&mut out, x.rows, x.cols);
+        conv::conv_state(&self.host.device, result, x, &args.map(slice), (states, step.states));
+        self.put(node.outputs[0], out);
+        self.exports = exports;
     }
 
     fn export(&mut self, port: Port, x: Tensor, step: &Step<'_>) {
