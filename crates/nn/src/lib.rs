@@ -81,7 +81,7 @@ pub use stonechat_compute::cpu::TopKEntry;
 pub use stonechat_compute::op;
 pub use stonechat_compute::op::{
     Activation, GatedActivation, KvDType, KvRow, KvShape, LogitFilter, MAX_TOP_K, MAX_TOP_K_COLS,
-    PAGE_LEN, Precision, QueryRow, RopePairs, Routing,
+    PAGE_LEN, Precision, QueryRow, RopePairs, Routing, StateRun,
 };
 #[cfg(feature = "wgpu")]
 pub use wgpu::Wgpu;

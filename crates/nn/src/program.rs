@@ -128,7 +128,7 @@ impl Node {
     /// Whether the op has an effect beside its results.
     pub(crate) fn has_effect(&self) -> bool {
         let writes = self.op.kv_access().is_some_and(|(_, _, writes)| writes);
-        writes || matches!(self.op, Op::Export(_))
+        writes || self.op.states().is_some() || matches!(self.op, Op::Export(_))
     }
 
     /// Results that hold another value before the op runs, in whose memory they may be: the residual, operands of an op in
@@ -191,13 +191,13 @@ impl Program {
         import.map(|node| node.outputs[0]).unwrap_or_else(|| panic!("no import {port:?}"))
     }
 
-    /// Ports with memory of their own and their values in steps of at most `max` rows.
+    /// Ports with memory of their own and their values in steps of at most `max` rows: exports and states.
     #[must_use]
     pub fn exports(&self, max: &Counts) -> BTreeMap<Port, usize> {
         // Variants of a segment export to the same memory.
         let exports = self.nodes().filter_map(|node| match node.op {
             Op::Export(port) => Some((port, max.rows(node.inputs[0].rows) * node.inputs[0].cols)),
-            _ => None,
+            _ => node.op.states().map(|states| (states.port, states.n_slots * states.len)),
         });
         exports.collect()
     }

@@ -7,6 +7,7 @@ pub mod attention;
 mod attention_args;
 mod attention_decode;
 mod attention_prefill;
+pub mod conv_state;
 pub mod copy;
 pub mod elementwise;
 pub mod f16;
@@ -31,6 +32,7 @@ use super::{CoopMatrices, Source, Variant};
 pub fn sources(variant: Variant) -> Vec<Source> {
     let specs = [
         elementwise::SPEC,
+        conv_state::SPEC,
         copy::SPEC,
         copy::GATHER,
         copy::IM2COL,

@@ -1,16 +1,15 @@
 //! Programs on the CPU: one call of a kernel an op, over slots.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::future::ready;
 use std::ops::Range;
 use std::sync::Arc;
 
 use stonechat_compute::AlignedVec;
-use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, RoutedExpert, elementwise};
+use stonechat_compute::cpu::{self, KvPool, MatMut, MatRef, RoutedExpert, conv, elementwise};
 use stonechat_compute::op::{
-    AttentionArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeRouteArgs, Op, PoolId, Port, Tensor,
-    TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
+    AttentionArgs, ConvStateArgs, EmbedArgs, GatedProductArgs, MatmulArgs, MoeRouteArgs, Op,
+    PoolId, Port, Tensor, TensorInfo, TensorType, Weight, WeightInfo, WeightLayout,
 };
 use stonechat_quant::{ActivationBuffer, PackedRows, QuantMatrix, gated_packed};
 
@@ -108,15 +107,11 @@ impl CpuExecutable {
                 (0..shape.n_layers).map(pool).collect();
             executable.pools.push(layers?);
         }
+        for (port, len) in program.exports(max) {
+            executable.exports.insert(port, alloc(len)?);
+        }
         for node in program.nodes() {
             match &node.op {
-                Op::Export(port) => {
-                    // Variants of a segment export to the same memory.
-                    if let Entry::Vacant(entry) = executable.exports.entry(*port) {
-                        let Tensor { rows, cols, .. } = node.inputs[0];
-                        entry.insert(alloc(max.rows(rows) * cols)?);
-                    }
-                }
                 Op::ExpertMlp(args) => executable.scratch.experts.reserve(args),
                 op => check_op(op)?,
             }
@@ -201,6 +196,7 @@ impl CpuExecutable {
                 layers[args.layer].write(&self.host.device, k, v, step.slots(args.slots));
                 self.pools[args.pool.0] = layers;
             }
+            Op::ConvState(args) => self.conv_state(args, node, step),
             op if self.is_operand(node.outputs[0]) => {
                 let slot = self.slot(node.outputs[0]);
                 let mut out = std::mem::take(&mut self.operands[slot]);
@@ -342,7 +338,7 @@ impl CpuExecutable {
                 for window in 0..counts[rows.count] {
                     let out = result.reborrow().slice(window * each.1, each.1);
                     let x = x(0).slice(window * each.0, each.0);
-                    cpu::conv1d(out, x, args.stride, |out, x| {
+                    conv::conv1d(out, x, args.stride, |out, x| {
                         let product: Product<'_> = (out, w, epilogue);
                         quantized_products(device, &mut scratch.windows, x, [Some(product)]);
                     });
@@ -411,6 +407,17 @@ impl CpuExecutable {
             page_table,
             op: args.map(slice),
         }
+    }
+
+    fn conv_state(&mut self, args: &ConvStateArgs, node: &Node, step: &Step<'_>) {
+        let mut exports = std::mem::take(&mut self.exports);
+        let states = exports.get_mut(&args.states.port).expect("`new` allocated every port");
+        let mut out = self.take(node.outputs[0]);
+        let x = self.view(node.inputs[0], &step.counts);
+        let result = MatMut::packed(&mut out, x.rows, x.cols);
+        conv::conv_state(&self.host.device, result, x, &args.map(slice), (states, step.states));
+        self.put(node.outputs[0], out);
+        self.exports = exports;
     }
 
     fn export(&mut self, port: Port, x: Tensor, step: &Step<'_>) {

@@ -256,6 +256,11 @@ impl ProgramMemory {
                 let x = self.input(node, counts);
                 matmul_gated(list, scratch, output, x, weights, args.activation);
             }
+            Op::ConvState(args) => {
+                let args = args.map(values);
+                let memory = (self.export(args.states.port), step.address(step.places.states));
+                rows::conv_state(list, out, x(0), &args, memory);
+            }
             Op::Im2col(Im2colArgs { stride, .. }) => {
                 let groups = (counts[node.inputs[0].rows.count], *stride);
                 let is_operand = self.dtype(id) == TensorType::F16;

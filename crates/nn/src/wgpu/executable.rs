@@ -15,8 +15,8 @@ use stonechat_compute::op::{
 use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, convert};
 use stonechat_compute::wgpu::ops::{
-    GpuRows, attention, copy, elementwise, gated, kv, log_sum_exp, logit_filter, moe, norm, rope,
-    top_k,
+    GpuRows, attention, conv_state, copy, elementwise, gated, kv, log_sum_exp, logit_filter, moe,
+    norm, rope, top_k,
 };
 use stonechat_compute::wgpu::{CommandList, CopyRange, Gpu, GpuBuffer, HostCopies, Recorder};
 use stonechat_quant::wgpu::{
@@ -369,6 +369,11 @@ impl ProgramMemory {
             Op::GatedProduct(args) => {
                 let weights = [&args.gate, &args.up].map(|args| matrix(&args.weight));
                 matmul_gated(list, output, self.input(node, counts), weights, args.activation);
+            }
+            Op::ConvState(args) => {
+                let states = &self.exports[&args.states.port];
+                let args = args.map(values);
+                conv_state::conv_state(list, out, x(0), args, (states, places.states));
             }
             Op::Im2col(Im2colArgs { stride, cols }) => {
                 copy::im2col(list, out, *cols, *stride, x(0));

@@ -9,7 +9,9 @@ use stonechat_compute::cuda::ops::rope::{Heads, RopeKv, Rotation, Write, rope_kv
 use stonechat_compute::cuda::ops::rows::{self, Norm};
 use stonechat_compute::cuda::ops::{Output, Rows, top_k};
 use stonechat_compute::cuda::{self, CommandList, Gpu, Limits};
-use stonechat_compute::op::{GatedActivation, KvDType, KvLayout, QueryRow, RopePairs};
+use stonechat_compute::op::{
+    ConvStateArgs, GatedActivation, KvDType, KvLayout, Port, QueryRow, RopePairs, States,
+};
 use stonechat_compute::{DType, Error};
 
 use super::format::FORMATS;
@@ -170,6 +172,10 @@ fn ops_on_rows_fit_all_devices() {
             rows::gated(list, out, x, x, GatedActivation::Silu);
             rows::convert(list, ADDRESS, x);
             rows::windows(list, ADDRESS, x, (1, 2), true);
+            let (weight, bias) = (ADDRESS, Some(ADDRESS));
+            let states = States { port: Port::value(0), n_slots: 1, len: 3 * cols };
+            let args = ConvStateArgs { kernel: 4, weight, bias, silu: true, states };
+            rows::conv_state(list, ADDRESS, x, &args, (ADDRESS, ADDRESS));
             rows::log_sum_exp(list, ADDRESS, x);
             rows::logit_filter(list, x, (ADDRESS, ADDRESS));
             rows::copy(list, ADDRESS, cols, x, 1);

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{MAX_BLOCKS, OPERAND_COLUMNS, Output, Rows, THREADS, launch, launch_elements};
 use crate::cuda::CommandList;
-use crate::op::GatedActivation;
+use crate::op::{ConvStateArgs, GatedActivation};
 
 const MODULE: &str = "rows";
 
@@ -241,6 +241,50 @@ pub fn windows(
         n_groups: n_groups as u32,
     };
     launch_elements(list, MODULE, "windows", n_groups * n_rows * out_stride, &params);
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct ConvStateParams {
+    x: u64,
+    out: u64,
+    weight: u64,
+    bias: u64,
+    states: u64,
+    runs: u64,
+    n_rows: u32,
+    cols: u32,
+    stride: u32,
+    kernel: u32,
+    has_silu: u32,
+    unused: u32,
+}
+
+/// Convolution of each channel, see [`Op::ConvState`](crate::op::Op::ConvState). Addresses of the values of `args`, of all
+/// states and of the runs among the inputs of the step.
+pub fn conv_state(
+    list: &mut CommandList,
+    out: u64,
+    x: Rows,
+    args: &ConvStateArgs<u64>,
+    (states, runs): (u64, u64),
+) {
+    let params = ConvStateParams {
+        x: x.address,
+        out,
+        weight: args.weight,
+        bias: args.bias.unwrap_or(0),
+        states,
+        runs,
+        n_rows: x.rows as u32,
+        cols: x.cols as u32,
+        stride: x.stride as u32,
+        kernel: args.kernel as u32,
+        has_silu: u32::from(args.silu),
+        unused: 0,
+    };
+    let grid = [x.cols.div_ceil(THREADS), x.rows.min(MAX_BLOCKS), 1];
+    launch(list, (MODULE, "conv_state"), grid, THREADS, &params);
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
