@@ -3,10 +3,9 @@
 //! The bytes are collected first: a client that stalls holds no thread. Both are charged to one budget of all uploads.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use axum::http::StatusCode;
-use stonechat::audio::{Audio, Decoder, Error, SAMPLE_RATE};
+use stonechat::audio::{Decoder, Error, SAMPLE_RATE};
 use tokio::task::spawn_blocking;
 
 use crate::audio_memory::{AudioMemory, Charge};
@@ -43,36 +42,41 @@ impl Upload {
     /// Decodes the whole file on a thread that may block: samples of 16 kHz mono, and their charge to the budget. Dropping
     /// the future ends the decoder.
     pub(super) async fn decode(self, max_seconds: u64) -> ApiResult<(Vec<f32>, Charge)> {
-        let Self { memory, bytes, charge: file_charge, .. } = self;
-        let turn = memory.decoder().await;
-        let charge = memory.charge();
-        let gone = Gone::default();
-        let is_gone = Arc::clone(&gone.0);
-        let (raised, checked) = (charge.clone(), charge.clone());
-        // Bytes of the file and of the samples, of all of them where the container tells their length.
-        let (file_bytes, needed) = (file_charge.n_bytes(), Arc::<AtomicU64>::default());
-        let noted = Arc::clone(&needed);
-        let decode = move || -> Result<Audio, Error> {
-            let (_turn, _file_charge) = (turn, file_charge);
-            Decoder::new()
-                .max_seconds(max_seconds)
-                .on_progress(move |progress| {
-                    let seconds = progress.total_s.unwrap_or_default().max(progress.decoded_s);
-                    noted.store((seconds * SECOND_BYTES) as u64, Ordering::Release);
-                    raised.raise((progress.decoded_s * SECOND_BYTES) as u64);
-                })
-                .cancelled_by(move || checked.is_full() || is_gone.load(Ordering::Acquire))
-                .bytes(bytes)
+        let turn = self.memory.decoder().await;
+        let waiting = Arc::new(());
+        let waits = Arc::downgrade(&waiting);
+        let decode = move || {
+            let _turn = turn;
+            self.decode_while(|| waits.strong_count() > 0, max_seconds)
         };
-        let decoded = spawn_blocking(decode).await.map_err(|error| {
+        spawn_blocking(decode).await.map_err(|error| {
             tracing::error!("decoding an upload failed: {error}");
             ApiError::server("internal error: see the log of the server")
-        })?;
+        })?
+    }
+
+    fn decode_while(
+        self,
+        is_wanted: impl Fn() -> bool,
+        max_seconds: u64,
+    ) -> ApiResult<(Vec<f32>, Charge)> {
+        let Self { memory, bytes, charge: file_charge, .. } = self;
+        // Bytes of the samples, of all of them where the container tells their length.
+        let (charge, mut needed) = (memory.charge(), 0.0);
+        let decoded = Decoder::new()
+            .max_seconds(max_seconds)
+            .on_progress(|progress| {
+                needed =
+                    progress.total_s.unwrap_or_default().max(progress.decoded_s) * SECOND_BYTES;
+                charge.raise((progress.decoded_s * SECOND_BYTES) as u64);
+            })
+            .cancelled_by(|| charge.is_full() || !is_wanted())
+            .bytes(bytes);
         if charge.is_full() {
-            let needed = needed.load(Ordering::Acquire);
-            return Err(charge.error(file_bytes.saturating_add(needed)));
+            return Err(charge.error(file_charge.n_bytes().saturating_add(needed as u64)));
         }
-        let audio = decoded.map_err(|error| {
+        drop(file_charge);
+        let samples = decoded.map(|audio| audio.samples).map_err(|error| {
             let status = match error {
                 Error::TooLong { .. } => StatusCode::PAYLOAD_TOO_LARGE,
                 _ => StatusCode::BAD_REQUEST,
@@ -80,18 +84,7 @@ impl Upload {
             let error = ApiError::of_status(status, format!("`file`: {error}"));
             error.with_field("param", "file".into())
         })?;
-        let samples = audio.samples;
         charge.try_raise(size_of_val(&samples[..]) as u64)?;
         Ok((samples, charge))
-    }
-}
-
-/// Tells a decoder on drop that nobody waits for it.
-#[derive(Default)]
-struct Gone(Arc<AtomicBool>);
-
-impl Drop for Gone {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
     }
 }
