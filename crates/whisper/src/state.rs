@@ -24,6 +24,7 @@ use crate::encoder::ENCODER_POOL;
 use crate::error::Error;
 use crate::logit_filters::LogitFilters;
 use crate::model::Model;
+use crate::options::Options;
 use crate::ports::{
     AUDIO, CROSS_ROWS, CROSS_SLOTS, ENCODER_ROWS, ENCODER_SLOTS, MEL, captured_keys,
     captured_queries,
@@ -61,6 +62,14 @@ impl Default for StateOptions {
 }
 
 impl StateOptions {
+    /// Whether recordings with `options` fit, `n_windows` windows of them at a time.
+    #[must_use]
+    pub fn fits(&self, options: &Options, n_windows: usize) -> bool {
+        n_windows <= self.n_windows
+            && options.n_sequences() <= self.n_sequences
+            && (self.has_alignment || !options.needs_alignment())
+    }
+
     /// Sequence `index` of window `window`.
     pub(crate) fn slot(&self, window: usize, index: usize) -> Slot {
         Slot::new(window * self.n_sequences + index)

@@ -100,10 +100,9 @@ pub struct Transcription<'a> {
     ready: VecDeque<Segment>,
     n_segments: usize,
     is_ended: bool,
-    is_cancelled: bool,
     has_failed: bool,
-    /// Whether [`Event::Language`] was reported.
-    has_reported_language: bool,
+    /// Language and segments that were reported.
+    transcript: Transcript,
     /// Position of the last [`Event::Position`].
     reported_position: Option<usize>,
 }
@@ -167,6 +166,7 @@ impl<'a> Transcription<'a> {
         };
         let (audio, chunks) = audio_source::select(model, samples.into(), options)?;
         let pending = VecDeque::from(chunks);
+        let duration = seconds(audio.n_recording_samples());
         let mut run = Self {
             id: N_TRANSCRIPTIONS.fetch_add(1, Ordering::Relaxed),
             model: model.clone(),
@@ -186,9 +186,8 @@ impl<'a> Transcription<'a> {
             ready: VecDeque::new(),
             n_segments: 0,
             is_ended: false,
-            is_cancelled: false,
             has_failed: false,
-            has_reported_language: false,
+            transcript: Transcript { duration, ..Transcript::default() },
             reported_position: None,
         };
         if let DetectedLanguage::Known(language, _) = run.language {
@@ -236,6 +235,12 @@ impl<'a> Transcription<'a> {
         Ok(())
     }
 
+    /// Options of the recording.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// Most windows at a time.
     #[must_use]
     pub fn max_windows(&self) -> usize {
@@ -255,7 +260,7 @@ impl<'a> Transcription<'a> {
     #[must_use]
     pub fn position(&self) -> (usize, usize) {
         let n_samples = self.audio.n_recording_samples();
-        if self.is_ended && !self.is_cancelled {
+        if self.is_ended && !self.is_cancelled() {
             return (n_samples, n_samples);
         }
         let open: usize = self.chunks.iter().map(|open| open.chunk.done_samples()).sum();
@@ -265,7 +270,7 @@ impl<'a> Transcription<'a> {
     /// Length of the recording in seconds.
     #[must_use]
     pub fn duration(&self) -> f64 {
-        seconds(self.audio.n_recording_samples())
+        self.transcript.duration
     }
 
     /// Whether there are no further segments than those that [`next_segment`](Self::next_segment) returns.
@@ -277,7 +282,7 @@ impl<'a> Transcription<'a> {
     /// Whether it was cancelled. The segments end before the first window that was not finished.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.is_cancelled
+        self.transcript.cancelled
     }
 
     /// Whether a window failed at every temperature.
@@ -293,7 +298,7 @@ impl<'a> Transcription<'a> {
     /// Cancels its windows and ends it.
     pub fn cancel(&mut self) {
         if !self.is_ended {
-            (self.is_ended, self.is_cancelled) = (true, true);
+            (self.is_ended, self.transcript.cancelled) = (true, true);
             self.encoded = None;
             self.chunks.iter_mut().for_each(|open| open.request = None);
             if let DetectedLanguage::Requested(..) = self.language {
@@ -337,12 +342,13 @@ impl<'a> Transcription<'a> {
         Ok(())
     }
 
-    /// Reports the language, new segments and the position; appends the segments to `transcript`.
-    pub fn report(&mut self, transcript: &mut Transcript, on_event: &mut dyn FnMut(Event)) {
+    /// Reports the language, new segments and the position; appends the segments to the
+    /// [transcript](Self::into_transcript).
+    pub fn report(&mut self, on_event: &mut dyn FnMut(Event)) {
+        let transcript = &mut self.transcript;
         if let DetectedLanguage::Known(language, probability) = self.language
-            && !self.has_reported_language
+            && transcript.language.is_empty()
         {
-            self.has_reported_language = true;
             language.code.clone_into(&mut transcript.language);
             if let Some(probability) = probability {
                 on_event(Event::Language(language, probability));
@@ -358,8 +364,12 @@ impl<'a> Transcription<'a> {
             self.reported_position = Some(done);
             on_event(Event::Position(done, total));
         }
-        transcript.duration = self.duration();
-        transcript.cancelled = self.is_cancelled;
+    }
+
+    /// Transcript of the segments that were [reported](Self::report).
+    #[must_use]
+    pub fn into_transcript(self) -> Transcript {
+        self.transcript
     }
 
     /// Detects the language, if it is not given.
