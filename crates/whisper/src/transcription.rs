@@ -27,7 +27,7 @@ use stonechat_audio::Mel;
 use web_time::Instant;
 
 use crate::WINDOW_SAMPLES;
-use crate::audio_source::{self, AudioSource, Samples};
+use crate::audio_source::{self, Samples};
 use crate::chunk::{Chunk, WindowSegments, find_speech_end};
 use crate::error::Error;
 use crate::fallback::{DecodedWindow, is_silent};
@@ -36,7 +36,6 @@ use crate::model::Model;
 use crate::options::Options;
 use crate::prompt::{History, Prompt, PromptBuilder, sot_sequence};
 use crate::rules::Rules;
-use crate::times::seconds;
 use crate::timings::Timings;
 use crate::transcript::{Event, Segment, Transcript};
 use crate::window_decoder::WindowDecoder;
@@ -75,7 +74,10 @@ pub struct Transcription<'a> {
     id: u64,
     model: Model,
     options: Arc<Options>,
-    audio: AudioSource<'a>,
+    /// Samples to transcribe.
+    audio: Samples<'a>,
+    /// Whether the samples or their clips were cut into chunks for batched decoding.
+    is_batched: bool,
     language: DetectedLanguage,
     rules: Arc<Rules>,
     /// Known with the language.
@@ -164,15 +166,16 @@ impl<'a> Transcription<'a> {
             Some(language) => DetectedLanguage::Known(language, None),
             None => DetectedLanguage::Unknown,
         };
-        let (audio, chunks) = audio_source::select(model, samples.into(), options)?;
+        let (audio, chunks, is_batched) = audio_source::select(model, samples.into(), options)?;
         let pending = VecDeque::from(chunks);
-        let duration = seconds(audio.n_recording_samples());
+        let duration = audio.duration();
         let mut run = Self {
             id: N_TRANSCRIPTIONS.fetch_add(1, Ordering::Relaxed),
             model: model.clone(),
             rules: Arc::new(Rules::new(model, options)),
             options: Arc::new(options.clone()),
             audio,
+            is_batched,
             language,
             prompts: None,
             first_window: pending.front().map_or(0, |range| range.start),
@@ -419,13 +422,13 @@ impl<'a> Transcription<'a> {
         let started = Instant::now();
         let samples = &self.audio.samples[range.clone()];
         // Audio that was not cut gets the same result as without a batch size.
-        let vad = if self.audio.is_batched { Some(self.model.vad()?) } else { None };
+        let vad = if self.is_batched { Some(self.model.vad()?) } else { None };
         let speech_end = || find_speech_end(samples, vad?, &self.options.vad_options);
         let (mel, speech_end) = match self.first_mel.take() {
             Some(mel) => (mel, speech_end()),
             None => self.model.mel_beside(samples, WINDOW_SAMPLES, speech_end),
         };
-        let chunk = Chunk::new(range, mel, self.audio.is_batched)
+        let chunk = Chunk::new(range, mel, self.is_batched)
             .with_speech_end(speech_end)
             .with_speech_only(self.audio.map.is_some())
             .with_windows_cut(self.options.without_timestamps, &self.audio.samples);
