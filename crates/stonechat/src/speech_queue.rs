@@ -1,13 +1,10 @@
 //! Threads that prepare recordings while the engine runs others: decoding, voice activity detection, spectrogram.
 //!
 //! ```text
-//! Whisper::transcribe ──► queue ──► N_THREADS threads ─────────┬──► engine
-//!                                         └─► one per reader ──┘
+//! Whisper::transcribe ──► queue ──► N_THREADS threads ──► engine
 //! ```
-//!
-//! A reader has a thread of its own: it waits for its bytes.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
@@ -66,50 +63,23 @@ pub(crate) fn start(
     model: &Model,
 ) -> Result<Receiver<Prepared>, Error> {
     let (to_engine, prepared) = channel();
-    let (queue, to_engine) = (Arc::new(Mutex::new(queue)), Arc::new(to_engine));
+    let queue = Arc::new(Mutex::new(queue));
     for _ in 0..N_THREADS {
-        let (queue, model, to_engine) = (Arc::clone(&queue), model.clone(), Arc::clone(&to_engine));
+        let (queue, model, to_engine) = (Arc::clone(&queue), model.clone(), to_engine.clone());
         let body = move || {
             loop {
                 let request = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok(request) = request else { return };
-                if request.audio.may_block() {
-                    spawn_reader(request, &model, Arc::downgrade(&to_engine));
-                } else if let Some(prepared) = prepare(request, &model) {
+                if let Some(prepared) = prepare(request, &model) {
                     // An engine that stopped drops it.
                     let _ = to_engine.send(prepared);
                 }
             }
         };
-        spawn(body)?;
+        let thread = thread::Builder::new().name("stonechat-audio".to_owned()).spawn(body);
+        thread.map_err(|source| Error::Thread { source })?;
     }
     Ok(prepared)
-}
-
-fn spawn(body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-    let thread = thread::Builder::new().name("stonechat-audio".to_owned()).spawn(body);
-    thread.map(drop).map_err(|source| Error::Thread { source })
-}
-
-/// Prepares a recording on a thread of its own. A reader that stalls does not keep the engine running.
-fn spawn_reader(request: Run<Recording>, model: &Model, to_engine: Weak<Sender<Prepared>>) {
-    let model = model.clone();
-    let shared = Arc::new(Mutex::new(Some(request)));
-    let own = Arc::clone(&shared);
-    let take = |shared: &Mutex<Option<Run<Recording>>>| {
-        shared.lock().unwrap_or_else(PoisonError::into_inner).take()
-    };
-    let body = move || {
-        let prepared = take(&own).and_then(|request| prepare(request, &model));
-        if let (Some(prepared), Some(to_engine)) = (prepared, to_engine.upgrade()) {
-            let _ = to_engine.send(prepared);
-        }
-    };
-    if let Err(error) = spawn(body)
-        && let Some(request) = take(&shared)
-    {
-        request.client.sender.end(Err(error));
-    }
 }
 
 /// Prepares a recording for the engine; `None` if nobody waits for it.
