@@ -166,52 +166,25 @@ impl Recording {
     }
 }
 
-impl From<&str> for Recording {
-    fn from(path: &str) -> Self {
-        Self::file(path)
-    }
+macro_rules! from_sources {
+    ($($source:ty => $new:ident),+ $(,)?) => {
+        $(impl From<$source> for Recording {
+            fn from(source: $source) -> Self {
+                Self::$new(source)
+            }
+        })+
+    };
 }
 
-impl From<&String> for Recording {
-    fn from(path: &String) -> Self {
-        Self::file(path)
-    }
-}
-
-impl From<String> for Recording {
-    fn from(path: String) -> Self {
-        Self::file(path)
-    }
-}
-
-impl From<&Path> for Recording {
-    fn from(path: &Path) -> Self {
-        Self::file(path)
-    }
-}
-
-impl From<&PathBuf> for Recording {
-    fn from(path: &PathBuf) -> Self {
-        Self::file(path)
-    }
-}
-
-impl From<PathBuf> for Recording {
-    fn from(path: PathBuf) -> Self {
-        Self::file(path)
-    }
-}
-
-impl From<&[f32]> for Recording {
-    fn from(samples: &[f32]) -> Self {
-        Self::samples(samples)
-    }
-}
-
-impl From<Vec<f32>> for Recording {
-    fn from(samples: Vec<f32>) -> Self {
-        Self::samples(samples)
-    }
+from_sources! {
+    &str => file,
+    &String => file,
+    String => file,
+    &Path => file,
+    &PathBuf => file,
+    PathBuf => file,
+    &[f32] => samples,
+    Vec<f32> => samples,
 }
 
 impl From<Samples<'static>> for Recording {
