@@ -239,7 +239,35 @@ impl Model {
     /// # Errors
     /// If the device is out of memory.
     pub fn state(&self, options: StateOptions) -> Result<State, Error> {
-        State::new(self, options)
+        let sizes = 1..=options.n_windows;
+        assert!(sizes.contains(&options.encoder_batch_size), "a pass encodes {sizes:?} windows");
+        let config = self.config();
+        let limits = options.limits(config);
+        let program = self.program(options);
+        let mut max = Counts::default();
+        max[Count::Tokens] = limits.n_batch;
+        max[Count::CapturedTokens] = limits.n_batch;
+        for count in [Count::Logits, Count::TopK, Count::LogProbs] {
+            max[count] = limits.n_outputs;
+        }
+        max[Count::Windows] = options.encoder_batch_size;
+        max[Count::CapturedWindows] = options.n_windows;
+        let mut state = State {
+            executable: self.device().compile(&program, &max)?,
+            options,
+            pages: AudioPages::new(config, &options, limits.n_batch),
+            sequences: Sequences::new(limits),
+            filters: LogitFilters::new(config.vocab_size),
+            outputs: StepOutputs::default(),
+            has_audio: vec![false; options.n_windows],
+            n_last_encoded: 0,
+            head_dim: config.text_head_dim(),
+            d_model: config.d_model,
+            vocab_size: config.vocab_size,
+            n_mel_values: WINDOW_FRAMES * config.n_mels,
+        };
+        state.warm_up()?;
+        Ok(state)
     }
 
     /// Recorded program of a state, before fusion, for inspection and tests.
@@ -269,38 +297,6 @@ pub struct State {
 }
 
 impl State {
-    pub(crate) fn new(model: &Model, options: StateOptions) -> Result<Self, Error> {
-        let sizes = 1..=options.n_windows;
-        assert!(sizes.contains(&options.encoder_batch_size), "a pass encodes {sizes:?} windows");
-        let config = model.config();
-        let limits = options.limits(config);
-        let program = model.program(options);
-        let mut max = Counts::default();
-        max[Count::Tokens] = limits.n_batch;
-        max[Count::CapturedTokens] = limits.n_batch;
-        for count in [Count::Logits, Count::TopK, Count::LogProbs] {
-            max[count] = limits.n_outputs;
-        }
-        max[Count::Windows] = options.encoder_batch_size;
-        max[Count::CapturedWindows] = options.n_windows;
-        let mut state = Self {
-            executable: model.device().compile(&program, &max)?,
-            options,
-            pages: AudioPages::new(config, &options, limits.n_batch),
-            sequences: Sequences::new(limits),
-            filters: LogitFilters::new(config.vocab_size),
-            outputs: StepOutputs::default(),
-            has_audio: vec![false; options.n_windows],
-            n_last_encoded: 0,
-            head_dim: config.text_head_dim(),
-            d_model: config.d_model,
-            vocab_size: config.vocab_size,
-            n_mel_values: WINDOW_FRAMES * config.n_mels,
-        };
-        state.warm_up()?;
-        Ok(state)
-    }
-
     /// Compiles kernels and allocates device memory for the passes of one window and of as many as there can be, and for decoder
     /// steps of every size that selects kernels.
     fn warm_up(&mut self) -> Result<(), Error> {

@@ -428,10 +428,9 @@ impl<'a> Transcription<'a> {
             Some(mel) => (mel, speech_end()),
             None => self.model.mel_beside(samples, WINDOW_SAMPLES, speech_end),
         };
-        let chunk = Chunk::new(range, mel, self.is_batched)
-            .with_speech_end(speech_end)
-            .with_speech_only(self.audio.map.is_some())
+        let mut chunk = Chunk::new(range, mel, self.is_batched)
             .with_windows_cut(self.options.without_timestamps, &self.audio.samples);
+        (chunk.speech_end, chunk.is_speech) = (speech_end, self.audio.map.is_some());
         timings.mel += started.elapsed();
         Ok(chunk)
     }
