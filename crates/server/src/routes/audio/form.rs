@@ -7,8 +7,8 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 
 use super::fields::Fields;
-use super::upload::Upload;
-use crate::audio_memory::Charge;
+use super::upload;
+use crate::audio_memory::{AudioMemory, Charge};
 use crate::{ApiError, ApiResult, AppState};
 
 /// Maximum bytes of all fields but the file, and number of fields.
@@ -38,7 +38,7 @@ pub(super) async fn read(
         .await
         .map_err(|_| ApiError::media_type("multipart/form-data with a boundary", &content_type))?;
     let mut fields = Fields::default();
-    let (mut upload, mut n_fields, mut n_left): (Option<Upload>, _, _) = (None, 0, MAX_FIELD_BYTES);
+    let (mut file, mut n_fields, mut n_left) = (None, 0, MAX_FIELD_BYTES);
     // A client that is still sending would not see an answer: the rest of the body is read before it.
     let mut first_error = None;
     while let Some(mut field) = body.next_field().await.map_err(|error| body_error(&error))? {
@@ -48,15 +48,12 @@ pub(super) async fn read(
         }
         let name = field.name().unwrap_or_default().to_owned();
         if name == "file" {
-            if upload.is_some() {
+            if file.is_some() {
                 first_error.get_or_insert(ApiError::field("file", "one file", "several"));
             }
             // A second file takes the place, and the memory, of the first one.
-            drop(upload.take());
-            let file = upload.insert(Upload::new(state.audio_memory(), max_bytes));
-            while let Some(bytes) = chunk(&mut field).await? {
-                file.push(&bytes)?;
-            }
+            drop(file.take());
+            file = Some(read_file(&mut field, state.audio_memory(), max_bytes).await?);
             continue;
         }
         let text = read_text(&mut field, &name, &mut n_left).await?;
@@ -67,8 +64,8 @@ pub(super) async fn read(
     if let Some(error) = first_error {
         return Err(error);
     }
-    let upload = upload.ok_or_else(|| ApiError::field("file", "an audio file", "none"))?;
-    let (samples, charge) = upload.decode(max_seconds).await?;
+    let file = file.ok_or_else(|| ApiError::field("file", "an audio file", "none"))?;
+    let (samples, charge) = upload::decode(state.audio_memory(), file, max_seconds).await?;
     Ok((fields, samples, charge))
 }
 
@@ -85,6 +82,24 @@ fn body_error(error: &MultipartError) -> ApiError {
 
 async fn chunk(field: &mut Field<'_>) -> ApiResult<Option<Bytes>> {
     field.chunk().await.map_err(|error| body_error(&error))
+}
+
+/// Collects the bytes of a file, at most `max_bytes`, before they are decoded: a client that stalls holds no thread.
+async fn read_file(
+    field: &mut Field<'_>,
+    memory: &AudioMemory,
+    max_bytes: usize,
+) -> ApiResult<(Vec<u8>, Charge)> {
+    let (mut file, charge) = (Vec::new(), memory.charge());
+    while let Some(bytes) = chunk(field).await? {
+        let n_bytes = file.len() + bytes.len();
+        if n_bytes > max_bytes {
+            return Err(ApiError::too_large(max_bytes));
+        }
+        charge.try_raise(n_bytes as u64)?;
+        file.extend_from_slice(&bytes);
+    }
+    Ok((file, charge))
 }
 
 async fn read_text(field: &mut Field<'_>, name: &str, n_left: &mut usize) -> ApiResult<String> {
