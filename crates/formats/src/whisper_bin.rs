@@ -128,8 +128,9 @@ impl WhisperHparams {
         })
     }
 
-    /// The fields in file order with their names; `ftype` last, without the version.
-    fn fields(&self) -> [(&'static str, u32); 11] {
+    /// The fields in file order with their names, `whisper.` before each; `ftype` last, without the version.
+    #[must_use]
+    pub fn fields(&self) -> [(&'static str, u32); 11] {
         [
             ("whisper.n_vocab", self.n_vocab),
             ("whisper.n_audio_ctx", self.n_audio_ctx),
