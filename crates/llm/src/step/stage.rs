@@ -379,7 +379,7 @@ fn run_all_sizes(
         run(sequences, 1, 1, 1)?;
         (1..n).for_each(|to| sequences.fork(Slot::new(0), Slot::new(to)));
         run(sequences, n, 1, 1)?;
-        (0..n).for_each(|slot| sequences.truncate(Slot::new(slot), 0));
+        (0..n).map(Slot::new).for_each(|slot| _ = sequences.truncate(slot, 0));
     }
     layout.clear();
     Ok(())
