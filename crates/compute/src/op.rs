@@ -253,13 +253,17 @@ impl Op {
     #[must_use]
     pub fn kv_access(&self) -> Option<(PoolId, usize, bool)> {
         match self {
-            Self::KvWrite(args) | Self::RopeKv(RopeKvArgs { write: args, .. }) => {
-                Some((args.pool, args.layer, true))
-            }
-            Self::RopeAttention(RopeAttentionArgs { rope, .. }) => {
-                Some((rope.write.pool, rope.write.layer, true))
-            }
             Self::Attention(args) => Some((args.pool, args.layer, false)),
+            op => op.kv_write().map(|args| (args.pool, args.layer, true)),
+        }
+    }
+
+    /// The KV write of the op.
+    #[must_use]
+    pub fn kv_write(&self) -> Option<&KvWriteArgs> {
+        match self {
+            Self::KvWrite(args) | Self::RopeKv(RopeKvArgs { write: args, .. }) => Some(args),
+            Self::RopeAttention(RopeAttentionArgs { rope, .. }) => Some(&rope.write),
             _ => None,
         }
     }

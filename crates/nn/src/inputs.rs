@@ -74,7 +74,7 @@ pub struct Step<'a> {
     pub suppressed: &'a [u32],
     /// `k` of [`Op::TopK`](stonechat_compute::op::Op::TopK).
     pub k: usize,
-    /// Page copies in pool 0, done first.
+    /// Page copies in the pools of the sequences, see [`Program::sequence_pools`], done first.
     pub copies: &'a [PageCopy],
     /// By [`SlotTable`].
     pub slots: [&'a [KvRow]; SlotTable::N],
@@ -221,16 +221,11 @@ impl InputLimits {
     }
 
     fn add(&mut self, node: &Node, reader: impl Fn(List) -> Reader) {
-        let write = match &node.op {
-            Op::KvWrite(write) => Some(write),
-            Op::RopeKv(rope) | Op::RopeAttention(RopeAttentionArgs { rope, .. }) => {
-                self.add_rope(&rope.q, &reader);
-                self.add_rope(&rope.k, &reader);
-                Some(&rope.write)
-            }
-            _ => None,
-        };
-        if let Some(write) = write {
+        if let Op::RopeKv(rope) | Op::RopeAttention(RopeAttentionArgs { rope, .. }) = &node.op {
+            self.add_rope(&rope.q, &reader);
+            self.add_rope(&rope.k, &reader);
+        }
+        if let Some(write) = node.op.kv_write() {
             lower(&mut self.slot_pages[write.slots.index()], self.pools[write.pool.0].n_pages);
             self.add_reader(reader(List::Slots(write.slots)));
         }
@@ -304,7 +299,7 @@ impl InputLimits {
             assert!(fits, "step: expected a filter of {n_logits} logits, got {filter:?}");
         }
         let copied = step.copies.iter().flat_map(|copy| [copy.from, copy.to]);
-        check_below("copied pages", copied, self.pools.first().map(|pool| pool.n_pages));
+        check_below("copied pages", copied, self.slot_pages[SlotTable::TOKENS.index()]);
         for (slots, &n_pages) in step.slots.iter().zip(&self.slot_pages) {
             check_below("pages of slots", slots.iter().map(|row| row.page), n_pages);
             check_below("slots", slots.iter().map(|row: &KvRow| row.slot), Some(PAGE_LEN));

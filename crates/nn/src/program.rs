@@ -12,14 +12,14 @@
 //! Order follows from data flow alone: an op comes after the producers of its operands, attention after the last KV write of
 //! its layer, a KV write after the attention that reads what it overwrites.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
 use stonechat_compute::op::{
     AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, KvShape, KvWriteArgs,
-    MatmulArgs, MoeArgs, MoeRouteArgs, NormArgs, Op, Port, RopeArgs, RopeAttentionArgs, RopeKvArgs,
-    Rows, Tensor, TensorInfo, TensorType,
+    MatmulArgs, MoeArgs, MoeRouteArgs, NormArgs, Op, PoolId, Port, RopeArgs, RopeAttentionArgs,
+    RopeKvArgs, Rows, SlotTable, Tensor, TensorInfo, TensorType,
 };
 
 use crate::{Activation, Precision};
@@ -200,6 +200,16 @@ impl Program {
             _ => node.op.states().map(|states| (states.port, states.n_slots * states.len)),
         });
         exports.collect()
+    }
+
+    /// Pools whose pages the sequences of a step hold: those written at [`SlotTable::TOKENS`]. A page id stands for the same
+    /// positions in all of them, and a page is copied in all of them.
+    #[must_use]
+    pub fn sequence_pools(&self) -> Vec<PoolId> {
+        let writes = self.nodes().filter_map(|node| node.op.kv_write());
+        let pools = writes.filter(|args| args.slots == SlotTable::TOKENS).map(|args| args.pool.0);
+        let pools: BTreeSet<usize> = pools.collect();
+        pools.into_iter().map(PoolId).collect()
     }
 
     /// Number of rows of an op.

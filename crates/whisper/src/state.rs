@@ -90,6 +90,7 @@ impl StateOptions {
             n_batch: config.n_text_ctx + n_sequences,
             // One row of each hypothesis, or two of each prompt.
             n_outputs: n_sequences.max(2 * self.n_windows),
+            n_checkpoints: None,
         }
     }
 
@@ -480,7 +481,7 @@ fn run_all_sizes(
     run(sequences, 1, 1)?;
     (1..n_sequences).for_each(|to| sequences.fork(Slot::new(0), Slot::new(to)));
     run(sequences, n_sequences, 1)?;
-    (0..n_sequences).for_each(|slot| sequences.truncate(Slot::new(slot), 0));
+    (0..n_sequences).map(Slot::new).for_each(|slot| _ = sequences.truncate(slot, 0));
     Ok(())
 }
 

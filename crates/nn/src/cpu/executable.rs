@@ -55,6 +55,8 @@ pub(super) struct CpuExecutable {
     operands: Vec<ActivationBuffer>,
     /// By pool and layer.
     pools: Vec<Vec<KvPool>>,
+    /// Pools of page copies.
+    sequence_pools: Vec<PoolId>,
     exports: BTreeMap<Port, AlignedVec>,
     scratch: Scratch,
     fetches: HostFetches,
@@ -86,6 +88,7 @@ impl CpuExecutable {
             values: Vec::with_capacity(plan.slots.len()),
             operands: Vec::with_capacity(plan.slots.len()),
             pools: Vec::new(),
+            sequence_pools: program.sequence_pools(),
             exports: BTreeMap::new(),
             scratch: Scratch::default(),
             fetches: HostFetches::default(),
@@ -494,8 +497,10 @@ impl Executable for CpuExecutable {
         let (time_slices, is_background) =
             (Arc::clone(&self.host.time_slices), self.host.is_background);
         let mut slice = time_slices.take();
-        for &PageCopy { from, to } in step.copies {
-            self.pools[0].iter_mut().for_each(|pool| pool.copy_page(from, to));
+        for pool in &self.sequence_pools {
+            for &PageCopy { from, to } in step.copies {
+                self.pools[pool.0].iter_mut().for_each(|layer| layer.copy_page(from, to));
+            }
         }
         let segments = std::mem::take(&mut self.program.segments);
         for segment in segments.iter().filter(|segment| step.runs(segment)) {

@@ -85,8 +85,9 @@ impl ProgramMemory {
         step: &RecordedStep<'_>,
     ) {
         if step.shape.n_copies > 0 {
-            for layer in &self.pools[0] {
-                let pairs = step.address(step.places.copies);
+            let pairs = step.address(step.places.copies);
+            let pools = self.program.sequence_pools();
+            for layer in pools.iter().flat_map(|pool| &self.pools[pool.0]) {
                 kv::copy_pages(list, layer, (pairs, step.shape.n_copies));
             }
         }

@@ -247,7 +247,8 @@ impl ProgramMemory {
     fn record(&self, list: &mut Recorder, inputs: &StepWords, shape: &StepShape) {
         let step = RecordedStep { inputs, shape, places: shape.places() };
         if shape.n_copies > 0 {
-            for layer in &self.pools[0] {
+            let pools = self.program.sequence_pools();
+            for layer in pools.iter().flat_map(|pool| &self.pools[pool.0]) {
                 kv::copy_pages(list, layer, (step.places.copies, shape.n_copies));
             }
         }

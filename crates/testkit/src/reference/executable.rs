@@ -328,8 +328,10 @@ impl ReferenceExecutable {
     }
 
     pub(super) fn copy_pages(&mut self, step: &Step<'_>) {
-        for &PageCopy { from, to } in step.copies {
-            self.pools[0].copy_page(from, to);
+        for pool in self.program.sequence_pools() {
+            for &PageCopy { from, to } in step.copies {
+                self.pools[pool.0].copy_page(from, to);
+            }
         }
     }
 
