@@ -18,7 +18,7 @@ use super::capabilities::MAX_GROUP;
 use super::expert_mlp::{self, expert_mlp};
 use super::host::Host;
 use super::logits;
-use super::products::{Operand, Product, products, quantized_products};
+use super::matmul::{Operand, Product, products, quantized_products};
 use super::profile::label;
 use super::weights::{CpuMatrix, MAX_INT_DOT_ROWS, Weights, matrix, values};
 use crate::device::{Executable, HostFetches, PortRange};

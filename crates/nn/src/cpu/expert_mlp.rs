@@ -17,7 +17,7 @@ use stonechat_compute::op::GatedActivation;
 use stonechat_compute::op::{MoeArgs, Weight};
 use stonechat_quant::{ActivationBuffer, PackedMatmul, PackedRows, gated_packed, matmul_packed};
 
-use super::products::quantized_products;
+use super::matmul::quantized_products;
 use super::weights::{MAX_INT_DOT_ROWS, Weights, matrix, values};
 
 /// Scratch, kept between calls; it only grows.
