@@ -12,7 +12,7 @@ use crate::activation::{ActivationLayout, MIN_GEMM_ROWS};
 #[derive(Debug)]
 pub struct PackedMatrix {
     layout: &'static Layout,
-    kernels: Box<dyn PanelKernels>,
+    kernels: PanelKernels,
     n: usize,
     k: usize,
     /// Panels of [`U32x16`], block after block; see [`layout`](super::layout).
@@ -76,9 +76,9 @@ impl PackedMatrix {
     /// algorithm (`gemv`, `gemm`, `amx`) and tier.
     #[must_use]
     pub fn kernel_name(&self, rows: usize) -> String {
-        let gemm = self.kernels.gemm_layout();
+        let gemm = self.kernels.gemm_layout;
         let layout = if rows < MIN_GEMM_ROWS { ActivationLayout::RowMajor } else { gemm };
-        format!("{}-{}-{}", self.dtype(), layout.kernel(), self.kernels.tier())
+        format!("{}-{}-{}", self.dtype(), layout.kernel(), self.kernels.tier)
     }
 
     /// Rows, the outputs of a matmul.
@@ -123,8 +123,8 @@ impl PackedMatrix {
     }
 
     /// The kernels of the format on the tier that the matrix was made for.
-    pub(super) fn kernels(&self) -> &dyn PanelKernels {
-        &*self.kernels
+    pub(super) fn kernels(&self) -> &PanelKernels {
+        &self.kernels
     }
 
     pub(super) fn panels(&self) -> Panels<'_> {
