@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use stonechat::llm::DraftCounts;
-use stonechat::{Completion, Finish, GenerateOptions, Job, Request, RequestEvent};
+use stonechat::{Completion, Finish, GenerateOptions, Job, Llm, Request, RequestEvent};
 
 use super::{GenerationFields, Usage};
 use crate::otlp::{RequestTrace, TextTimes};
@@ -89,7 +89,7 @@ impl TextRun {
     ) -> ApiResult<VecDeque<Self>> {
         let mut runs = VecDeque::new();
         for prompt in prompts {
-            let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
+            let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
             let request = fields.schedule(Request::new(prompt, options.clone()))?;
             runs.push_back(Self::start(state, model, request, trace.clone()));
         }

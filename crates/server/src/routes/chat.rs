@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
-use stonechat::{Completion, Finish, RequestEvent};
+use stonechat::{Completion, Finish, Llm, RequestEvent};
 
 use super::completion::NativeAnswer;
 use crate::chat_body::ChatBody;
@@ -59,10 +59,10 @@ struct ChatAnswer {
 pub(crate) async fn chat(
     State(state): State<AppState>,
     trace: RequestTrace,
-    Body { own, fields }: Body<ChatBody>,
+    Body { mut own, fields }: Body<ChatBody>,
 ) -> ApiResult<Response> {
     own.check_answer()?;
-    let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
+    let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
     let n_probs = fields.chat_probs()?;
     let options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
     let chat = own.request(options)?;

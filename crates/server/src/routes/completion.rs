@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stonechat::llm::{GenerateOptions, TokenProbs};
 use stonechat::text::Tokenizer;
-use stonechat::{Completion, Finish, RequestEvent};
+use stonechat::{Completion, Finish, Llm, RequestEvent};
 
 use super::props::params;
 use crate::generation::{
@@ -94,7 +94,7 @@ pub(crate) async fn completion(
     Body { own, fields }: Body<PromptFields>,
 ) -> ApiResult<Response> {
     check_items("prompt", &own.prompt, MAX_TEXTS)?;
-    let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
+    let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
     let prompts = prompts(&own.prompt, &model.info().model)?;
     answer(&state, trace, model, prompts, fields, own.response_fields).await
 }
@@ -109,7 +109,7 @@ pub(crate) async fn infill(
     trace: RequestTrace,
     Body { own, fields }: Body<InfillFields>,
 ) -> ApiResult<Response> {
-    let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
+    let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
     let info = &model.info().model;
     let mut prefix = String::new();
     for file in &own.input_extra {

@@ -8,8 +8,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stonechat::RequestEvent;
 use stonechat::llm::TokenProbs;
+use stonechat::{Llm, RequestEvent};
 
 use super::chat::{AnswerHead, finish_reason};
 use super::completion::NativeAnswer;
@@ -82,7 +82,7 @@ pub(crate) async fn completions(
         return Err(ApiError::field("suffix", "none: `/infill` has one", "a text"));
     }
     check_items("prompt", &own.prompt, MAX_TEXTS)?;
-    let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
+    let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
     let prompts = prompts(&own.prompt, &model.info().model)?;
     check_texts(prompts.len(), fields.n_choices()?)?;
     let n_probs = fields.completion_probs()?;

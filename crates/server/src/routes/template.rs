@@ -4,8 +4,8 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
-
 use stonechat::text::MarkedText;
+use stonechat::{ChatRequest, GenerateOptions};
 
 use crate::chat_body::ChatBody;
 use crate::tasks::blocking;
@@ -49,7 +49,8 @@ pub(crate) struct InputTokens {
 /// Renders a body; returns the prompt and its model.
 async fn render(state: &AppState, body: PromptBody) -> ApiResult<(MarkedText, LanguageGuard)> {
     let model = state.language(body.model.as_deref()).await?;
-    let (conversation, continues) = body.chat.conversation()?;
+    let chat = body.chat.request(GenerateOptions::default())?;
+    let ChatRequest { conversation, continues, .. } = chat;
     let prompt = blocking(|| model.info().chat_format.prompt(conversation, continues))?;
     Ok((prompt, model))
 }
