@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use web_time::Instant;
 
 use crate::drafts::gate::DraftGate;
+use crate::session::{NEGATIVE_PROMPT, Session, TEXT};
 use crate::text::completion::{Completion, Finish, Timings};
 use crate::text::generation::{Accepted, AcceptedToken, Generation};
 use crate::text::options::{GenerateOptions, OnFull};
 use crate::text::probabilities::TokenProbs;
-use crate::text::session::{NEGATIVE_PROMPT, Session, TEXT};
 use crate::{Error, OutputRequest, OutputRow, Ticket};
 
 /// Event during generation.
