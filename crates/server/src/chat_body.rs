@@ -6,7 +6,6 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use stonechat::ChatRequest;
-use stonechat::llm::GenerateOptions;
 use stonechat::text::Conversation;
 
 use crate::json::kind_of;
@@ -108,11 +107,11 @@ impl ChatBody {
         Ok(())
     }
 
-    /// Request for an answer with `options`.
+    /// Request for an answer, with default options.
     ///
     /// # Errors
     /// 400 if a message is invalid.
-    pub(crate) fn request(mut self, options: GenerateOptions) -> ApiResult<ChatRequest> {
+    pub(crate) fn request(mut self) -> ApiResult<ChatRequest> {
         if self.messages.is_empty() {
             return Err(ApiError::field("messages", "at least one message", "none"));
         }
@@ -135,7 +134,7 @@ impl ChatBody {
             now: None,
             variables,
         };
-        Ok(ChatRequest { conversation, continues, options, grammar: None })
+        Ok(ChatRequest { conversation, continues, ..ChatRequest::default() })
     }
 
     /// Whether the answer continues the last message: the assistant's, without calls of tools.
@@ -247,14 +246,14 @@ mod tests {
     use serde_json::{Value, json};
     use stonechat::text::ChatTemplate;
 
-    use super::{ChatBody, ChatRequest, GenerateOptions};
+    use super::{ChatBody, ChatRequest};
 
     fn body(value: Value) -> ChatBody {
         serde_json::from_value(value).unwrap()
     }
 
     fn request(value: Value) -> ChatRequest {
-        body(value).request(GenerateOptions::default()).unwrap()
+        body(value).request().unwrap()
     }
 
     fn messages(value: Value) -> Vec<Value> {
@@ -263,7 +262,7 @@ mod tests {
 
     #[track_caller]
     fn refused(value: Value, expected: &str) {
-        let error = body(value).request(GenerateOptions::default()).unwrap_err();
+        let error = body(value).request().unwrap_err();
         assert_eq!((error.status().as_u16(), error.message()), (400, expected));
     }
 

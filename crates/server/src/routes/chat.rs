@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
-use stonechat::{Completion, Finish, Llm, RequestEvent};
+use stonechat::{ChatRequest, Completion, Finish, Llm, RequestEvent};
 
 use super::completion::NativeAnswer;
 use crate::chat_body::ChatBody;
@@ -65,7 +65,7 @@ pub(crate) async fn chat(
     let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
     let n_probs = fields.chat_probs()?;
     let options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
-    let chat = own.request(options)?;
+    let chat = ChatRequest { options, ..own.request()? };
     let request = fields.schedule(blocking(|| model.request(chat))?)?;
     let native = fields.verbose == Some(true);
     let native = native.then(|| {
