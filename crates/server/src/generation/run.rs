@@ -79,7 +79,7 @@ impl TextRun {
     /// Starts a request for each prompt.
     ///
     /// # Errors
-    /// If the model cannot be opened again, or a field is out of range.
+    /// If the model cannot be opened again.
     pub(crate) async fn start_all(
         state: &AppState,
         trace: &RequestTrace,
@@ -90,7 +90,7 @@ impl TextRun {
         let mut runs = VecDeque::new();
         for prompt in prompts {
             let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
-            let request = fields.schedule(Request::new(prompt, options.clone()))?;
+            let request = fields.schedule(Request::new(prompt, options.clone()));
             runs.push_back(Self::start(state, model, request, trace.clone()));
         }
         Ok(runs)

@@ -66,16 +66,13 @@ pub(crate) async fn chat(
     let n_probs = fields.chat_probs()?;
     let options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
     let chat = ChatRequest { options, ..own.request()? };
-    let request = fields.schedule(blocking(|| model.request(chat))?)?;
-    let native = fields.verbose == Some(true);
-    let native = native.then(|| {
-        let prompts = std::slice::from_ref(&request.prompt);
-        NativeAnswer::new(&fields, &model, prompts, &request.options)
-    });
+    let request = fields.schedule(blocking(|| model.request(chat))?);
+    let prompts = std::slice::from_ref(&request.prompt);
+    let is_verbose = fields.verbose == Some(true);
     let answer = ChatAnswer {
         head: AnswerHead::new("chatcmpl-", &model, &fields),
         probs: n_probs.map(|n| fields.prob_fields(n)),
-        native: native.transpose()?,
+        native: is_verbose.then(|| NativeAnswer::new(&fields, &model, prompts, &request.options)),
         n_choices: request.n_choices,
         has_timings_per_token: fields.timings_per_token.unwrap_or(false),
         has_progress: fields.return_progress.unwrap_or(false),
@@ -86,7 +83,7 @@ pub(crate) async fn chat(
         run.finish().await?;
         return Ok(Json(answer.whole(&run)).into_response());
     }
-    respond([run].into(), answer, fields.ping(state.options())?).await
+    respond([run].into(), answer, fields.ping(state.options())).await
 }
 
 /// Fields that all objects of an answer of OpenAI have.

@@ -145,15 +145,14 @@ async fn answer(
     fields: GenerationFields,
     response_fields: Option<Vec<String>>,
 ) -> ApiResult<Response> {
-    check_texts(prompts.len(), fields.n_choices()?)?;
-    let n_probs = fields.n_probs()?;
-    let options = fields.options(state.options(), &model, n_probs)?;
-    let mut answer = NativeAnswer::new(&fields, &model, &prompts, &options)?;
+    check_texts(prompts.len(), fields.n_choices())?;
+    let options = fields.options(state.options(), &model, fields.n_probs())?;
+    let mut answer = NativeAnswer::new(&fields, &model, &prompts, &options);
     answer.selection = response_fields.unwrap_or_default();
     drop(model);
     let runs = TextRun::start_all(state, &trace, &fields, prompts, &options).await?;
     if fields.is_stream() {
-        return respond(runs, answer, fields.ping(state.options())?).await;
+        return respond(runs, answer, fields.ping(state.options())).await;
     }
     let mut answers = Vec::new();
     for (prompt, mut run) in runs.into_iter().enumerate() {
@@ -176,12 +175,12 @@ impl NativeAnswer {
         model: &LanguageGuard,
         prompts: &[Vec<u32>],
         options: &GenerateOptions,
-    ) -> ApiResult<Self> {
+    ) -> Self {
         let tokenizer = model.info().model.tokenizer();
-        Ok(Self {
+        Self {
             model: model.spec().id().to_owned(),
             prompts: prompts.iter().map(|tokens| tokenizer.decode_with_special(tokens)).collect(),
-            n_choices: fields.n_choices()?,
+            n_choices: fields.n_choices(),
             probs: fields.prob_fields(options.n_probs),
             id_slot: fields.id_slot.unwrap_or(-1),
             returns_tokens: fields.return_tokens.unwrap_or(false),
@@ -189,7 +188,7 @@ impl NativeAnswer {
             has_timings_per_token: fields.timings_per_token.unwrap_or(false),
             selection: Vec::new(),
             options: options.clone(),
-        })
+        }
     }
 
     /// `generation_settings` of an ended text.
@@ -266,9 +265,7 @@ impl NativeAnswer {
         }
         selected.into()
     }
-}
 
-impl NativeAnswer {
     /// Object of a step of the text with this index.
     fn partial(&self, run: &TextRun, index: usize, text: &str, tokens: &[u32]) -> Value {
         let usage = run.usage();
