@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use stonechat::llm::DraftCounts;
+use stonechat::text::Tokenizer;
 use stonechat::{Completion, Finish, GenerateOptions, Job, Llm, Request, RequestEvent};
 
 use super::{GenerationFields, Usage};
@@ -96,9 +97,9 @@ impl TextRun {
         Ok(runs)
     }
 
-    /// The model.
-    pub(crate) fn model(&self) -> &LanguageGuard {
-        &self.model
+    /// Tokenizer of the model.
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        self.model.info().model.tokenizer()
     }
 
     /// Waits until the request has left the queue or has failed, so that an error has a status of its own; at most `limit`,

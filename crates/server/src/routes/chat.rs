@@ -129,7 +129,7 @@ impl ChatAnswer {
     /// `chat.completion`.
     fn whole(&self, run: &TextRun) -> Value {
         let completions = run.completions();
-        let tokenizer = run.model().info().model.tokenizer();
+        let tokenizer = run.tokenizer();
         let choice = |(index, completion): (usize, &Completion)| {
             let logprobs =
                 self.probs.map(|fields| chat_logprobs(tokenizer, &completion.probs, fields));
@@ -190,8 +190,8 @@ impl StreamedAnswer for ChatAnswer {
                 if let Some(fields) = self.probs {
                     let probs: Vec<_> =
                         tokens.into_iter().filter_map(|token| token.probs).collect();
-                    let tokenizer = run.model().info().model.tokenizer();
-                    chunk["choices"][0]["logprobs"] = chat_logprobs(tokenizer, &probs, fields);
+                    chunk["choices"][0]["logprobs"] =
+                        chat_logprobs(run.tokenizer(), &probs, fields);
                 }
                 if self.has_timings_per_token {
                     chunk["timings"] = run.usage().timings();
@@ -205,7 +205,6 @@ impl StreamedAnswer for ChatAnswer {
     /// Appends the reasons of the end, and the counts.
     fn end(&mut self, run: &TextRun, _: usize, chunks: &mut VecDeque<Value>) {
         let completions = run.completions();
-        let tokenizer = run.model().info().model.tokenizer();
         let usage = Usage::of(completions);
         for (index, completion) in completions.iter().enumerate() {
             let mut chunk = self.chunk(index, json!({}), Some(completion.finish));
@@ -213,7 +212,7 @@ impl StreamedAnswer for ChatAnswer {
                 chunk["timings"] = usage.timings();
             }
             if let Some(native) = &self.native {
-                chunk["__verbose"] = native.last(tokenizer, (0, index), completions, false);
+                chunk["__verbose"] = native.last(run.tokenizer(), (0, index), completions, false);
             }
             chunks.push_back(chunk);
         }

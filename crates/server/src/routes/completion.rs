@@ -157,7 +157,7 @@ async fn answer(
     let mut answers = Vec::new();
     for (prompt, mut run) in runs.into_iter().enumerate() {
         run.finish().await?;
-        let (completions, tokenizer) = (run.completions(), run.model().info().model.tokenizer());
+        let (completions, tokenizer) = (run.completions(), run.tokenizer());
         answers.extend((0..completions.len()).map(|choice| {
             let object = answer.last(tokenizer, (prompt, choice), completions, true);
             answer.selected(object)
@@ -308,9 +308,8 @@ impl StreamedAnswer for NativeAnswer {
                 if self.probs.n > 0 {
                     let probs: Vec<TokenProbs> =
                         tokens.into_iter().filter_map(|token| token.probs).collect();
-                    let tokenizer = run.model().info().model.tokenizer();
                     object["completion_probabilities"] =
-                        native_probabilities(tokenizer, &probs, self.probs);
+                        native_probabilities(run.tokenizer(), &probs, self.probs);
                 }
                 if self.has_timings_per_token {
                     object["timings"] = run.usage().timings();
@@ -322,7 +321,7 @@ impl StreamedAnswer for NativeAnswer {
     }
 
     fn end(&mut self, run: &TextRun, prompt: usize, objects: &mut VecDeque<Value>) {
-        let (completions, tokenizer) = (run.completions(), run.model().info().model.tokenizer());
+        let (completions, tokenizer) = (run.completions(), run.tokenizer());
         let object = |choice| self.last(tokenizer, (prompt, choice), completions, false);
         objects.extend((0..completions.len()).map(object));
     }

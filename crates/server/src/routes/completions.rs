@@ -125,8 +125,7 @@ impl CompletionAnswer {
     }
 
     fn logprobs(&self, run: &TextRun, probs: &[TokenProbs], offset: usize) -> Option<Value> {
-        let tokenizer = run.model().info().model.tokenizer();
-        self.probs.map(|fields| completion_logprobs(tokenizer, probs, fields, offset))
+        self.probs.map(|fields| completion_logprobs(run.tokenizer(), probs, fields, offset))
     }
 
     /// Chunk of a choice of a prompt.
@@ -147,8 +146,7 @@ impl CompletionAnswer {
 
     /// Answer of `/completion`, if it was asked for.
     fn verbose(&self, run: &TextRun, text: (usize, usize), is_whole: bool) -> Option<Value> {
-        let tokenizer = run.model().info().model.tokenizer();
-        Some(self.native.as_ref()?.last(tokenizer, text, run.completions(), is_whole))
+        Some(self.native.as_ref()?.last(run.tokenizer(), text, run.completions(), is_whole))
     }
 
     /// `text_completion` of all prompts.
