@@ -7,10 +7,11 @@
 //! |---|---|
 //! | `model` | the file: configuration, architectures, names and shapes of tensors, vocabulary; a loaded model |
 //! | `step` | the forward pass on devices, sequences and KV pages, outputs, placement of layers |
-//! | `text` | one text: sampling, stopping, sessions, beam search, embeddings, perplexity, chat prompts |
+//! | `text` | one text: sampling, stopping, embeddings, perplexity, chat prompts |
 //! | `drafts` | speculative decoding: n-grams, a smaller model, the gate |
 //! | `cache` | KV pages of earlier prompts: in the pool, in stores, in files |
 //! | `scheduler` | requests in one batch: admission, plan of a step, ends |
+//! | `session` | one text at a time: generation, beam search |
 #![forbid(unsafe_code)]
 
 mod cache;
@@ -18,6 +19,7 @@ mod drafts;
 mod error;
 mod model;
 mod scheduler;
+mod session;
 mod step;
 mod text;
 
@@ -42,22 +44,22 @@ pub use scheduler::request::Request;
 pub use scheduler::slots::{SavedText, SlotInfo};
 pub use scheduler::task::Task;
 pub use scheduler::{OnRequestEvent, Scheduler, SchedulerOptions, StepReport};
+pub use session::beam::{Beam, BeamOptions};
+pub use session::generate::{Event, OnEvent};
+pub use session::{Session, SessionOptions};
 pub use step::devices::Devices;
 pub use step::options::StateOptions;
 pub use step::outputs::{OutputRequest, OutputRow, Outputs};
 pub use step::placement::{Placement, bytes_of_layers, layers_that_fit};
 pub use step::state::{BatchPlan, State, Ticket};
 pub use stonechat_nn::{KvFull, Prefix, Slot};
-pub use text::beam::{Beam, BeamOptions};
 pub use text::chat::ChatFormat;
 pub use text::completion::{Completion, DraftCounts, Finish, Timings};
 pub use text::embed::{Embedding, Norm, normalize};
-pub use text::generate::{Event, OnEvent};
 pub use text::generation::{Accepted, AcceptedToken, Generation, GenerationScratch};
 pub use text::options::{GenerateOptions, Guidance, OnFull};
 pub use text::perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
 pub use text::probabilities::{TokenProb, TokenProbs};
-pub use text::session::{Session, SessionOptions};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

@@ -1,4 +1,4 @@
-//! Body of a chat request in the shape of OpenAI, and the library's request that it asks for.
+//! Body of a chat request in the shape of OpenAI, and the library's request for its answer.
 //!
 //! Messages are checked and brought into the form that templates expect; the template's own needs (no system role,
 //! content in parts) are met by [`ChatFormat::prompt`](stonechat::llm::ChatFormat::prompt).
@@ -6,7 +6,6 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use stonechat::ChatRequest;
-use stonechat::llm::GenerateOptions;
 use stonechat::text::Conversation;
 
 use crate::json::kind_of;
@@ -71,11 +70,12 @@ pub(crate) struct ChatBody {
 }
 
 impl ChatBody {
-    /// Refuses what an answer cannot have: calls of tools, other output than text, a search of the web.
+    /// Refuses what an answer cannot have: calls of tools, other output than text, a search of the web. Drops the tools,
+    /// which the template of an answer does not write.
     ///
     /// # Errors
     /// 400 with the field.
-    pub(crate) fn check_answer(&self) -> ApiResult<()> {
+    pub(crate) fn check_answer(&mut self) -> ApiResult<()> {
         let no_tools = "no tools: they cannot be called here";
         let tools = self.tools.as_ref().filter(|tools| !tools.is_empty());
         let functions = Some(&self.functions).filter(|list| !is_empty(list));
@@ -103,24 +103,15 @@ impl ChatBody {
                 return Err(ApiError::field(name, "none: it is not supported", kind_of(value)));
             }
         }
+        self.tools = None;
         Ok(())
     }
 
-    /// Request for an answer. Its template writes no tools, which cannot be called.
+    /// Request for an answer, with default options.
     ///
     /// # Errors
     /// 400 if a message is invalid.
-    pub(crate) fn request(mut self, options: GenerateOptions) -> ApiResult<ChatRequest> {
-        self.tools = None;
-        let (conversation, continues) = self.conversation()?;
-        Ok(ChatRequest { conversation, continues, options, ..ChatRequest::default() })
-    }
-
-    /// Conversation of the request, and whether the answer continues its last message.
-    ///
-    /// # Errors
-    /// 400 if a message is invalid.
-    pub(crate) fn conversation(mut self) -> ApiResult<(Conversation, bool)> {
+    pub(crate) fn request(mut self) -> ApiResult<ChatRequest> {
         if self.messages.is_empty() {
             return Err(ApiError::field("messages", "at least one message", "none"));
         }
@@ -143,7 +134,7 @@ impl ChatBody {
             now: None,
             variables,
         };
-        Ok((conversation, continues))
+        Ok(ChatRequest { conversation, continues, ..ChatRequest::default() })
     }
 
     /// Whether the answer continues the last message: the assistant's, without calls of tools.
@@ -255,26 +246,30 @@ mod tests {
     use serde_json::{Value, json};
     use stonechat::text::ChatTemplate;
 
-    use super::ChatBody;
+    use super::{ChatBody, ChatRequest};
 
     fn body(value: Value) -> ChatBody {
         serde_json::from_value(value).unwrap()
     }
 
+    fn request(value: Value) -> ChatRequest {
+        body(value).request().unwrap()
+    }
+
     fn messages(value: Value) -> Vec<Value> {
-        body(json!({ "messages": value })).conversation().unwrap().0.messages
+        request(json!({ "messages": value })).conversation.messages
     }
 
     #[track_caller]
     fn refused(value: Value, expected: &str) {
-        let error = body(value).conversation().unwrap_err();
+        let error = body(value).request().unwrap_err();
         assert_eq!((error.status().as_u16(), error.message()), (400, expected));
     }
 
     /// Text with `ChatML`.
     fn rendered(value: Value) -> String {
         let template = ChatTemplate::builtin("chatml", "", "").unwrap();
-        let (conversation, continues) = body(value).conversation().unwrap();
+        let ChatRequest { conversation, continues, .. } = request(value);
         match continues {
             true => template.render_continued(&conversation).unwrap(),
             false => template.render(&conversation).unwrap(),
@@ -380,13 +375,12 @@ mod tests {
 
     #[test]
     fn variables_and_tools_reach_the_template() {
-        let body = body(json!({
+        let ChatRequest { conversation, .. } = request(json!({
             "messages": [{"role": "user", "content": "Hi"}],
             "tools": [{"type": "function"}],
             "chat_template_kwargs": {"enable_thinking": false},
             "reasoning_effort": "low",
         }));
-        let (conversation, _) = body.conversation().unwrap();
         assert_eq!(conversation.tools, Some(json!([{"type": "function"}])));
         assert_eq!(conversation.variables["enable_thinking"], false);
         assert_eq!(conversation.variables["reasoning_effort"], "low");

@@ -9,7 +9,7 @@ use stonechat::text::prefix_distances;
 use crate::{ApiError, ApiResult, ServerOptions};
 
 /// Maximum number of probable tokens reported per token.
-pub(crate) const MAX_PROBS: i128 = 1000;
+const MAX_PROBS: i128 = 1000;
 /// Maximum texts of a request: prompts times `n`.
 pub(crate) const MAX_TEXTS: usize = 1024;
 /// Maximum inputs of a request for embeddings.
@@ -276,6 +276,12 @@ mod tests {
         for (body, expected) in [
             (json!({"n": 17}), "`n`: expected 1 to 16, got 17"),
             (json!({"n": 0}), "`n`: expected at least 1, got 0"),
+            (json!({"n_cmpl": 0}), "`n_cmpl`: expected at least 1, got 0"),
+            (json!({"max_tokens": -2}), "`max_tokens`: expected at least -1, got -2"),
+            (json!({"n_predict": -2}), "`n_predict`: expected at least -1, got -2"),
+            (json!({"n_probs": 1001}), "`n_probs`: expected 0 to 1000, got 1001"),
+            (json!({"timeout_ms": 0}), "`timeout_ms`: expected at least 1, got 0"),
+            (json!({"timeout_ms": -1}), "`timeout_ms`: expected at least 1, got -1"),
             (
                 json!({"n": 2, "best_of": 3}),
                 "`best_of`: expected no more than `n`, which is 2, got 3",

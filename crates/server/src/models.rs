@@ -1,7 +1,7 @@
 //! Models of the server: names, opening, sharing, eviction by memory.
 //!
-//! [`ServerModels::language`] and [`ServerModels::speech`] give a guard for a request. The model is loaded if need be,
-//! and stays open until the last guard is dropped. A guard must live as long as the jobs of its request.
+//! A request gets a guard. The model is loaded if need be, and stays open until the last guard is dropped. A guard must live
+//! as long as the jobs of its request.
 
 mod draft;
 mod loader;
@@ -21,6 +21,7 @@ use stonechat::formats::ModelFile;
 use stonechat::{Details, DraftSource, Installed, Llm, ModelKind, Models, Whisper};
 use tokio::runtime::Handle;
 
+pub(crate) use loader::Served;
 pub(crate) use memory::Memory;
 pub use memory::machine_memory;
 pub use spec::ModelSpec;
@@ -29,7 +30,7 @@ pub use table::ModelStatus;
 use crate::trace::note_model;
 use crate::{ApiError, Metrics, ServerOptions};
 use draft::DraftHeaders;
-use loader::{EngineLoader, OpenModel};
+use loader::EngineLoader;
 use memory::default_memory;
 use registry::{Lease, OpenError, Registry};
 use table::{ModelId, Refusal};
@@ -285,64 +286,40 @@ impl ServerModels {
         Ok(())
     }
 
-    /// A language model by the `model` field of a request, opened if need be; the request waits for it until `deadline`.
+    /// A model by the `model` field of a request, opened if need be; the request waits for it until `deadline`.
     ///
     /// # Errors
-    /// 404 for an unknown name, 400 for a speech model, 429 if the queue is full, 500 if the load fails, 503 if it takes
-    /// longer than the deadline or [`ServerOptions::load_timeout`].
-    pub async fn language(
+    /// 404 for an unknown name, 400 for a model of another kind, 429 if the queue is full, 500 if the load fails, 503 if it
+    /// takes longer than the deadline or [`ServerOptions::load_timeout`].
+    pub(crate) async fn open<M: Served>(
         &self,
         name: Option<&str>,
         deadline: Option<Instant>,
-    ) -> Result<LanguageGuard, ApiError> {
-        let lease = self.open(name, ModelKind::Language, deadline).await?;
-        match lease.model() {
-            Some(OpenModel::Language(model)) => Ok(ModelGuard { model: model.clone(), lease }),
-            _ => Err(ApiError::server("the model is no language model")),
-        }
-    }
-
-    /// A speech model by the `model` field of a request, opened if need be.
-    ///
-    /// # Errors
-    /// As [`language`](Self::language).
-    pub async fn speech(
-        &self,
-        name: Option<&str>,
-        deadline: Option<Instant>,
-    ) -> Result<SpeechGuard, ApiError> {
-        let lease = self.open(name, ModelKind::Speech, deadline).await?;
-        match lease.model() {
-            Some(OpenModel::Speech(model)) => Ok(ModelGuard { model: model.clone(), lease }),
-            _ => Err(ApiError::server("the model is no speech model")),
-        }
-    }
-
-    async fn open(
-        &self,
-        name: Option<&str>,
-        kind: ModelKind,
-        deadline: Option<Instant>,
-    ) -> Result<Lease<EngineLoader>, ApiError> {
-        let id = self.find(name, kind).await?;
+    ) -> Result<ModelGuard<M>, ApiError> {
+        let id = self.find(name, M::KIND).await?;
         note_model(&self.registry.spec(id).name);
         let limit =
             self.options.load_timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let until = [deadline, limit].into_iter().flatten().min();
-        self.registry.open(id, until).await.map_err(|error| match error {
-            OpenError::Failed(reason) => {
-                ApiError::server(format!("cannot open `{}`: {reason}", self.registry.spec(id).name))
+        let lease = self.registry.open(id, until).await.map_err(|error| {
+            let name = &self.registry.spec(id).name;
+            match error {
+                OpenError::Failed(reason) => {
+                    ApiError::server(format!("cannot open `{name}`: {reason}"))
+                }
+                OpenError::TimedOut => ApiError::timed_out(format!(
+                    "`{name}` was not open in the time of the request: try again later"
+                )),
+                OpenError::Full => ApiError::overloaded(format!(
+                    "`{name}` has {} requests, the maximum: try again later",
+                    self.options.max_queue
+                )),
             }
-            OpenError::TimedOut => ApiError::timed_out(format!(
-                "`{}` was not open in the time of the request: try again later",
-                self.registry.spec(id).name
-            )),
-            OpenError::Full => ApiError::overloaded(format!(
-                "`{}` has {} requests, the maximum: try again later",
-                self.registry.spec(id).name,
-                self.options.max_queue
-            )),
-        })
+        })?;
+        match lease.model().and_then(M::of) {
+            Some(model) => Ok(ModelGuard { model: model.clone(), lease }),
+            None => Err(ApiError::server(format!("the model is no {}", kind_name(M::KIND)))),
+        }
     }
 
     /// Model of a name. No name, or one that no model has, is that of the only model of the kind, or else of the only one
@@ -511,7 +488,7 @@ impl ServerModels {
     /// The language model that a `GET` is about, if it is open: without loading it or keeping it awake.
     ///
     /// # Errors
-    /// As [`language`](Self::language), but for the load.
+    /// As [`open`](Self::open), but for the load.
     pub(crate) async fn peek_language<R>(
         &self,
         name: Option<&str>,
@@ -519,10 +496,7 @@ impl ServerModels {
     ) -> Result<R, ApiError> {
         let id = self.find(name, ModelKind::Language).await?;
         let (spec, status) = (self.registry.spec(id), self.registry.status(id));
-        let open = self.registry.peek(id, |model| match model {
-            OpenModel::Language(model) => Some(model.clone()),
-            OpenModel::Speech(_) => None,
-        });
+        let open = self.registry.peek(id, |model| Llm::of(model).cloned());
         Ok(read(&spec, status, open.flatten().as_ref()))
     }
 

@@ -9,8 +9,11 @@ use tokio::sync::watch;
 
 use crate::audio_memory::AudioMemory;
 use crate::credentials::Credentials;
+use crate::models::Served;
 use crate::{ApiError, ApiResult, ServerError, listen};
-use crate::{LanguageGuard, LoadError, Metrics, ServerModels, ServerOptions, SpeechGuard};
+use crate::{
+    LanguageGuard, LoadError, Metrics, ModelGuard, ServerModels, ServerOptions, SpeechGuard,
+};
 
 /// Options, models, metrics and times of a server. Clones share it.
 #[derive(Debug, Clone)]
@@ -147,17 +150,7 @@ impl AppState {
     /// 503 while the first models load or if it takes too long to open the model, 404 for an unknown name, 400 for a speech
     /// model, 429 if the queue is full.
     pub async fn language(&self, name: Option<&str>) -> ApiResult<LanguageGuard> {
-        self.language_by(name, self.options().deadline()).await
-    }
-
-    /// [`language`](Self::language) of a request with a deadline of its own.
-    pub(crate) async fn language_by(
-        &self,
-        name: Option<&str>,
-        deadline: Option<Instant>,
-    ) -> ApiResult<LanguageGuard> {
-        self.check_ready()?;
-        self.count_rejection(self.0.models.language(name, deadline).await)
+        self.open(name, self.options().deadline()).await
     }
 
     /// The speech model of a request, opened if need be; `name` is its field `model`.
@@ -165,28 +158,25 @@ impl AppState {
     /// # Errors
     /// As [`language`](Self::language).
     pub async fn speech(&self, name: Option<&str>) -> ApiResult<SpeechGuard> {
-        self.speech_by(name, self.options().deadline()).await
+        self.open(name, self.options().deadline()).await
     }
 
-    /// [`speech`](Self::speech) of a request with a deadline.
-    pub(crate) async fn speech_by(
+    /// [`language`](Self::language) or [`speech`](Self::speech) of a request with a deadline of its own.
+    pub(crate) async fn open<M: Served>(
         &self,
         name: Option<&str>,
         deadline: Option<Instant>,
-    ) -> ApiResult<SpeechGuard> {
+    ) -> ApiResult<ModelGuard<M>> {
         self.check_ready()?;
-        self.count_rejection(self.0.models.speech(name, deadline).await)
+        let model = self.0.models.open(name, deadline).await;
+        if model.as_ref().is_err_and(|error| error.status() == 429) {
+            self.0.metrics.rejected();
+        }
+        model
     }
 
     /// Refuses requests while the first models load.
     pub(crate) fn check_ready(&self) -> ApiResult<()> {
         if self.is_ready() { Ok(()) } else { Err(ApiError::unavailable("Loading model")) }
-    }
-
-    fn count_rejection<T>(&self, result: ApiResult<T>) -> ApiResult<T> {
-        if result.as_ref().is_err_and(|error| error.status() == 429) {
-            self.0.metrics.rejected();
-        }
-        result
     }
 }

@@ -31,10 +31,7 @@ pub struct Job<I, O> {
     /// Result after the last item.
     result: Option<Result<O, Error>>,
     has_ended: bool,
-    cancel: CancelToken,
-    started: Arc<OnceLock<Instant>>,
-    /// Bytes of the items that were sent and not taken.
-    pending_bytes: Arc<AtomicUsize>,
+    progress: Arc<Progress>,
     /// Keeps the engine running.
     _engine: Arc<dyn Send + Sync>,
 }
@@ -49,15 +46,22 @@ impl<I, O> std::fmt::Debug for Job<I, O> {
 #[derive(Debug)]
 pub(crate) struct JobSender<I, O> {
     messages: UnboundedSender<Message<I, O>>,
+    progress: Arc<Progress>,
+}
+
+/// Progress of a job, which both sides see.
+#[derive(Debug, Default)]
+struct Progress {
     cancel: CancelToken,
-    started: Arc<OnceLock<Instant>>,
-    pending_bytes: Arc<AtomicUsize>,
+    started: OnceLock<Instant>,
+    /// Bytes of the items that were sent and not taken.
+    pending_bytes: AtomicUsize,
 }
 
 impl<I, O> JobSender<I, O> {
     /// Token that the caller cancels.
     pub(crate) fn cancel_token(&self) -> &CancelToken {
-        &self.cancel
+        &self.progress.cancel
     }
 
     /// Whether nobody waits for the result.
@@ -67,17 +71,17 @@ impl<I, O> JobSender<I, O> {
 
     /// Whether the request was cancelled or nobody waits for it.
     pub(crate) fn is_ended(&self) -> bool {
-        self.cancel.is_cancelled() || self.is_abandoned()
+        self.progress.cancel.is_cancelled() || self.is_abandoned()
     }
 
     /// Records that the request has left the queue.
     pub(crate) fn start(&self) {
-        self.started.get_or_init(Instant::now);
+        self.progress.started.get_or_init(Instant::now);
     }
 
     /// Bytes of the items that were sent and not taken.
     pub(crate) fn pending_bytes(&self) -> usize {
-        self.pending_bytes.load(Ordering::Relaxed)
+        self.progress.pending_bytes.load(Ordering::Relaxed)
     }
 
     /// Sends an item of a job whose items are few and small.
@@ -87,7 +91,7 @@ impl<I, O> JobSender<I, O> {
 
     /// Sends an item of `n_bytes` bytes.
     pub(crate) fn send_bytes(&self, item: I, n_bytes: usize) {
-        self.pending_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+        self.progress.pending_bytes.fetch_add(n_bytes, Ordering::Relaxed);
         // The caller may have dropped the job.
         let _ = self.messages.unbounded_send(Message::Item(item, n_bytes));
     }
@@ -100,18 +104,9 @@ impl<I, O> JobSender<I, O> {
 impl<I, O> Job<I, O> {
     pub(crate) fn new(engine: Arc<dyn Send + Sync>) -> (Self, JobSender<I, O>) {
         let (sender, messages) = unbounded();
-        let (cancel, started) = (CancelToken::new(), Arc::<OnceLock<Instant>>::default());
-        let pending_bytes = Arc::<AtomicUsize>::default();
-        let job = Self {
-            messages,
-            result: None,
-            has_ended: false,
-            cancel: cancel.clone(),
-            started: Arc::clone(&started),
-            pending_bytes: Arc::clone(&pending_bytes),
-            _engine: engine,
-        };
-        (job, JobSender { messages: sender, cancel, started, pending_bytes })
+        let progress = Arc::<Progress>::default();
+        let sender = JobSender { messages: sender, progress: Arc::clone(&progress) };
+        (Self { messages, result: None, has_ended: false, progress, _engine: engine }, sender)
     }
 
     /// A job that has failed before it reached the engine.
@@ -124,13 +119,13 @@ impl<I, O> Job<I, O> {
     /// Token that cancels the request, also from another thread. A cancelled request ends with the output so far.
     #[must_use]
     pub fn cancel_token(&self) -> CancelToken {
-        self.cancel.clone()
+        self.progress.cancel.clone()
     }
 
     /// Time at which the request left the queue; `None` while it waits.
     #[must_use]
     pub fn started(&self) -> Option<Instant> {
-        self.started.get().copied()
+        self.progress.started.get().copied()
     }
 
     /// Blocks until the end of the request; skips the items that are left.
@@ -162,7 +157,7 @@ impl<I, O> Job<I, O> {
         let message = ready!(Pin::new(&mut self.messages).poll_next(context));
         let result = match message {
             Some(Message::Item(item, n_bytes)) => {
-                self.pending_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
+                self.progress.pending_bytes.fetch_sub(n_bytes, Ordering::Relaxed);
                 return Poll::Ready(Some(item));
             }
             Some(Message::End(result)) => result,
@@ -244,7 +239,7 @@ impl<I, O> IntoIterator for Job<I, O> {
 
 impl<I, O> Drop for Job<I, O> {
     fn drop(&mut self) {
-        self.cancel.cancel();
+        self.progress.cancel.cancel();
     }
 }
 

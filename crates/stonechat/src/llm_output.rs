@@ -26,24 +26,12 @@ pub(crate) trait JobOutput: fmt::Debug + Send {
     fn end(self: Box<Self>, result: Result<(), Error>);
 }
 
-/// Part of a job's output that an event carries.
-enum Part<I, T> {
-    /// An item with its bytes in the queue of the job.
-    Item(I, usize),
-    /// The result of the text with this index.
-    Result(usize, T),
-    /// The result of the text with this index, after which there are no others.
-    LastResult(usize, T),
-    /// No output.
-    Nothing,
-}
-
 /// Output with items `I`, one result `T` of each text, and an output `O` of all.
 #[derive(Debug)]
 pub(crate) struct Results<I, T, O> {
     sender: JobSender<I, O>,
     results: Vec<Option<T>>,
-    part: fn(usize, RequestEvent) -> Part<I, T>,
+    take: fn(&mut Self, usize, RequestEvent),
     output: fn(Vec<T>) -> Option<O>,
 }
 
@@ -51,15 +39,15 @@ pub(crate) struct Results<I, T, O> {
 pub(crate) fn pieces(
     sender: JobSender<String, Completion>,
 ) -> Results<String, Completion, Completion> {
-    let part = |_, event| match event {
+    let take = |output: &mut Results<_, _, _>, _, event| match event {
         RequestEvent::Text { text, .. } if !text.is_empty() => {
             let n_bytes = text_bytes(&text, &[]);
-            Part::Item(text, n_bytes)
+            output.sender.send_bytes(text, n_bytes);
         }
-        RequestEvent::Ended { completion, .. } => Part::Result(0, completion),
-        _ => Part::Nothing,
+        RequestEvent::Ended { completion, .. } => output.results = vec![Some(completion)],
+        _ => {}
     };
-    Results { sender, results: vec![None], part, output: |mut texts| texts.pop() }
+    Results { sender, results: vec![None], take, output: |mut texts| texts.pop() }
 }
 
 /// Output of the texts after one prompt: all events.
@@ -67,22 +55,21 @@ pub(crate) fn events(
     sender: JobSender<RequestEvent, Vec<Completion>>,
     n_choices: usize,
 ) -> Results<RequestEvent, Completion, Vec<Completion>> {
-    let part = |_, event| match event {
+    let take = |output: &mut Results<_, _, _>, _, event| match event {
         RequestEvent::Ended { choice, completion } => {
             // A prompt that is cancelled before its first token has one text.
             if completion.tokens.is_empty() && completion.finish == Finish::Cancelled {
-                Part::LastResult(choice, completion)
-            } else {
-                Part::Result(choice, completion)
+                output.results.truncate(choice + 1);
             }
+            output.results[choice] = Some(completion);
         }
         RequestEvent::Text { ref text, ref tokens, .. } => {
             let n_bytes = text_bytes(text, tokens);
-            Part::Item(event, n_bytes)
+            output.sender.send_bytes(event, n_bytes);
         }
-        event => Part::Item(event, size_of::<RequestEvent>()),
+        event => output.sender.send(event),
     };
-    Results { sender, results: vec![None; n_choices], part, output: Some }
+    Results { sender, results: vec![None; n_choices], take, output: Some }
 }
 
 /// Output of a request for an embedding of each text.
@@ -90,11 +77,12 @@ pub(crate) fn embeddings(
     sender: JobSender<(), Vec<Vec<f32>>>,
     n_texts: usize,
 ) -> Results<(), Vec<f32>, Vec<Vec<f32>>> {
-    let part = |index, event| match event {
-        RequestEvent::Embedded(vector) => Part::Result(index, vector),
-        _ => Part::Nothing,
+    let take = |output: &mut Results<_, _, _>, index: usize, event| {
+        if let RequestEvent::Embedded(vector) = event {
+            output.results[index] = Some(vector);
+        }
     };
-    Results { sender, results: vec![None; n_texts], part, output: Some }
+    Results { sender, results: vec![None; n_texts], take, output: Some }
 }
 
 /// Bytes of an event with text in the queue of a job.
@@ -117,15 +105,7 @@ where
         if matches!(event, RequestEvent::Started { .. }) {
             self.sender.start();
         }
-        match (self.part)(index, event) {
-            Part::Item(item, n_bytes) => self.sender.send_bytes(item, n_bytes),
-            Part::Result(text, result) => self.results[text] = Some(result),
-            Part::LastResult(text, result) => {
-                self.results.truncate(text + 1);
-                self.results[text] = Some(result);
-            }
-            Part::Nothing => {}
-        }
+        (self.take)(self, index, event);
     }
 
     fn is_complete(&self) -> bool {

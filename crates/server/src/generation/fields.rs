@@ -12,7 +12,6 @@ use stonechat::sampling::{GrammarSource, SamplerKind, SamplingOptions};
 
 use super::{ProbFields, logit_bias};
 use crate::json::{JsonFields, kind_of};
-use crate::limits::MAX_PROBS;
 use crate::tasks::blocking;
 use crate::{ApiError, ApiResult, AppState, LanguageGuard, ServerOptions};
 
@@ -210,7 +209,7 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
         let (own, fields) = (body.take(), body.take::<GenerationFields>());
         body.check_rest()?;
         let (own, mut fields) = (own?, fields?);
-        fields.deadline = fields.deadline(state.options())?;
+        fields.deadline = fields.deadline(state.options());
         Ok(Self { own, fields })
     }
 }
@@ -227,30 +226,15 @@ impl GenerationFields {
     }
 
     /// Number of texts.
-    pub(crate) fn n_choices(&self) -> ApiResult<usize> {
-        let (name, n) = match (self.n, self.n_cmpl) {
-            (Some(n), _) => ("n", n),
-            (None, Some(n)) => ("n_cmpl", n),
-            (None, None) => return Ok(1),
-        };
-        let choices = usize::try_from(n).ok().filter(|&n| n > 0);
-        choices.ok_or_else(|| ApiError::field(name, "at least 1", n))
+    pub(crate) fn n_choices(&self) -> usize {
+        self.n.or(self.n_cmpl).map_or(1, natural)
     }
 
     /// Maximum tokens of the text; `None`: up to the context.
-    pub(crate) fn max_tokens(&self, server: &ServerOptions) -> ApiResult<Option<usize>> {
-        let fields = [
-            ("max_completion_tokens", self.max_completion_tokens),
-            ("max_tokens", self.max_tokens),
-            ("n_predict", self.n_predict),
-        ];
-        match fields.into_iter().find_map(|(name, n)| Some((name, n?))) {
-            None => Ok(server.n_predict),
-            Some((_, -1)) => Ok(None),
-            Some((name, n)) => match usize::try_from(n) {
-                Ok(n) => Ok(Some(n)),
-                Err(_) => Err(ApiError::field(name, "-1 or more", n)),
-            },
+    pub(crate) fn max_tokens(&self, server: &ServerOptions) -> Option<usize> {
+        match self.max_completion_tokens.or(self.max_tokens).or(self.n_predict) {
+            None => server.n_predict,
+            Some(n) => usize::try_from(n).ok(),
         }
     }
 
@@ -280,7 +264,7 @@ impl GenerationFields {
         let grammar =
             grammar.map(|source| blocking(|| info.compile_grammar(&source))).transpose()?;
         Ok(GenerateOptions {
-            n_predict: self.max_tokens(server)?,
+            n_predict: self.max_tokens(server),
             sampling: self.sampling(&server.sampling, info, n_ctx)?,
             grammar: grammar.map(Arc::new),
             stop: match &self.stop {
@@ -304,36 +288,30 @@ impl GenerationFields {
     }
 
     /// Deadline of a request that arrives now.
-    fn deadline(&self, server: &ServerOptions) -> ApiResult<Option<Instant>> {
-        let Some(ms) = self.timeout_ms else { return Ok(server.deadline()) };
-        let timeout = u64::try_from(ms).ok().filter(|&ms| ms > 0).map(Duration::from_millis);
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        deadline.map(Some).ok_or_else(|| ApiError::field("timeout_ms", "at least 1", ms))
+    fn deadline(&self, server: &ServerOptions) -> Option<Instant> {
+        let Some(ms) = self.timeout_ms else { return server.deadline() };
+        Instant::now().checked_add(Duration::from_millis(ms.unsigned_abs()))
     }
 
     /// The request with the number of its texts, its place among others, and its times.
-    pub(crate) fn schedule(&self, request: Request) -> ApiResult<Request> {
+    pub(crate) fn schedule(&self, request: Request) -> Request {
         let max_ms = self.t_max_predict_ms.and_then(|ms| u64::try_from(ms).ok());
-        Ok(Request {
+        Request {
             deadline: self.deadline,
             max_decode: max_ms.filter(|&ms| ms > 0).map(Duration::from_millis),
-            n_choices: self.n_choices()?,
+            n_choices: self.n_choices(),
             priority: self.priority.unwrap_or(0),
             cache_salt: self.salt(),
             reads_cache: self.cache_prompt.unwrap_or(true),
             ..request
-        })
+        }
     }
 
-    /// Interval of comments in a stream.
-    pub(crate) fn ping(&self, server: &ServerOptions) -> ApiResult<Option<Duration>> {
+    /// Interval of comments in a stream; none for -1.
+    pub(crate) fn ping(&self, server: &ServerOptions) -> Option<Duration> {
         match self.sse_ping_interval {
-            None => Ok(server.sse_ping_interval),
-            Some(-1) => Ok(None),
-            Some(n) => match u64::try_from(n) {
-                Ok(n) if n > 0 => Ok(Some(Duration::from_secs(n))),
-                _ => Err(ApiError::field("sse_ping_interval", "1 or more, or -1", n)),
-            },
+            None => server.sse_ping_interval,
+            Some(seconds) => u64::try_from(seconds).ok().map(Duration::from_secs),
         }
     }
 
@@ -343,12 +321,9 @@ impl GenerationFields {
     }
 
     /// Number of probable tokens of the native route.
-    pub(crate) fn n_probs(&self) -> ApiResult<usize> {
-        let n = match &self.logprobs {
-            Some(Value::Number(n)) => n.as_i64(),
-            _ => None,
-        };
-        count("n_probs", self.n_probs.or(n).unwrap_or(0))
+    pub(crate) fn n_probs(&self) -> usize {
+        let n = self.logprobs.as_ref().and_then(Value::as_i64);
+        self.n_probs.or(n).map_or(0, natural)
     }
 
     /// Number of probable tokens of a chat; at least one is needed for those of the text.
@@ -358,9 +333,7 @@ impl GenerationFields {
                 None | Some(0) => Ok(None),
                 Some(_) => Err(ApiError::field("logprobs", "true with `top_logprobs`", "false")),
             },
-            Some(Value::Bool(true)) => {
-                Ok(Some(count("top_logprobs", self.top_logprobs.unwrap_or(0))?))
-            }
+            Some(Value::Bool(true)) => Ok(Some(self.top_logprobs.map_or(0, natural))),
             Some(other) => Err(ApiError::field("logprobs", "a boolean", kind_of(other))),
         }
     }
@@ -370,9 +343,7 @@ impl GenerationFields {
         match &self.logprobs {
             None | Some(Value::Null | Value::Bool(false)) => Ok(None),
             Some(Value::Bool(true)) => Ok(Some(0)),
-            Some(Value::Number(n)) if n.is_i64() => {
-                count("logprobs", n.as_i64().unwrap_or(0)).map(Some)
-            }
+            Some(Value::Number(n)) => Ok(Some(n.as_i64().map_or(0, natural))),
             Some(other) => Err(ApiError::field("logprobs", "a number", kind_of(other))),
         }
     }
@@ -505,9 +476,9 @@ fn window(n: i64, n_ctx: usize) -> usize {
     usize::try_from(n).unwrap_or(n_ctx).min(n_ctx)
 }
 
-fn count(name: &str, n: i64) -> ApiResult<usize> {
-    let count = usize::try_from(n).ok().filter(|&n| n as i128 <= MAX_PROBS);
-    count.ok_or_else(|| ApiError::field(name, &format!("0 to {MAX_PROBS}"), n))
+/// A number that [`limits`](crate::limits) bounds from below by 0 or more.
+fn natural(n: i64) -> usize {
+    usize::try_from(n).unwrap_or(0)
 }
 
 #[cfg(test)]

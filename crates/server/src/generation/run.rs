@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use stonechat::llm::DraftCounts;
-use stonechat::{Completion, Finish, GenerateOptions, Job, Request, RequestEvent};
+use stonechat::text::Tokenizer;
+use stonechat::{Completion, Finish, GenerateOptions, Job, Llm, Request, RequestEvent};
 
 use super::{GenerationFields, Usage};
 use crate::otlp::{RequestTrace, TextTimes};
@@ -79,7 +80,7 @@ impl TextRun {
     /// Starts a request for each prompt.
     ///
     /// # Errors
-    /// If the model cannot be opened again, or a field is out of range.
+    /// If the model cannot be opened again.
     pub(crate) async fn start_all(
         state: &AppState,
         trace: &RequestTrace,
@@ -89,16 +90,16 @@ impl TextRun {
     ) -> ApiResult<VecDeque<Self>> {
         let mut runs = VecDeque::new();
         for prompt in prompts {
-            let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
-            let request = fields.schedule(Request::new(prompt, options.clone()))?;
+            let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
+            let request = fields.schedule(Request::new(prompt, options.clone()));
             runs.push_back(Self::start(state, model, request, trace.clone()));
         }
         Ok(runs)
     }
 
-    /// The model.
-    pub(crate) fn model(&self) -> &LanguageGuard {
-        &self.model
+    /// Tokenizer of the model.
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        self.model.info().model.tokenizer()
     }
 
     /// Waits until the request has left the queue or has failed, so that an error has a status of its own; at most `limit`,

@@ -22,6 +22,31 @@ pub(crate) enum OpenModel {
     Speech(Whisper),
 }
 
+/// Model that requests use.
+pub(crate) trait Served: Clone {
+    /// Its kind.
+    const KIND: ModelKind;
+
+    /// The model, if it is of this kind.
+    fn of(model: &OpenModel) -> Option<&Self>;
+}
+
+impl Served for Llm {
+    const KIND: ModelKind = ModelKind::Language;
+
+    fn of(model: &OpenModel) -> Option<&Self> {
+        if let OpenModel::Language(model) = model { Some(model) } else { None }
+    }
+}
+
+impl Served for Whisper {
+    const KIND: ModelKind = ModelKind::Speech;
+
+    fn of(model: &OpenModel) -> Option<&Self> {
+        if let OpenModel::Speech(model) = model { Some(model) } else { None }
+    }
+}
+
 /// Pages in memory that all models share: their names tell those of different models apart.
 #[derive(Debug, Clone)]
 struct SharedStore(Arc<Mutex<MemoryStore>>);

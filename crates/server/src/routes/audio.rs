@@ -25,7 +25,7 @@ use axum::response::Response;
 use axum::routing::post;
 use serde::Serialize;
 use stonechat::whisper::Task;
-use stonechat::{Recording, Transcript, TranscriptionJob};
+use stonechat::{Recording, Transcript, TranscriptionJob, Whisper};
 
 use crate::audio_memory::Charge;
 use crate::otlp::{RequestTrace, SpeechTimes};
@@ -112,7 +112,7 @@ async fn answer(
     let (fields, samples, charge) = within(deadline, form::read(&state, request)).await??;
     let received = Instant::now();
     let options = fields.options(task)?;
-    let model = state.speech_by(fields.model.as_deref(), deadline).await?;
+    let model = state.open::<Whisper>(fields.model.as_deref(), deadline).await?;
     let report = AudioReport {
         model: model.spec().name.clone(),
         audio_seconds: samples.len() as f64 / f64::from(stonechat::audio::SAMPLE_RATE),

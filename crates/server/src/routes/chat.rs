@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::{Value, json};
-use stonechat::{Completion, Finish, RequestEvent};
+use stonechat::{ChatRequest, Completion, Finish, Llm, RequestEvent};
 
 use super::completion::NativeAnswer;
 use crate::chat_body::ChatBody;
@@ -59,23 +59,20 @@ struct ChatAnswer {
 pub(crate) async fn chat(
     State(state): State<AppState>,
     trace: RequestTrace,
-    Body { own, fields }: Body<ChatBody>,
+    Body { mut own, fields }: Body<ChatBody>,
 ) -> ApiResult<Response> {
     own.check_answer()?;
-    let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
+    let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
     let n_probs = fields.chat_probs()?;
     let options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
-    let chat = own.request(options)?;
-    let request = fields.schedule(blocking(|| model.request(chat))?)?;
-    let native = fields.verbose == Some(true);
-    let native = native.then(|| {
-        let prompts = std::slice::from_ref(&request.prompt);
-        NativeAnswer::new(&fields, &model, prompts, &request.options)
-    });
+    let chat = ChatRequest { options, ..own.request()? };
+    let request = fields.schedule(blocking(|| model.request(chat))?);
+    let prompts = std::slice::from_ref(&request.prompt);
+    let is_verbose = fields.verbose == Some(true);
     let answer = ChatAnswer {
         head: AnswerHead::new("chatcmpl-", &model, &fields),
         probs: n_probs.map(|n| fields.prob_fields(n)),
-        native: native.transpose()?,
+        native: is_verbose.then(|| NativeAnswer::new(&fields, &model, prompts, &request.options)),
         n_choices: request.n_choices,
         has_timings_per_token: fields.timings_per_token.unwrap_or(false),
         has_progress: fields.return_progress.unwrap_or(false),
@@ -86,7 +83,7 @@ pub(crate) async fn chat(
         run.finish().await?;
         return Ok(Json(answer.whole(&run)).into_response());
     }
-    respond([run].into(), answer, fields.ping(state.options())?).await
+    respond([run].into(), answer, fields.ping(state.options())).await
 }
 
 /// Fields that all objects of an answer of OpenAI have.
@@ -132,7 +129,7 @@ impl ChatAnswer {
     /// `chat.completion`.
     fn whole(&self, run: &TextRun) -> Value {
         let completions = run.completions();
-        let tokenizer = run.model().info().model.tokenizer();
+        let tokenizer = run.tokenizer();
         let choice = |(index, completion): (usize, &Completion)| {
             let logprobs =
                 self.probs.map(|fields| chat_logprobs(tokenizer, &completion.probs, fields));
@@ -193,8 +190,8 @@ impl StreamedAnswer for ChatAnswer {
                 if let Some(fields) = self.probs {
                     let probs: Vec<_> =
                         tokens.into_iter().filter_map(|token| token.probs).collect();
-                    let tokenizer = run.model().info().model.tokenizer();
-                    chunk["choices"][0]["logprobs"] = chat_logprobs(tokenizer, &probs, fields);
+                    chunk["choices"][0]["logprobs"] =
+                        chat_logprobs(run.tokenizer(), &probs, fields);
                 }
                 if self.has_timings_per_token {
                     chunk["timings"] = run.usage().timings();
@@ -208,7 +205,6 @@ impl StreamedAnswer for ChatAnswer {
     /// Appends the reasons of the end, and the counts.
     fn end(&mut self, run: &TextRun, _: usize, chunks: &mut VecDeque<Value>) {
         let completions = run.completions();
-        let tokenizer = run.model().info().model.tokenizer();
         let usage = Usage::of(completions);
         for (index, completion) in completions.iter().enumerate() {
             let mut chunk = self.chunk(index, json!({}), Some(completion.finish));
@@ -216,7 +212,7 @@ impl StreamedAnswer for ChatAnswer {
                 chunk["timings"] = usage.timings();
             }
             if let Some(native) = &self.native {
-                chunk["__verbose"] = native.last(tokenizer, (0, index), completions, false);
+                chunk["__verbose"] = native.last(run.tokenizer(), (0, index), completions, false);
             }
             chunks.push_back(chunk);
         }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use stonechat::llm::{GenerateOptions, TokenProbs};
 use stonechat::text::Tokenizer;
-use stonechat::{Completion, Finish, RequestEvent};
+use stonechat::{Completion, Finish, Llm, RequestEvent};
 
 use super::props::params;
 use crate::generation::{
@@ -94,7 +94,7 @@ pub(crate) async fn completion(
     Body { own, fields }: Body<PromptFields>,
 ) -> ApiResult<Response> {
     check_items("prompt", &own.prompt, MAX_TEXTS)?;
-    let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
+    let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
     let prompts = prompts(&own.prompt, &model.info().model)?;
     answer(&state, trace, model, prompts, fields, own.response_fields).await
 }
@@ -109,7 +109,7 @@ pub(crate) async fn infill(
     trace: RequestTrace,
     Body { own, fields }: Body<InfillFields>,
 ) -> ApiResult<Response> {
-    let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
+    let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
     let info = &model.info().model;
     let mut prefix = String::new();
     for file in &own.input_extra {
@@ -145,20 +145,19 @@ async fn answer(
     fields: GenerationFields,
     response_fields: Option<Vec<String>>,
 ) -> ApiResult<Response> {
-    check_texts(prompts.len(), fields.n_choices()?)?;
-    let n_probs = fields.n_probs()?;
-    let options = fields.options(state.options(), &model, n_probs)?;
-    let mut answer = NativeAnswer::new(&fields, &model, &prompts, &options)?;
+    check_texts(prompts.len(), fields.n_choices())?;
+    let options = fields.options(state.options(), &model, fields.n_probs())?;
+    let mut answer = NativeAnswer::new(&fields, &model, &prompts, &options);
     answer.selection = response_fields.unwrap_or_default();
     drop(model);
     let runs = TextRun::start_all(state, &trace, &fields, prompts, &options).await?;
     if fields.is_stream() {
-        return respond(runs, answer, fields.ping(state.options())?).await;
+        return respond(runs, answer, fields.ping(state.options())).await;
     }
     let mut answers = Vec::new();
     for (prompt, mut run) in runs.into_iter().enumerate() {
         run.finish().await?;
-        let (completions, tokenizer) = (run.completions(), run.model().info().model.tokenizer());
+        let (completions, tokenizer) = (run.completions(), run.tokenizer());
         answers.extend((0..completions.len()).map(|choice| {
             let object = answer.last(tokenizer, (prompt, choice), completions, true);
             answer.selected(object)
@@ -176,12 +175,12 @@ impl NativeAnswer {
         model: &LanguageGuard,
         prompts: &[Vec<u32>],
         options: &GenerateOptions,
-    ) -> ApiResult<Self> {
+    ) -> Self {
         let tokenizer = model.info().model.tokenizer();
-        Ok(Self {
+        Self {
             model: model.spec().id().to_owned(),
             prompts: prompts.iter().map(|tokens| tokenizer.decode_with_special(tokens)).collect(),
-            n_choices: fields.n_choices()?,
+            n_choices: fields.n_choices(),
             probs: fields.prob_fields(options.n_probs),
             id_slot: fields.id_slot.unwrap_or(-1),
             returns_tokens: fields.return_tokens.unwrap_or(false),
@@ -189,7 +188,7 @@ impl NativeAnswer {
             has_timings_per_token: fields.timings_per_token.unwrap_or(false),
             selection: Vec::new(),
             options: options.clone(),
-        })
+        }
     }
 
     /// `generation_settings` of an ended text.
@@ -266,9 +265,7 @@ impl NativeAnswer {
         }
         selected.into()
     }
-}
 
-impl NativeAnswer {
     /// Object of a step of the text with this index.
     fn partial(&self, run: &TextRun, index: usize, text: &str, tokens: &[u32]) -> Value {
         let usage = run.usage();
@@ -311,9 +308,8 @@ impl StreamedAnswer for NativeAnswer {
                 if self.probs.n > 0 {
                     let probs: Vec<TokenProbs> =
                         tokens.into_iter().filter_map(|token| token.probs).collect();
-                    let tokenizer = run.model().info().model.tokenizer();
                     object["completion_probabilities"] =
-                        native_probabilities(tokenizer, &probs, self.probs);
+                        native_probabilities(run.tokenizer(), &probs, self.probs);
                 }
                 if self.has_timings_per_token {
                     object["timings"] = run.usage().timings();
@@ -325,7 +321,7 @@ impl StreamedAnswer for NativeAnswer {
     }
 
     fn end(&mut self, run: &TextRun, prompt: usize, objects: &mut VecDeque<Value>) {
-        let (completions, tokenizer) = (run.completions(), run.model().info().model.tokenizer());
+        let (completions, tokenizer) = (run.completions(), run.tokenizer());
         let object = |choice| self.last(tokenizer, (prompt, choice), completions, false);
         objects.extend((0..completions.len()).map(object));
     }

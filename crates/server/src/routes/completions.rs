@@ -8,8 +8,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use stonechat::RequestEvent;
 use stonechat::llm::TokenProbs;
+use stonechat::{Llm, RequestEvent};
 
 use super::chat::{AnswerHead, finish_reason};
 use super::completion::NativeAnswer;
@@ -82,9 +82,10 @@ pub(crate) async fn completions(
         return Err(ApiError::field("suffix", "none: `/infill` has one", "a text"));
     }
     check_items("prompt", &own.prompt, MAX_TEXTS)?;
-    let model = state.language_by(fields.model.as_deref(), fields.deadline).await?;
+    let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
     let prompts = prompts(&own.prompt, &model.info().model)?;
-    check_texts(prompts.len(), fields.n_choices()?)?;
+    let n_choices = fields.n_choices();
+    check_texts(prompts.len(), n_choices)?;
     let n_probs = fields.completion_probs()?;
     let options = fields.options(state.options(), &model, n_probs.map_or(0, |n| n.max(1)))?;
     if own.echo == Some(true) && n_probs.is_some() {
@@ -95,15 +96,13 @@ pub(crate) async fn completions(
     let echo = |tokens: &Vec<u32>| model.info().model.tokenizer().decode(tokens);
     let echoes =
         if own.echo == Some(true) { prompts.iter().map(echo).collect() } else { Vec::new() };
-    let native = fields.verbose == Some(true);
-    let native = native.then(|| NativeAnswer::new(&fields, &model, &prompts, &options));
-    let n_choices = fields.n_choices()?;
+    let is_verbose = fields.verbose == Some(true);
     let answer = CompletionAnswer {
         head: AnswerHead::new("cmpl-", &model, &fields),
         echoes,
         n_choices,
         probs: n_probs.map(|n| fields.prob_fields(n)),
-        native: native.transpose()?,
+        native: is_verbose.then(|| NativeAnswer::new(&fields, &model, &prompts, &options)),
         includes_usage: fields.includes_usage(),
         lengths: vec![None; n_choices],
         usage: Usage::default(),
@@ -113,7 +112,7 @@ pub(crate) async fn completions(
     if !fields.is_stream() {
         return Ok(Json(answer.whole(runs).await?).into_response());
     }
-    respond(runs, answer, fields.ping(state.options())?).await
+    respond(runs, answer, fields.ping(state.options())).await
 }
 
 impl CompletionAnswer {
@@ -126,8 +125,7 @@ impl CompletionAnswer {
     }
 
     fn logprobs(&self, run: &TextRun, probs: &[TokenProbs], offset: usize) -> Option<Value> {
-        let tokenizer = run.model().info().model.tokenizer();
-        self.probs.map(|fields| completion_logprobs(tokenizer, probs, fields, offset))
+        self.probs.map(|fields| completion_logprobs(run.tokenizer(), probs, fields, offset))
     }
 
     /// Chunk of a choice of a prompt.
@@ -148,8 +146,7 @@ impl CompletionAnswer {
 
     /// Answer of `/completion`, if it was asked for.
     fn verbose(&self, run: &TextRun, text: (usize, usize), is_whole: bool) -> Option<Value> {
-        let tokenizer = run.model().info().model.tokenizer();
-        Some(self.native.as_ref()?.last(tokenizer, text, run.completions(), is_whole))
+        Some(self.native.as_ref()?.last(run.tokenizer(), text, run.completions(), is_whole))
     }
 
     /// `text_completion` of all prompts.

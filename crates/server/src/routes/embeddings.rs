@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use stonechat::Llm;
 use stonechat::llm::{Norm, Pooling, normalize};
 
 use crate::json::{JsonFields, kind_of};
@@ -135,7 +136,7 @@ async fn embed(state: &AppState, body: &EmbeddingsBody) -> ApiResult<Embedded> {
         p => return Err(ApiError::field("embd_normalize", "-1 or more", p)),
     };
     let deadline = state.options().deadline();
-    let model = state.language_by(body.model.as_deref(), deadline).await?;
+    let model = state.open::<Llm>(body.model.as_deref(), deadline).await?;
     let info = model.info();
     let d_model = info.model.config().d_model;
     let width = match body.dimensions {

@@ -4,7 +4,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
-
+use stonechat::ChatRequest;
 use stonechat::text::MarkedText;
 
 use crate::chat_body::ChatBody;
@@ -49,7 +49,7 @@ pub(crate) struct InputTokens {
 /// Renders a body; returns the prompt and its model.
 async fn render(state: &AppState, body: PromptBody) -> ApiResult<(MarkedText, LanguageGuard)> {
     let model = state.language(body.model.as_deref()).await?;
-    let (conversation, continues) = body.chat.conversation()?;
+    let ChatRequest { conversation, continues, .. } = body.chat.request()?;
     let prompt = blocking(|| model.info().chat_format.prompt(conversation, continues))?;
     Ok((prompt, model))
 }

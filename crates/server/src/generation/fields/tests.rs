@@ -39,17 +39,15 @@ fn limits_of_tokens_have_three_names() {
         (json!({"n_predict": 5, "max_tokens": 7}), Some(7)),
         (json!({"max_tokens": 7, "max_completion_tokens": 0}), Some(0)),
     ] {
-        assert_eq!(fields(body).max_tokens(&server).unwrap(), expected);
+        assert_eq!(fields(body).max_tokens(&server), expected);
     }
-    assert!(fields(json!({"max_tokens": -2})).max_tokens(&server).is_err());
-    assert!(fields(json!({"n": 0})).n_choices().is_err());
-    assert_eq!(fields(json!({"n_cmpl": 3})).n_choices().unwrap(), 3);
+    assert_eq!(fields(json!({"n_cmpl": 3})).n_choices(), 3);
 }
 
 #[test]
 fn probabilities_are_asked_for_in_three_ways() {
-    assert_eq!(fields(json!({"n_probs": 3})).n_probs().unwrap(), 3);
-    assert_eq!(fields(json!({"logprobs": 4})).n_probs().unwrap(), 4);
+    assert_eq!(fields(json!({"n_probs": 3})).n_probs(), 3);
+    assert_eq!(fields(json!({"logprobs": 4})).n_probs(), 4);
     let chat = |body| fields(body).chat_probs();
     assert_eq!(chat(json!({"logprobs": true, "top_logprobs": 2})).unwrap(), Some(2));
     assert_eq!(chat(json!({"logprobs": false})).unwrap(), None);
@@ -78,15 +76,11 @@ fn a_request_has_a_deadline_of_its_own_or_that_of_the_server() {
     let second = Duration::from_secs(1);
     let with = |timeout| ServerOptions { request_timeout: timeout, ..ServerOptions::default() };
     let deadline = |body, timeout| fields(body).deadline(&with(timeout));
-    assert_eq!(deadline(json!({}), None).unwrap(), None);
+    assert_eq!(deadline(json!({}), None), None);
     let now = Instant::now();
-    let own = deadline(json!({"timeout_ms": 60_000}), Some(second)).unwrap().unwrap();
-    let default = deadline(json!({}), Some(second)).unwrap().unwrap();
+    let own = deadline(json!({"timeout_ms": 60_000}), Some(second)).unwrap();
+    let default = deadline(json!({}), Some(second)).unwrap();
     assert!(now + second <= default && default < own && now + 60 * second <= own);
-    for wrong in [0, -1] {
-        let error = deadline(json!({"timeout_ms": wrong}), None).unwrap_err();
-        assert_eq!(error.message(), format!("`timeout_ms`: expected at least 1, got {wrong}"));
-    }
 }
 
 #[test]

@@ -9,8 +9,8 @@
 use stonechat_nn::Slot;
 use stonechat_sampling::log_sum_exp;
 
+use crate::session::TEXT;
 use crate::text::probabilities::token_probs;
-use crate::text::session::TEXT;
 use crate::{Error, OutputRequest, OutputRow, Outputs, Session};
 
 /// Options of a beam search.

@@ -9,6 +9,9 @@
 //! steps                   X Y Z      at most n_batch tokens each; then one token a step
 //! ```
 
+pub(crate) mod beam;
+pub(crate) mod generate;
+
 use std::path::Path;
 
 use stonechat_nn::{KvDType, Slot};
