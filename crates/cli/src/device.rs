@@ -2,10 +2,10 @@
 
 use anyhow::bail;
 use stonechat::Device;
-use stonechat::device::{ChosenDevice, DeviceNeeds, GpuInfo, GpuList, OpenDevice, list_gpus};
+use stonechat::device::{DeviceNeeds, GpuInfo, GpuList, OpenDevice, list_gpus};
 use stonechat::nn::{self, Cpu, DeviceApi, OpTime};
 
-use super::console::print_note;
+use super::console::{Console, print_note};
 use super::headings::DEVICE;
 use super::load::LoadArgs;
 
@@ -53,37 +53,19 @@ impl DeviceArgs {
         self.device
     }
 
-    /// Chooses the device of a model; prints it if `verbose`.
-    pub(super) fn choose(self, needs: DeviceNeeds, verbose: bool) -> anyhow::Result<ChosenDevice> {
-        let chosen = self.device.choose(needs)?;
-        if verbose {
-            print_note(&chosen.to_string());
-        }
-        Ok(chosen)
-    }
-
-    /// Chooses a GPU, integrated ones included; the inner error tells why there is none, if none was named.
-    pub(super) fn choose_gpu(
-        self,
-        verbose: bool,
-    ) -> anyhow::Result<Result<ChosenDevice, anyhow::Error>> {
-        match self.device {
-            Device::Cpu => bail!("--gpu-layers: expected a GPU, got --device cpu"),
-            Device::Auto => {
-                let best = Self { device: Device::any_gpu(), ..self };
-                Ok(best.choose(DeviceNeeds::GPU_OF_ANY_SIZE, verbose))
-            }
-            _ => self.choose(DeviceNeeds::GPU_OF_ANY_SIZE, verbose).map(Ok),
-        }
-    }
-
-    /// Opens a device, the CPU with `n_threads` threads.
+    /// Opens the device of a model, the CPU with `n_threads` threads; prints it if `verbose`.
     pub(super) fn open(
         self,
-        device: ChosenDevice,
+        needs: DeviceNeeds,
         n_threads: usize,
+        console: &Console,
+        verbose: bool,
     ) -> anyhow::Result<OpenDevices> {
-        let device = device.open(self.device, || self.cpu(n_threads), print_note)?;
+        let chosen = self.device.choose(needs)?;
+        if verbose {
+            console.note(&chosen.to_string());
+        }
+        let device = chosen.open(|| self.cpu(n_threads), |note| console.note(note))?;
         if let Some(gpu) = device.gpu.as_ref().filter(|_| self.kernel_times)
             && !gpu.start_profile()
         {
@@ -114,11 +96,15 @@ pub(super) struct Args {
     json: bool,
 }
 
-/// Prints every device with its features, and the choice of `--device auto` for a model that is not small.
+/// Prints every device with its features, and the device that `--device auto` opens for a model that is not small.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let cpu = Cpu::new(0)?.describe();
+    let open_cpu = Cpu::new(0)?;
+    let cpu = open_cpu.describe();
     let lists = list_gpus();
-    let auto = Device::Auto.choose(DeviceNeeds::GPU_OF_ANY_SIZE)?.device().to_string();
+    let chosen = Device::Auto.choose(DeviceNeeds::layers(Device::AUTO_MIN_BYTES, None))?;
+    let mut reasons: Vec<String> = chosen.reason().map(str::to_owned).into_iter().collect();
+    let open = chosen.open(|| Ok(open_cpu), |reason| reasons.push(reason.to_owned()))?;
+    let (auto, reasons) = (open.device().to_string(), reasons.join("; "));
     if args.json {
         let mut all = serde_json::Map::from_iter([("cpu".to_owned(), cpu.into())]);
         for GpuList { backend, gpus, .. } in lists {
@@ -126,6 +112,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             all.insert(backend.to_owned(), gpus.collect());
         }
         all.insert("auto".to_owned(), auto.into());
+        if !reasons.is_empty() {
+            all.insert("auto_reason".to_owned(), reasons.into());
+        }
         super::print(&format!("{}\n", serde_json::Value::from(all)))?;
         return Ok(());
     }
@@ -139,6 +128,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             Err(reason) => text += &format!("{backend:6}  {reason}\n"),
         }
     }
-    super::print(&format!("{text}auto    {auto}\n"))?;
+    let reasons = if reasons.is_empty() { reasons } else { format!(": {reasons}") };
+    super::print(&format!("{text}auto    {auto}{reasons}\n"))?;
     Ok(())
 }

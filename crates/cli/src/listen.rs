@@ -134,8 +134,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let recognizer = args.recognizer.find(&args.compute)?;
     let file = ModelFile::open(&recognizer.path)?;
     recognizer.check_language(&file, &options.decoding)?;
-    let devices = args.compute.open(file.weight_bytes(), args.latency)?;
     let console = Console::new(args.quiet);
+    let devices = args.compute.open(&file, &console, args.latency)?;
     let options = Options { word_timestamps: true, ..options.decoding };
     // Opened first: audio is buffered while the model is loaded.
     let mut input = Input::open(source, &interrupt_flag()?)?;

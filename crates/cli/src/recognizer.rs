@@ -118,10 +118,15 @@ impl ComputeArgs {
         Ok(())
     }
 
-    /// Opens the device of a model whose weights have `weight_bytes`; prints it if `verbose`.
-    pub(super) fn open(&self, weight_bytes: u64, verbose: bool) -> anyhow::Result<OpenDevices> {
-        let device = self.device.choose(DeviceNeeds { weight_bytes, can_split: false }, verbose)?;
-        self.device.open(device, self.threads)
+    /// Opens the device of the model in `file`; prints it if `verbose`.
+    pub(super) fn open(
+        &self,
+        file: &ModelFile,
+        console: &Console,
+        verbose: bool,
+    ) -> anyhow::Result<OpenDevices> {
+        let needs = DeviceNeeds::whole(file.weight_bytes());
+        self.device.open(needs, self.threads, console, verbose)
     }
 }
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytesize::ByteSize;
-use stonechat::device::DeviceNeeds;
 use stonechat::llm::Pooling;
 use stonechat::sampling::SamplingOptions;
 use stonechat::{Device, GpuLayers, Models};
@@ -266,7 +265,7 @@ struct SamplingDefaults {
 }
 
 /// Device of all models.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, Copy, clap::Args)]
 #[command(next_help_heading = DEVICE)]
 struct DeviceArgs {
     /// Number of CPU threads; 0 is one per physical core
@@ -278,22 +277,6 @@ struct DeviceArgs {
     /// Layers to store in VRAM: N, auto or all
     #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", allow_hyphen_values = true)]
     gpu_layers: Option<GpuLayers>,
-}
-
-impl DeviceArgs {
-    /// Device and layers on a GPU: the CPU has all layers where no GPU is named and there is none.
-    fn placement(&self, is_quiet: bool) -> (Device, Option<GpuLayers>) {
-        let needs_gpu = !matches!(self.gpu_layers, None | Some(GpuLayers::Last(0)));
-        if needs_gpu
-            && self.device == Device::Auto
-            && let Err(error) = Device::any_gpu().choose(DeviceNeeds::GPU_OF_ANY_SIZE)
-        {
-            let note = format!("all layers are on the CPU: {error}");
-            Console::with_bar(is_quiet, false).note(&note);
-            return (Device::Cpu, None);
-        }
-        (self.device, self.gpu_layers)
-    }
 }
 
 impl Args {
@@ -475,10 +458,10 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
     let audio_windows = args.context.audio_windows;
     ensure!((1..=64).contains(&audio_windows), WINDOWS);
     let defaults = EngineOptions::default();
-    let (device, gpu_layers) = args.device.placement(args.quiet);
+    let DeviceArgs { threads, device, gpu_layers } = args.device;
     Ok(EngineOptions {
         device,
-        n_threads: args.device.threads,
+        n_threads: threads,
         gpu_layers,
         n_ctx: *ctx_size,
         kv_dtype: kv_type.dtype(),

@@ -99,7 +99,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let cancel = CancelToken::new();
     cancel_on_ctrl_c(&cancel)?;
-    let open = |file: &ModelFile| args.compute.open(file.weight_bytes(), plan.verbose);
+    let open = |file: &ModelFile| args.compute.open(file, &console, plan.verbose);
     // Dropping the devices prints their profile, after everything else.
     let Done { outcomes, report, devices: _devices } =
         batch::run(&plan, file, open, &console, &cancel)?;

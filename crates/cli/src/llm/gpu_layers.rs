@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use stonechat::GpuLayers;
-use stonechat::device::{ChosenDevice, DeviceNeeds, OpenDevice};
+use stonechat::device::{DeviceNeeds, OpenDevice};
 use stonechat::formats::ModelFile;
 use stonechat::llm::{Config, Model, StateOptions};
 
@@ -43,7 +43,8 @@ impl DevicesArgs {
         state: impl FnOnce(&Config) -> StateOptions,
     ) -> Result<(Model, OpenDevices)> {
         let OpenFile { path, file, .. } = &open;
-        let mut devices = self.open(n_threads, file, console, verbose)?;
+        let needs = DeviceNeeds::layers(file.weight_bytes(), self.gpu_layers);
+        let mut devices = self.device.open(needs, n_threads, console, verbose)?;
         let config = with_path(Config::from_file(file), path, file)?;
         let n_gpu = self.count(&devices.device, file, (&config, &state(&config)), console)?;
         let open_cpu = || self.device.cpu(n_threads);
@@ -51,28 +52,6 @@ impl DevicesArgs {
             devices.device.load_language_model(file, n_gpu, open_cpu, on_progress)
         });
         Ok((with_path(loaded, path, file)?, devices))
-    }
-
-    fn open(
-        self,
-        n_threads: usize,
-        file: &ModelFile,
-        console: &Console,
-        verbose: bool,
-    ) -> Result<OpenDevices> {
-        let Self { device, gpu_layers } = self;
-        let chosen = match gpu_layers {
-            None => {
-                let weight_bytes = file.weight_bytes();
-                device.choose(DeviceNeeds { weight_bytes, can_split: true }, verbose)?
-            }
-            Some(GpuLayers::Last(0)) => ChosenDevice::Cpu(None),
-            Some(_) => device.choose_gpu(verbose)?.unwrap_or_else(|error| {
-                console.note(&format!("all layers are on the CPU: {error:#}"));
-                ChosenDevice::Cpu(None)
-            }),
-        };
-        device.open(chosen, n_threads)
     }
 
     /// Number of layers on the GPU, with the output as one.

@@ -8,6 +8,7 @@ use stonechat_nn::Cpu;
 
 use super::gpu::{KernelFile, OpenGpu};
 use super::gpu_layers::GpuLayers;
+use super::name::Device;
 use crate::Error;
 
 /// An open device, or a GPU and the CPU. Dropping the last clone saves the kernels that wgpu compiled.
@@ -17,6 +18,8 @@ pub struct OpenDevice {
     pub cpu: Option<Cpu>,
     /// The GPU.
     pub gpu: Option<stonechat_nn::Device>,
+    /// Name of the GPU.
+    name: Device,
     kernels: Option<Arc<dyn KernelFile>>,
 }
 
@@ -24,12 +27,18 @@ impl OpenDevice {
     /// The CPU alone.
     #[must_use]
     pub fn on_cpu(cpu: Cpu) -> Self {
-        Self { cpu: Some(cpu), gpu: None, kernels: None }
+        Self { cpu: Some(cpu), gpu: None, name: Device::Cpu, kernels: None }
     }
 
     /// A GPU alone.
-    pub(super) fn on_gpu(OpenGpu { device, kernels }: OpenGpu) -> Self {
-        Self { cpu: None, gpu: Some(device), kernels }
+    pub(super) fn on_gpu(name: Device, OpenGpu { device, kernels }: OpenGpu) -> Self {
+        Self { cpu: None, gpu: Some(device), name, kernels }
+    }
+
+    /// The GPU by its name, else the CPU.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        if self.gpu.is_some() { self.name } else { Device::Cpu }
     }
 
     /// Saves the kernels compiled so far: a program may end without dropping the device.
