@@ -18,7 +18,7 @@ use stonechat_formats::{COMPANIONS, SHARD_INDEX, WEIGHTS};
 
 use crate::models::name::{self, base_name};
 use crate::models::unknown::refusal;
-use crate::models::{GgufFiles, Name, Part, io as io_error};
+use crate::models::{GgufFiles, Name, Part, io as io_error, is_shard};
 use crate::{Error, Models};
 use download::{download, is_network, metadata};
 use lock::Lock;
@@ -175,11 +175,8 @@ fn choose(
         }
         if has(SHARD_INDEX) {
             let path = fetch(SHARD_INDEX)?;
-            let index = fs::read(&path).map_err(io_error("read", &path))?;
-            let shards = names.iter().filter(|name| {
-                // The index has the name of each shard as a JSON string.
-                name.ends_with(".safetensors") && contains(&index, format!("\"{name}\"").as_bytes())
-            });
+            let index = fs::read_to_string(&path).map_err(io_error("read", &path))?;
+            let shards = names.iter().filter(|name| is_shard(name, &index));
             let weights = [SHARD_INDEX].into_iter().chain(shards.copied()).map(str::to_owned);
             return Ok(Files::Folder(companions().chain(weights).collect()));
         }
@@ -206,10 +203,6 @@ fn choose(
             expected: "model.safetensors, model.safetensors.index.json, model.bin or *.gguf",
         }),
     }
-}
-
-fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
 }
 
 /// Checks the SHA-256 of a large file, which is its name in the cache. Small files have another name.
