@@ -184,7 +184,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn live_options(args: &Args) -> anyhow::Result<LiveOptions> {
     let defaults = LiveOptions::default();
     let decoding = args.recognizer.apply(Options {
-        vad: args.vad.mode(),
+        vad: args.vad.vad,
         vad_options: args.vad.options(defaults.decoding.vad_options),
         condition_on_previous_text: args.condition_on_previous_text,
         ..defaults.decoding

@@ -119,7 +119,8 @@ impl RunArgs {
     /// Opens the devices for the model at `path` and loads it, with a progress bar; `state` gives the sizes of the state.
     fn load(&self, path: &Path, state: impl Fn(&Config) -> StateOptions) -> anyhow::Result<Loaded> {
         let console = Console::new(self.quiet);
-        let loaded = load(path, self.devices, self.threads, (&console, self.verbose), &state)?;
+        let messages = (&console, self.verbose);
+        let loaded = self.devices.load(path, self.threads, messages, &state)?;
         if self.verbose {
             console.note(&loaded.report());
         }
@@ -156,12 +157,6 @@ impl RunArgs {
     }
 }
 
-/// An open model file.
-struct OpenFile<'a> {
-    path: &'a Path,
-    file: ModelFile,
-}
-
 /// A model with its devices and load time.
 struct Loaded {
     model: Model,
@@ -184,20 +179,6 @@ impl Loaded {
         };
         self.model.placements(options).into_iter().map(line).collect()
     }
-}
-
-/// Opens the devices for the model at `path`, the CPU with `n_threads` threads, and loads the model.
-fn load(
-    path: &Path,
-    devices: DevicesArgs,
-    n_threads: usize,
-    messages: (&Console, bool),
-    state: impl Fn(&Config) -> StateOptions,
-) -> anyhow::Result<Loaded> {
-    let start = Instant::now();
-    let file = OpenFile { path, file: ModelFile::open(path)? };
-    let (model, devices) = devices.load(n_threads, file, messages, state)?;
-    Ok(Loaded { model, time: start.elapsed(), _devices: devices })
 }
 
 /// Adds the path to the error of loading `file`; a speech model is named as one.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use stonechat::device::DeviceNeeds;
 use stonechat::formats::ModelFile;
 use stonechat::nn::KvDType;
@@ -15,7 +15,7 @@ use super::console::Console;
 use super::device::{DeviceArgs, OpenDevices};
 use super::find_model;
 use super::headings::{DECODING, DEVICE, OPTIONS};
-use super::kv_type::KvType;
+use super::kv_type::float_type;
 
 /// Maximum of `--threads` and `--jobs`.
 pub(super) const MAX_THREADS: usize = 1024;
@@ -37,12 +37,12 @@ pub(super) struct RecognizerArgs {
     /// Transcribe, or translate to English
     #[arg(
         long,
-        value_enum,
-        default_value_t = TaskName::Transcribe,
+        value_parser = PossibleValuesParser::new(["transcribe", "translate"]).map(task),
+        default_value = "transcribe",
         hide_possible_values = true,
         help_heading = OPTIONS
     )]
-    task: TaskName,
+    task: Task,
     /// Prompt of the first window: names, spelling, style
     #[arg(long, value_name = "TEXT", help_heading = DECODING)]
     initial_prompt: Option<String>,
@@ -66,15 +66,8 @@ pub(super) struct ComputeArgs {
     #[command(flatten)]
     device: DeviceArgs,
     /// KV cache data type
-    #[arg(long, value_name = "TYPE", value_parser = KvType::float_parser(), default_value = "f16")]
-    kv_type: KvType,
-}
-
-/// Values of `--task`.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum TaskName {
-    Transcribe,
-    Translate,
+    #[arg(long, value_name = "TYPE", value_parser = float_type(), default_value = "f16")]
+    kv_type: KvDType,
 }
 
 impl RecognizerArgs {
@@ -82,10 +75,7 @@ impl RecognizerArgs {
     pub(super) fn apply(&self, options: Options) -> anyhow::Result<Options> {
         Ok(Options {
             language: language(&self.language)?,
-            task: match self.task {
-                TaskName::Transcribe => Task::Transcribe,
-                TaskName::Translate => Task::Translate,
-            },
+            task: self.task,
             beam_size: self.beam_size.unwrap_or(options.beam_size),
             initial_prompt: self.initial_prompt.clone(),
             hotwords: self.hotwords.clone(),
@@ -100,12 +90,7 @@ impl RecognizerArgs {
             None => find_model::find_default()?,
         };
         let is_default = self.model.is_none();
-        Ok(Recognizer {
-            path,
-            is_default,
-            kv_dtype: compute.kv_type.dtype(),
-            n_threads: compute.threads,
-        })
+        Ok(Recognizer { path, is_default, kv_dtype: compute.kv_type, n_threads: compute.threads })
     }
 }
 
@@ -184,6 +169,10 @@ impl Recognizer {
         let advice = if is_llm { " (language models: `stonechat generate`)" } else { "" };
         model.with_context(|| format!("cannot load `{}`{advice}", self.path.display()))
     }
+}
+
+fn task(name: String) -> Task {
+    if name == "translate" { Task::Translate } else { Task::Transcribe }
 }
 
 fn language(name: &str) -> anyhow::Result<Option<Language>> {

@@ -98,7 +98,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         console.error(&anyhow!("{folder}"));
     }
     let cancel = CancelToken::new();
-    cancel_on_ctrl_c(&cancel)?;
+    // Transcription ends after the current decoding step.
+    let cancelled = cancel.clone();
+    on_ctrl_c(move || {
+        let is_second = cancelled.is_cancelled();
+        cancelled.cancel();
+        is_second
+    })?;
     let open = |file: &ModelFile| args.compute.open(file, &console, plan.verbose);
     // Dropping the devices prints their profile, after everything else.
     let Done { outcomes, report, devices: _devices } =
@@ -130,16 +136,4 @@ fn model_note(plan: &Plan, file: &ModelFile) -> Option<String> {
     } else {
         verbose.then(|| format!("model: `{}`", recognizer.path.display()))
     }
-}
-
-/// Cancels after the current decoding step on Ctrl-C.
-fn cancel_on_ctrl_c(cancel: &CancelToken) -> anyhow::Result<()> {
-    let cancel = cancel.clone();
-    on_ctrl_c(move || {
-        // A second Ctrl-C ends the process.
-        if cancel.is_cancelled() {
-            std::process::exit(INTERRUPTED.into());
-        }
-        cancel.cancel();
-    })
 }

@@ -4,14 +4,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use clap::ValueEnum;
+use comfy_table::{Table, presets};
 use serde::Serialize;
 use stonechat::llm::{Model, OutputRequest, Placement, Slot, State, StateOptions};
 use stonechat::sampling::{Rng, SamplingOptions};
 
 use super::super::console::Console;
 use super::super::{UsageError, format_bytes, print};
+use super::Loaded;
 use super::gpu_layers::DevicesArgs;
-use super::{Loaded, load};
 use crate::completions::language_names;
 use crate::find_model;
 use crate::headings::{DEVICE, TESTS};
@@ -144,7 +145,7 @@ fn run_tests(
 ) -> anyhow::Result<Vec<Measured>> {
     let longest = args.n_prompt.iter().chain(&args.n_gen).max();
     let state = args.state(longest.copied().unwrap_or(0));
-    let loaded = load(path, args.devices, threads, (console, true), |_| state)?;
+    let loaded = args.devices.load(path, threads, (console, true), |_| state)?;
     let name = path.display();
     console.note(&format!("{name}: {}", loaded.report()));
     if args.devices.is_split() {
@@ -160,7 +161,7 @@ fn run_tests(
 impl Args {
     /// State sizes of a test of `n` tokens.
     fn state(&self, n: usize) -> StateOptions {
-        let (n_batch, kv_dtype) = (self.batch_size.min(n.max(1)), self.kv_type.dtype());
+        let (n_batch, kv_dtype) = (self.batch_size.min(n.max(1)), self.kv_type.cache_type_k);
         StateOptions { n_batch, kv_dtype, ..StateOptions::new(n.max(64)) }
     }
 }
@@ -233,10 +234,10 @@ fn prefill(model: &Model, state: &mut State, n: usize, rng: &mut Rng) -> anyhow:
 }
 
 fn table(all: &[Measured]) -> String {
-    let mut rows = vec![
-        ["model", "type", "size", "params", "backend", "test", "t/s", "median"].map(str::to_owned),
-    ];
-    rows.extend(all.iter().map(|m| {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["model", "type", "size", "params", "backend", "test", "t/s", "median"]);
+    table.add_rows(all.iter().map(|m| {
         [
             m.model.clone(),
             m.dtype.clone(),
@@ -248,14 +249,5 @@ fn table(all: &[Measured]) -> String {
             format!("{:.2}", m.median_tok_s),
         ]
     }));
-    let widths: Vec<usize> = (0..rows[0].len())
-        .map(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0))
-        .collect();
-    let line = |row: &[String; 8]| {
-        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!(" {cell:width$} "));
-        format!("|{}|\n", cells.collect::<Vec<_>>().join("|"))
-    };
-    let rule: Vec<String> = widths.iter().map(|width| "-".repeat(width + 2)).collect();
-    let body: String = rows[1..].iter().map(line).collect();
-    format!("{}|{}|\n{body}", line(&rows[0]), rule.join("|"))
+    format!("{table}\n")
 }

@@ -76,8 +76,8 @@ struct Batch<'a> {
     console: &'a Console,
     cancel: &'a CancelToken,
     overall: Overall<'a>,
-    /// By task; `None` until it is done, skipped or failed.
-    outcomes: Mutex<Vec<Option<Outcome>>>,
+    /// By task; stopped until it is done or failed.
+    outcomes: Mutex<Vec<Outcome>>,
     /// Cancels the reader, whose recordings nobody needs any more.
     stops_reading: AtomicBool,
     /// Whether results without a record were noted.
@@ -121,36 +121,29 @@ pub(super) fn run(
     console: &Console,
     cancel: &CancelToken,
 ) -> anyhow::Result<Done> {
-    let outcomes: Vec<_> = plan.tasks.iter().map(|task| judged(task, console)).collect();
-    let skipped: Vec<bool> = outcomes.iter().map(Option::is_some).collect();
-    let to_do: Vec<usize> = (0..plan.tasks.len()).filter(|&index| !skipped[index]).collect();
-    let bytes = |task: &Task| {
-        task.input.path().and_then(|path| fs::metadata(path).ok()).map_or(0, |m| m.len())
-    };
-    // Skipped inputs have no share in the progress bar.
-    let sizes = plan
-        .tasks
-        .iter()
-        .zip(&skipped)
-        .map(|(task, &skipped)| if skipped { 0 } else { bytes(task) });
+    let (mut to_do, mut sizes, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, task) in plan.tasks.iter().enumerate() {
+        let judged = judged(task, console);
+        // Skipped inputs have no share in the progress bar.
+        let path = task.input.path().filter(|_| judged.is_none());
+        sizes.push(path.and_then(|path| fs::metadata(path).ok()).map_or(0, |data| data.len()));
+        to_do.extend(judged.is_none().then_some(index));
+        outcomes.push(judged.unwrap_or_else(|| Outcome::new(task, Status::Stopped)));
+    }
     let name = match &plan.tasks[..] {
         [only] => Some(only.input.name()),
         _ => None,
     };
-    let overall = Overall::new(console, name, sizes);
-    let (outcomes, stops_reading) = (Mutex::new(outcomes), AtomicBool::new(false));
     let is_english_only = plan.options.language.is_none() && Recognizer::is_english_only(&file);
-    let english_only = is_english_only.then(|| plan.recognizer.name());
-    let has_noted_records = AtomicBool::new(false);
     let batch = Batch {
         plan,
         console,
         cancel,
-        overall,
-        outcomes,
-        stops_reading,
-        has_noted_records,
-        english_only,
+        overall: Overall::new(console, name, sizes.into_iter()),
+        outcomes: Mutex::new(outcomes),
+        stops_reading: AtomicBool::new(false),
+        has_noted_records: AtomicBool::new(false),
+        english_only: is_english_only.then(|| plan.recognizer.name()),
     };
     let (mut report, mut devices) = (String::new(), None);
     if !to_do.is_empty() {
@@ -160,10 +153,6 @@ pub(super) fn run(
     }
     console.end();
     let outcomes = batch.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let or_stopped = |(outcome, task): (Option<Outcome>, &Task)| {
-        outcome.unwrap_or_else(|| Outcome::new(task, Status::Stopped))
-    };
-    let outcomes = outcomes.into_iter().zip(&plan.tasks).map(or_stopped).collect();
     Ok(Done { outcomes, report, devices })
 }
 
@@ -505,7 +494,7 @@ impl Batch<'_> {
 
     fn finish(&self, index: usize, outcome: Outcome) {
         self.overall.finish(index);
-        lock(&self.outcomes)[index] = Some(outcome);
+        lock(&self.outcomes)[index] = outcome;
     }
 }
 

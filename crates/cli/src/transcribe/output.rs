@@ -152,7 +152,8 @@ impl<'a> Output<'a> {
             };
         }
         if let Some(folder) = path.parent() {
-            create_folder(folder)?;
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("cannot create the folder `{}`", folder.display()))?;
         }
         let mut file = AtomicFile::create(path)?;
         file.write_all(&text)?;
@@ -175,15 +176,6 @@ fn partial_name(path: &Path, format: OutputFormat) -> PathBuf {
         .find(|end| name.to_ascii_lowercase().ends_with(end.as_str()));
     let stem = end.map_or(&*name, |end| &name[..name.len() - end.len()]);
     path.with_file_name(format!("{stem}.partial{}", &name[stem.len()..]))
-}
-
-/// Creates `folder` with its parents.
-fn create_folder(folder: &Path) -> anyhow::Result<()> {
-    if folder.as_os_str().is_empty() {
-        return Ok(());
-    }
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot create the folder `{}`", folder.display()))
 }
 
 /// Writes to standard output and flushes it, so that a pipe gets each segment at once.
