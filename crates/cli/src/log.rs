@@ -1,6 +1,5 @@
 //! `--log`, `--log-file` and `--log-format`: log events of this program and its libraries.
 
-mod json;
 #[cfg(feature = "server")]
 pub(crate) mod reopen;
 
@@ -111,7 +110,11 @@ impl LogArgs {
         let layer = layer().with_ansi(false).with_writer(writer);
         match self.log_format {
             Format::Text => registry.with(layer).init(),
-            Format::Json => registry.with(layer.event_format(json::Json)).init(),
+            // An object a line: `timestamp`, `level`, `target`, `message` and the fields of the event.
+            Format::Json => {
+                let layer = layer.json().flatten_event(true).with_current_span(false);
+                registry.with(layer.with_span_list(false)).init();
+            }
         }
         Ok(())
     }
