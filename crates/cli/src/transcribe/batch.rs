@@ -72,7 +72,7 @@ struct ReadStats {
 
 /// State shared by the threads.
 struct Batch<'a> {
-    plan: &'a Plan,
+    plan: &'a Plan<'a>,
     console: &'a Console,
     cancel: &'a CancelToken,
     overall: Overall<'a>,
@@ -115,7 +115,7 @@ fn judged(task: &Task, console: &Console) -> Option<Outcome> {
 /// Transcribes every input without up-to-date results; one that fails does not stop the others.
 /// After `cancel`, no input is started and unfinished ones are dropped. `open` opens the devices of the model.
 pub(super) fn run(
-    plan: &Plan,
+    plan: &Plan<'_>,
     file: ModelFile,
     open: impl Fn(&ModelFile) -> anyhow::Result<OpenDevices>,
     console: &Console,
@@ -184,7 +184,7 @@ impl Batch<'_> {
             let transcribed = opened.map_or_else(|| open(&file, stages), Ok).and_then(|devices| {
                 // Weights are not loaded if every input fails.
                 let has_audio = first_audio.recv().is_ok();
-                let n_jobs = self.plan.jobs.min(to_do.len());
+                let n_jobs = self.plan.args.jobs.min(to_do.len());
                 let run = || self.run(file, &devices, n_jobs, receiver, stages);
                 let done = has_audio.then(run).transpose()?;
                 Ok((done, devices))
@@ -306,15 +306,15 @@ impl Batch<'_> {
     ) -> anyhow::Result<Vec<Signal>> {
         let may_block = input.may_block();
         let mut decoder = Decoder::new()
-            .channels(self.plan.channels)
+            .channels(self.plan.args.files.channels.0)
             .cancelled_by(|| self.is_cancelled())
             .on_progress(|_| {
                 if !may_block {
                     announce(has_audio);
                 }
             });
-        if let Some(number) = self.plan.audio_track {
-            decoder = decoder.track(number);
+        if let Some(number) = self.plan.args.files.audio_track {
+            decoder = decoder.track(number.into());
         }
         let channels = match input {
             Input::StandardInput => decoder.reader_channels(io::stdin()),
@@ -360,7 +360,7 @@ impl Batch<'_> {
         let Plan { tasks, options, .. } = self.plan;
         let (task, n_signals) = (&tasks[index], signals.len());
         if let Some(Signal { source, samples }) = signals.first() {
-            let notes = remarks::signals(self.plan, n_signals, source);
+            let notes = remarks::signals(self.plan.args, n_signals, source);
             notes.iter().for_each(|note| self.note(task, note));
             let notes = remarks::clips(&options.clip_timestamps, samples.duration())?;
             notes.iter().for_each(|note| self.note(task, note));

@@ -77,24 +77,21 @@ impl FromStr for ClipTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "expected seconds, M:SS or H:MM:SS".to_owned();
-        let (rest, seconds) = text.rsplit_once(':').map_or((None, text), |(a, b)| (Some(a), b));
-        let is_plain = |part: &str| part.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-        let seconds: f64 = seconds.trim().parse().map_err(|_| wrong())?;
-        let Some(rest) = rest else {
-            return if seconds.is_finite() { Ok(Self(seconds)) } else { Err(wrong()) };
+        let parse = || {
+            let mut parts: Vec<&str> = text.split(':').map(str::trim).collect();
+            let last = parts.pop()?;
+            let seconds: f64 = last.parse().ok().filter(|seconds: &f64| seconds.is_finite())?;
+            let whole = parts.iter().map(|part| part.parse().ok()).collect::<Option<Vec<u32>>>()?;
+            let is_plain = last.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+            let minutes = match whole[..] {
+                [] => return Some(seconds),
+                [minutes] => f64::from(minutes),
+                [hours, minutes] if minutes < 60 => f64::from(hours) * 60.0 + f64::from(minutes),
+                _ => return None,
+            };
+            (is_plain && seconds < 60.0).then_some(minutes * 60.0 + seconds)
         };
-        let parts: Vec<&str> = rest.split(':').collect();
-        let minutes = parts.iter().try_fold(0.0, |sum, part| {
-            let value: u32 = part.trim().parse().map_err(|_| wrong())?;
-            Ok::<_, String>(sum * 60.0 + f64::from(value))
-        })?;
-        let is_minute = parts.len() < 2 || parts[1].trim().parse::<u32>().is_ok_and(|m| m < 60);
-        let is_second = is_plain(text.rsplit(':').next().unwrap_or("").trim()) && seconds < 60.0;
-        if parts.len() > 2 || !is_minute || !is_second {
-            return Err(wrong());
-        }
-        Ok(Self(minutes * 60.0 + seconds))
+        parse().map(Self).ok_or_else(|| "expected seconds, M:SS or H:MM:SS".to_owned())
     }
 }
 

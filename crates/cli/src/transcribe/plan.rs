@@ -1,11 +1,11 @@
 //! Checks of all arguments before the first recording is read.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use stonechat::audio::Channels;
 use stonechat::formats::AtomicFile;
-use stonechat::whisper::{Options, OutputFormat, SubtitleLayout, VadMode};
+use stonechat::whisper::{Options, OutputFormat, VadMode};
 
 use super::Args;
 use super::files::FileArgs;
@@ -18,41 +18,30 @@ use crate::recognizer::{MAX_THREADS, Recognizer};
 
 /// Inputs, options and outputs of a run.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct Plan<'a> {
+    pub(super) args: &'a Args,
     pub(super) tasks: Vec<Task>,
     /// Format of standard output; `None` where results go to files.
     pub(super) standard_output: Option<OutputFormat>,
     /// Whether segments are printed with their times, beside files or alone.
     pub(super) prints_times: bool,
     pub(super) recognizer: Recognizer,
-    pub(super) layout: SubtitleLayout,
-    pub(super) channels: Channels,
-    /// Whether files that are no results of this program are replaced.
-    pub(super) overwrites: bool,
-    /// Number of the audio track, if one was given.
-    pub(super) audio_track: Option<usize>,
     pub(super) options: Options,
-    pub(super) jobs: usize,
     pub(super) records: Records,
     pub(super) recipe: Recipe,
-    pub(super) summary: Option<PathBuf>,
-    pub(super) verbose: bool,
-    pub(super) quiet: bool,
-    pub(super) shows_progress: bool,
     /// Notes to print before work begins.
     pub(super) notes: Vec<String>,
     /// Folders that cannot be listed.
     pub(super) unreadable: Vec<String>,
 }
 
-impl Plan {
+impl<'a> Plan<'a> {
     /// Checks every argument, and finds the inputs and the model.
-    pub(super) fn check(args: &Args) -> anyhow::Result<Self> {
+    pub(super) fn check(args: &'a Args) -> anyhow::Result<Self> {
         args.compute.check()?;
         let options = options(args).map_err(WrongValue::from_error)?;
         let jobs = args.jobs;
-        let FileArgs { overwrite, ref summary, no_progress, channels, audio_track, .. } =
-            args.files;
+        let FileArgs { overwrite, ref summary, channels, audio_track, .. } = args.files;
         let track = audio_track.map(|number| format!(" track {number}")).unwrap_or_default();
         let wrong = || WrongValue(format!("jobs: expected 1 to {MAX_THREADS}, got {jobs}"));
         ensure!((1..=MAX_THREADS).contains(&jobs), wrong());
@@ -90,22 +79,14 @@ impl Plan {
             notes.extend(tasks.iter_mut().flat_map(|task| task.examine(&records, &recipe)));
         }
         Ok(Self {
+            args,
             tasks,
             standard_output,
             prints_times,
             recognizer,
-            layout: args.speech.layout(),
-            channels: channels.0,
-            overwrites: overwrite,
-            audio_track: audio_track.map(usize::from),
             options,
-            jobs,
             records,
             recipe,
-            summary: summary.clone(),
-            verbose: args.verbose,
-            quiet: args.quiet,
-            shows_progress: !no_progress,
             notes,
             unreadable: left_out.unreadable,
         })
