@@ -65,8 +65,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.shell == "bash" {
         script += include_str!("completions.bash");
     }
-    super::print(&script)?;
-    Ok(())
+    Ok(super::print(&script)?)
 }
 
 /// Writes a man page for the program and for each verb.

@@ -123,8 +123,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         if !reasons.is_empty() {
             all.insert("auto_reason".to_owned(), reasons.into());
         }
-        super::print(&format!("{}\n", serde_json::Value::from(all)))?;
-        return Ok(());
+        return Ok(super::print(&format!("{}\n", serde_json::Value::from(all)))?);
     }
     let mut text = format!("cpu     {cpu}\n");
     for GpuList { backend, gpus, .. } in lists {
@@ -137,6 +136,5 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     let reasons = if reasons.is_empty() { reasons } else { format!(": {reasons}") };
-    super::print(&format!("{text}auto    {auto}{reasons}\n"))?;
-    Ok(())
+    Ok(super::print(&format!("{text}auto    {auto}{reasons}\n"))?)
 }

@@ -11,8 +11,7 @@ const WIDTH: usize = 120;
 
 /// Prints the reference.
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
-    super::print(&markdown(command)?)?;
-    Ok(())
+    Ok(super::print(&markdown(command)?)?)
 }
 
 fn markdown(mut command: Command) -> Result<String, std::fmt::Error> {

@@ -3,8 +3,6 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use stonechat::nn::KvDType;
 
-use super::UsageError;
-
 /// Flag of the KV cache's data type.
 #[derive(Debug, clap::Args)]
 pub(super) struct KeyTypeArgs {
@@ -38,11 +36,14 @@ pub(super) struct KvTypeArgs {
 
 impl KvTypeArgs {
     /// Refuses values of another type than keys.
-    pub(super) fn check(&self) -> Result<(), UsageError> {
-        const ONE_TYPE: UsageError = UsageError(
-            "--cache-type-v: expected the type of --cache-type-k, which values have, too",
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.cache_type_v.is_none_or(|v| v == self.dtype()),
+            usage_error!(
+                "--cache-type-v: expected the type of --cache-type-k, which values have, too"
+            )
         );
-        if self.cache_type_v.is_none_or(|v| v == self.dtype()) { Ok(()) } else { Err(ONE_TYPE) }
+        Ok(())
     }
 
     pub(super) fn dtype(&self) -> KvDType {

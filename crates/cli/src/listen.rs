@@ -20,7 +20,7 @@ use stonechat::audio::SAMPLE_RATE;
 use stonechat::formats::ModelFile;
 use stonechat::whisper::{LiveEvent, LiveOptions, LiveStream, Options, Transcriber};
 
-use super::WrongValue;
+use super::UsageError;
 use super::console::Console;
 use super::headings::{DECODING, INPUT, OPTIONS, OUTPUT, STREAMING};
 use super::interrupt::interrupt_flag;
@@ -126,11 +126,11 @@ pub(super) struct Args {
 /// Transcribes until the audio ends or Ctrl-C.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.compute.check()?;
-    let options = live_options(args).map_err(WrongValue::from_error)?;
+    let options = live_options(args).map_err(UsageError::from_error)?;
     // Checks the options before anything is opened.
-    let mut stream = LiveStream::new(options.clone()).map_err(WrongValue::from_error)?;
+    let mut stream = LiveStream::new(options.clone()).map_err(UsageError::from_error)?;
     let source = Source::choose(args.source.as_deref(), args.format, args.rate, args.channels)
-        .map_err(WrongValue::from_error)?;
+        .map_err(UsageError::from_error)?;
     let recognizer = args.recognizer.find(&args.compute)?;
     let file = ModelFile::open(&recognizer.path)?;
     recognizer.check_language(&file, &options.decoding)?;

@@ -23,7 +23,6 @@ use stonechat::llm::{Config, Model, Placement, Session, SessionOptions, StateOpt
 use stonechat::nn::LoadStats;
 
 use self::gpu_layers::DevicesArgs;
-use super::UsageError;
 use super::completions::language_names;
 use super::console::Console;
 use super::device::OpenDevices;
@@ -48,7 +47,7 @@ impl ModelName {
     /// Finds the model; on a terminal, offers to download one that is missing.
     fn find(&self) -> anyhow::Result<PathBuf> {
         let name = self.positional.as_deref().or(self.model.as_deref());
-        find_model::find(name.ok_or(UsageError("no model: expected MODEL or --model"))?)
+        find_model::find(name.ok_or(usage_error!("no model: expected MODEL or --model"))?)
     }
 }
 

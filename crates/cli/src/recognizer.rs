@@ -9,7 +9,6 @@ use stonechat::formats::ModelFile;
 use stonechat::nn::KvDType;
 use stonechat::whisper::{Config, Language, Model, Options, SpecialTokens, Task};
 
-use super::WrongValue;
 use super::completions::{languages, speech_names};
 use super::console::Console;
 use super::device::{DeviceArgs, OpenDevices};
@@ -98,7 +97,7 @@ impl ComputeArgs {
     /// Checks the number of threads.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let n = self.threads;
-        let wrong = || WrongValue(format!("threads: expected 0 to {MAX_THREADS}, got {n}"));
+        let wrong = || usage_error!("threads: expected 0 to {MAX_THREADS}, got {n}");
         ensure!(n <= MAX_THREADS, wrong());
         Ok(())
     }

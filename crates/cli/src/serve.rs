@@ -17,7 +17,6 @@ use stonechat_server::{
     stop_signal,
 };
 
-use super::UsageError;
 use super::completions::installed_names;
 use super::console::{Console, print_note};
 use super::find_model;
@@ -352,12 +351,13 @@ fn n_workers() -> usize {
 
 fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptions> {
     let Args { network, routes, sampling, .. } = args;
-    const NO_QUEUE: UsageError = UsageError("--max-queue: expected at least 1, got 0");
-    const NO_CONNECTIONS: UsageError = UsageError("--max-connections: expected at least 1, got 0");
-    ensure!(network.max_queue > 0, NO_QUEUE);
-    ensure!(network.max_connections > 0, NO_CONNECTIONS);
-    const NO_MEMORY: UsageError = UsageError("--max-audio-memory: expected at least 1, got 0");
-    ensure!(network.max_audio_memory.as_u64() > 0, NO_MEMORY);
+    for (flag, limit) in [
+        ("--max-queue", network.max_queue as u64),
+        ("--max-connections", network.max_connections as u64),
+        ("--max-audio-memory", network.max_audio_memory.as_u64()),
+    ] {
+        ensure!(limit > 0, usage_error!("{flag}: expected at least 1, got 0"));
+    }
     let api_keys = api_keys(network)?;
     let tls = network.ssl_key_file.clone().zip(network.ssl_cert_file.clone());
     let seconds = |n: i64| u64::try_from(n).ok().map(Duration::from_secs);
@@ -430,9 +430,9 @@ fn installed(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<Option<Mo
 
 /// Keys of the flags. An empty one is an error: a variable that is not set would open the server to everybody.
 fn api_keys(network: &NetworkArgs) -> anyhow::Result<Vec<String>> {
-    const EMPTY: UsageError = UsageError("--api-key: expected keys, got an empty one");
     let mut keys = network.api_key.clone();
-    ensure!(keys.iter().all(|key| !key.trim().is_empty()), EMPTY);
+    let has_empty = keys.iter().any(|key| key.trim().is_empty());
+    ensure!(!has_empty, usage_error!("--api-key: expected keys, got an empty one"));
     if let Some(path) = &network.api_key_file {
         let read = read_keys(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         ensure!(!read.is_empty(), "`{}`: expected an API key a line, got none", path.display());
@@ -454,9 +454,8 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         }
         text => text.map(str::to_owned),
     };
-    const WINDOWS: UsageError = UsageError("--audio-windows: expected 1 to 64");
     let audio_windows = args.context.audio_windows;
-    ensure!((1..=64).contains(&audio_windows), WINDOWS);
+    ensure!((1..=64).contains(&audio_windows), usage_error!("--audio-windows: expected 1 to 64"));
     let defaults = EngineOptions::default();
     let DeviceArgs { threads, device, gpu_layers } = args.device;
     Ok(EngineOptions {

@@ -10,7 +10,7 @@ use stonechat::llm::{Model, OutputRequest, Placement, Slot, State, StateOptions}
 use stonechat::sampling::{Rng, SamplingOptions};
 
 use super::super::console::Console;
-use super::super::{UsageError, format_bytes, print};
+use super::super::{format_bytes, print};
 use super::Loaded;
 use super::gpu_layers::DevicesArgs;
 use crate::completions::language_names;
@@ -117,12 +117,12 @@ struct Measured {
 /// Runs the tests and prints their results.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.repetitions == 0 {
-        anyhow::bail!(UsageError("--repetitions: expected at least 1, got 0"));
+        anyhow::bail!(usage_error!("--repetitions: expected at least 1, got 0"));
     }
     let console = Console::new(false);
     let mut all = Vec::new();
     let names = if args.positional.is_empty() { &args.model } else { &args.positional };
-    anyhow::ensure!(!names.is_empty(), UsageError("no model: expected MODEL or --model"));
+    anyhow::ensure!(!names.is_empty(), usage_error!("no model: expected MODEL or --model"));
     for name in names {
         let path = find_model::find(name)?;
         for &threads in &args.threads {

@@ -21,7 +21,6 @@ use super::{ContextArgs, ModelName, RunArgs, StopArgs, read_text, with_context_a
 use crate::headings::{CONTEXT, GUIDANCE, INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
 use crate::json::rounded;
-use crate::{UsageError, WrongValue};
 
 /// Maximum of `--beams`.
 const MAX_BEAMS: usize = 64;
@@ -220,7 +219,7 @@ fn prompt(args: &Args) -> anyhow::Result<String> {
         (Some(text), _) if text != "-" => text.clone(),
         (None, Some(path)) => read_text(path)?,
         (None, None) if std::io::stdin().is_terminal() => {
-            bail!(UsageError("no prompt: expected --prompt, --file or text on standard input"))
+            bail!(usage_error!("no prompt: expected --prompt, --file or text on standard input"))
         }
         _ => read_text("-".as_ref())?,
     };
@@ -260,9 +259,9 @@ fn search(
     n_predict: Option<usize>,
 ) -> anyhow::Result<ExitCode> {
     let n_predict =
-        n_predict.ok_or(UsageError("--beams: expected --n-predict with the longest text"))?;
+        n_predict.ok_or(usage_error!("--beams: expected --n-predict with the longest text"))?;
     if !(1..=MAX_BEAMS).contains(&width) {
-        bail!(WrongValue(format!("--beams: expected 1 to {MAX_BEAMS}, got {width}")));
+        bail!(usage_error!("--beams: expected 1 to {MAX_BEAMS}, got {width}"));
     }
     let mut session = args.run.session(model, args.session(model.config()))?;
     let options = BeamOptions { width, n_predict, length_penalty: args.length_penalty };
