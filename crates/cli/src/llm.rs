@@ -215,6 +215,12 @@ fn with_context_advice(error: stonechat::llm::Error, config: &Config) -> anyhow:
     }
 }
 
+/// Chat template of a flag: the text of a file, else the flag's own.
+pub(super) fn read_template(text: &str) -> anyhow::Result<String> {
+    let path = Path::new(text);
+    if path.is_file() { read_text(path) } else { Ok(text.to_owned()) }
+}
+
 /// Reads a text file, or standard input for `-`.
 fn read_text(path: &Path) -> anyhow::Result<String> {
     let bytes = if path == Path::new("-") {

@@ -23,6 +23,7 @@ use super::find_model;
 use super::headings::{CONTEXT, DEVICE, NETWORK, OPTIONS, ROUTES, SAMPLING};
 use super::interrupt::INTERRUPTED;
 use super::kv_type::KvTypeArgs;
+use super::llm::read_template;
 use super::llm::speculation::SpeculationArgs;
 use super::settings::MODELS;
 use reload::Hangups;
@@ -448,12 +449,6 @@ fn size(size: ByteSize) -> usize {
 fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
     let ContextArgs { ctx_size, kv_type, chat_template, .. } = &args.context;
     kv_type.check()?;
-    let chat_template = match chat_template.as_deref() {
-        Some(text) if Path::new(text).is_file() => {
-            Some(std::fs::read_to_string(text).with_context(|| format!("cannot read `{text}`"))?)
-        }
-        text => text.map(str::to_owned),
-    };
     let audio_windows = args.context.audio_windows;
     ensure!((1..=64).contains(&audio_windows), usage_error!("--audio-windows: expected 1 to 64"));
     let defaults = EngineOptions::default();
@@ -472,7 +467,7 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         audio_windows,
         on_step: None,
         drafts: args.speculation.source(|name| find(args, name))?,
-        chat_template,
+        chat_template: chat_template.as_deref().map(read_template).transpose()?,
     })
 }
 
