@@ -306,7 +306,7 @@ impl Batch<'_> {
     ) -> anyhow::Result<Vec<Signal>> {
         let may_block = input.may_block();
         let mut decoder = Decoder::new()
-            .channels(self.plan.args.files.channels.0)
+            .channels(self.plan.args.files.channels)
             .cancelled_by(|| self.is_cancelled())
             .on_progress(|_| {
                 if !may_block {

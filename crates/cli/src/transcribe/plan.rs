@@ -71,7 +71,7 @@ impl<'a> Plan<'a> {
             options: format!(
                 "{options:?} {:?} {:?} {:?}{track}",
                 args.speech.layout(),
-                channels.0,
+                channels,
                 recognizer.kv_dtype
             ),
         };
@@ -101,7 +101,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     };
     let options = args.decoding.apply(options)?;
     let mut options = args.speech.apply(args.recognizer.apply(options)?);
-    if args.files.channels.0 == Channels::Each && options.vad == VadMode::Auto {
+    if args.files.channels == Channels::Each && options.vad == VadMode::Auto {
         // The channel of a silent speaker has little speech, and speech times put the segments in order.
         options.vad = VadMode::On;
     }

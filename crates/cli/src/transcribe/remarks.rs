@@ -50,7 +50,7 @@ pub(super) fn signals(args: &Args, n_signals: usize, source: &SourceInfo) -> Vec
         notes.extend(origin(source));
     }
     notes.extend(damage(source));
-    if args.files.channels.0 == Channels::Each && n_signals == 1 {
+    if args.files.channels == Channels::Each && n_signals == 1 {
         notes.push(
             "one channel: --channels split has no effect, no speaker is told apart".to_owned(),
         );
