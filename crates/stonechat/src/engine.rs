@@ -103,7 +103,7 @@ pub(crate) trait Load: Sized + Send + 'static {
     /// Options that all builders have.
     fn common(&self) -> &CommonOptions;
 
-    /// Memory for a model of this many bytes of weights; otherwise than by default its layers can be on two devices.
+    /// Memory for `weight_bytes` bytes of weights; by default they must fit one device.
     fn needs(&self, weight_bytes: u64) -> DeviceNeeds {
         DeviceNeeds::whole(weight_bytes)
     }
