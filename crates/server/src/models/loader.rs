@@ -181,7 +181,7 @@ impl EngineOptions {
             _ => DeviceNeeds::whole(file.weight_bytes()),
         };
         // An error is one of opening the model.
-        let device = self.device.placement(needs).ok()?;
+        let device = self.device.choose(needs).ok()?;
         let share = match self.gpu_layers {
             Some(GpuLayers::Last(n)) if kind == ModelKind::Language => {
                 let total = GpuLayers::total(&Config::from_file(file).ok()?);

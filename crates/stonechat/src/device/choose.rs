@@ -104,16 +104,6 @@ impl Device {
     /// If the GPU that is named does not exist, the build has no GPUs, or layers on a GPU are asked for beside
     /// [`Device::Cpu`].
     pub fn choose(self, needs: DeviceNeeds) -> Result<ChosenDevice, Error> {
-        let chosen = self.placement(needs)?;
-        tracing::info!("{chosen}");
-        Ok(chosen)
-    }
-
-    /// Device that [`choose`](Self::choose) would choose now, without a line in the log.
-    ///
-    /// # Errors
-    /// As [`choose`](Self::choose).
-    pub fn placement(self, needs: DeviceNeeds) -> Result<ChosenDevice, Error> {
         let (gpu, reason) = match (self, needs.gpu_layers) {
             (Self::Cpu, None) | (_, Some(GpuLayers::Last(0))) => (None, None),
             (Self::Cpu, Some(_)) => {
@@ -168,6 +158,7 @@ impl ChosenDevice {
         open_cpu: impl FnOnce() -> Result<Cpu, stonechat_nn::Error>,
         mut on_fallback: impl FnMut(&str),
     ) -> Result<OpenDevice, Error> {
+        tracing::info!("{self}");
         let Self { mut gpu, reason, needs, is_auto } = self;
         if let (Some(reason), Some(_)) = (reason, needs.gpu_layers) {
             on_fallback(&format!("all layers are on the CPU: {reason}"));

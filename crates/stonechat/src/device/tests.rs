@@ -39,7 +39,7 @@ fn the_cpu_is_always_there() {
 
 #[test]
 fn layers_choose_the_device() {
-    let chosen = |device: Device, layers| device.placement(DeviceNeeds::layers(1, Some(layers)));
+    let chosen = |device: Device, layers| device.choose(DeviceNeeds::layers(1, Some(layers)));
     for device in [Device::Auto, Device::Cpu, Device::Cuda(Some(1)), Device::Wgpu(None)] {
         let chosen = chosen(device, GpuLayers::Last(0)).unwrap();
         assert_eq!((chosen.device(), chosen.reason()), (Device::Cpu, None));
@@ -58,7 +58,7 @@ fn layers_choose_the_device() {
 
 #[test]
 fn the_cpu_has_no_gpu_memory() {
-    let chosen = Device::Cpu.placement(DeviceNeeds::whole(1 << 40)).unwrap();
+    let chosen = Device::Cpu.choose(DeviceNeeds::whole(1 << 40)).unwrap();
     assert!(!chosen.is_gpu());
     assert_eq!(chosen.memory_for_models(), None);
 }
