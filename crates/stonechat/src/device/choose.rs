@@ -167,9 +167,12 @@ impl ChosenDevice {
             gpu = match found.open() {
                 Err(error) if is_auto => {
                     let next = needs.first_gpu(registry::after(found.device())).ok();
-                    let name = next.as_ref().map(|next| next.device().to_string());
-                    let name = name.as_deref().unwrap_or("the CPU");
-                    on_fallback(&format!("{}, so {name} is used: {error}", found.open_failure()));
+                    let other = next.as_ref().map(|next| next.device().to_string());
+                    let other = other.as_deref().unwrap_or("the CPU");
+                    let (name, device) = (found.name(), found.device());
+                    on_fallback(&format!(
+                        "`{name}` ({device}) cannot be opened, so {other} is used: {error}"
+                    ));
                     next
                 }
                 Ok(open) if is_auto && !needs.fit(&open.device) => {
@@ -201,4 +204,54 @@ fn has_device_file() -> bool {
 #[cfg(not(target_os = "linux"))]
 fn has_device_file() -> bool {
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gpu::OpenGpu;
+    use super::{Arc, ChosenDevice, Cpu, Device, DeviceNeeds, Error, FoundGpu};
+
+    /// GPU whose kernels the driver refuses.
+    #[derive(Debug)]
+    struct Refused;
+
+    impl FoundGpu for Refused {
+        fn device(&self) -> Device {
+            Device::Wgpu(Some(9))
+        }
+
+        fn describe(&self) -> String {
+            "a card".to_owned()
+        }
+
+        fn name(&self) -> &str {
+            "card"
+        }
+
+        fn memory_bytes(&self) -> Option<u64> {
+            None
+        }
+
+        fn open(&self) -> Result<OpenGpu, Error> {
+            Err(Error::NoGpuSupport { feature: "wgpu" })
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_cannot_be_opened_is_replaced_unless_it_was_named() {
+        let open = |is_auto| {
+            let needs = DeviceNeeds::layers(1, None);
+            let gpu: Option<Arc<dyn FoundGpu>> = Some(Arc::new(Refused));
+            let chosen = ChosenDevice { gpu, reason: None, needs, is_auto };
+            assert_eq!(chosen.to_string(), "device wgpu:9: a card");
+            let mut notes = Vec::new();
+            let opened = chosen.open(|| Cpu::new(1), |note| notes.push(note.to_owned()));
+            (opened.map(|open| open.device()), notes)
+        };
+        let (opened, notes) = open(true);
+        assert_eq!(opened.unwrap(), Device::Cpu);
+        let expected = "`card` (wgpu:9) cannot be opened, so the CPU is used: ";
+        assert!(notes[0].starts_with(expected), "{notes:?}");
+        assert!(open(false).0.is_err());
+    }
 }

@@ -136,10 +136,6 @@ impl FoundGpu for NvidiaGpu {
         names.join(", ")
     }
 
-    fn open_failure(&self) -> String {
-        format!("`{}` cannot be opened through CUDA", self.name())
-    }
-
     fn name(&self) -> &str {
         self.gpus.first().map_or("", |gpu| &gpu.name)
     }

@@ -32,9 +32,6 @@ pub(super) trait FoundGpu: Debug + Send + Sync {
     /// Name and properties.
     fn describe(&self) -> String;
 
-    /// Message of a GPU that cannot be opened.
-    fn open_failure(&self) -> String;
-
     /// Name.
     fn name(&self) -> &str;
 

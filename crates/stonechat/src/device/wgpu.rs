@@ -103,10 +103,6 @@ impl FoundGpu for Adapter {
         format!("{} ({}, {})", self.name, self.api, self.kind)
     }
 
-    fn open_failure(&self) -> String {
-        format!("`{}` cannot be opened", self.name)
-    }
-
     fn name(&self) -> &str {
         &self.name
     }
