@@ -62,7 +62,6 @@ fn any_type() -> impl TypedValueParser<Value = KvDType> {
 
 /// Parser of float types; the verbs for Whisper models offer no others.
 pub(super) fn float_type() -> impl TypedValueParser<Value = KvDType> {
-    let is_f32 = |name: String| name == "f32";
-    PossibleValuesParser::new(["f32", "f16"])
-        .map(move |name| if is_f32(name) { KvDType::F32 } else { KvDType::F16 })
+    let dtype = |name: String| if name == "f32" { KvDType::F32 } else { KvDType::F16 };
+    PossibleValuesParser::new(["f32", "f16"]).map(dtype)
 }
