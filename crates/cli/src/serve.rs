@@ -20,7 +20,7 @@ use stonechat_server::{
 use super::completions::installed_names;
 use super::console::{Console, print_note};
 use super::find_model;
-use super::headings::{CONTEXT, DEVICE, NETWORK, OPTIONS, ROUTES, SAMPLING};
+use super::headings::{CONTEXT, DEVICE, OPTIONS, SAMPLING};
 use super::interrupt::INTERRUPTED;
 use super::kv_type::KvTypeArgs;
 use super::llm::read_template;
@@ -28,6 +28,9 @@ use super::llm::speculation::SpeculationArgs;
 use super::settings::MODELS;
 use reload::Hangups;
 use systemd::notify;
+
+const NETWORK: &str = "Network";
+const ROUTES: &str = "Routes";
 
 const EXAMPLES: &str = "\
 Examples:
