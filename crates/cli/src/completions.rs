@@ -29,10 +29,7 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
     /// Shell
-    #[arg(
-        value_name = "SHELL",
-        value_parser = PossibleValuesParser::new(Shells::builtins().names().collect::<Vec<_>>())
-    )]
+    #[arg(value_name = "SHELL", value_parser = PossibleValuesParser::new(Shells::builtins().names().collect::<Vec<_>>()))]
     shell: String,
 }
 

@@ -24,13 +24,7 @@ pub(super) struct KvTypeArgs {
     #[command(flatten)]
     keys: KeyTypeArgs,
     /// The same for values, which have the type of keys
-    #[arg(
-        long,
-        visible_alias = "ctv",
-        value_name = "TYPE",
-        value_parser = any_type(),
-        hide_possible_values = true
-    )]
+    #[arg(long, visible_alias = "ctv", value_name = "TYPE", value_parser = any_type(), hide_possible_values = true)]
     cache_type_v: Option<KvDType>,
 }
 

@@ -82,12 +82,7 @@ pub(super) struct Args {
     ///
     /// Every chunk, the buffer is decoded again; words on which two decodings in a row agree are
     /// committed (LocalAgreement-2).
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value_t = LiveOptions::default().min_chunk_s,
-        help_heading = STREAMING
-    )]
+    #[arg(long, value_name = "SECONDS", default_value_t = LiveOptions::default().min_chunk_s, help_heading = STREAMING)]
     chunk: f64,
     /// Process every chunk even when late, for reproducible text
     #[arg(long, help_heading = STREAMING)]
@@ -95,12 +90,7 @@ pub(super) struct Args {
     /// Buffer trimming threshold (seconds)
     ///
     /// A longer buffer is trimmed at the end of a committed segment.
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value_t = LiveOptions::default().trim_s,
-        help_heading = STREAMING
-    )]
+    #[arg(long, value_name = "SECONDS", default_value_t = LiveOptions::default().trim_s, help_heading = STREAMING)]
     buffer: f64,
     #[command(flatten)]
     recognizer: RecognizerArgs,

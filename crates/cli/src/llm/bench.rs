@@ -41,24 +41,10 @@ pub(crate) struct Args {
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
     /// Prompt lengths (pp), comma-separated; 0 is none
-    #[arg(
-        short = 'p',
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        default_value = "512",
-        help_heading = TESTS
-    )]
+    #[arg(short = 'p', long, value_name = "N", value_delimiter = ',', default_value = "512", help_heading = TESTS)]
     n_prompt: Vec<usize>,
     /// Text lengths (tg), comma-separated; 0 is none
-    #[arg(
-        short = 'n',
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        default_value = "128",
-        help_heading = TESTS
-    )]
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "128", help_heading = TESTS)]
     n_gen: Vec<usize>,
     /// Repetitions of each test, after one warmup run
     #[arg(short, long, value_name = "N", default_value_t = 5, help_heading = TESTS)]
@@ -69,14 +55,7 @@ pub(crate) struct Args {
     #[command(flatten, next_help_heading = TESTS)]
     kv_type: KeyTypeArgs,
     /// CPU threads, comma-separated; 0 is one per physical core
-    #[arg(
-        short,
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        default_value = "0",
-        help_heading = DEVICE
-    )]
+    #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "0", help_heading = DEVICE)]
     threads: Vec<usize>,
     #[command(flatten)]
     devices: DevicesArgs,

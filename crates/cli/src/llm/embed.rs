@@ -37,13 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TYPE", help_heading = OUTPUT)]
     pooling: Option<Pooling>,
     /// Norm: -1 none, 0 maximum at 32760, 1 or more the p-norm
-    #[arg(
-        long,
-        value_name = "P",
-        default_value_t = 2,
-        allow_negative_numbers = true,
-        help_heading = OUTPUT
-    )]
+    #[arg(long, value_name = "P", default_value_t = 2, allow_negative_numbers = true, help_heading = OUTPUT)]
     embd_normalize: i32,
     /// Print one JSON object, in the shape of OpenAI's embeddings
     #[arg(long, help_heading = OUTPUT)]

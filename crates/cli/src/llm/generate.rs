@@ -77,13 +77,7 @@ pub(crate) struct Args {
     #[arg(long, help_heading = CONTEXT)]
     context_shift: bool,
     /// Number of prompt tokens to keep in a shift; -1 is all
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        allow_negative_numbers = true,
-        help_heading = CONTEXT
-    )]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, help_heading = CONTEXT)]
     keep: i64,
     #[command(flatten)]
     sampling: SamplingArgs,

@@ -46,13 +46,7 @@ pub(super) struct SamplingArgs {
     /// Top-n-sigma sampling
     ///
     /// Keeps logits within N standard deviations of the maximum; -1 disables.
-    #[arg(
-        long,
-        visible_alias = "top-n-sigma",
-        value_name = "N",
-        default_value_t = -1.0,
-        allow_negative_numbers = true
-    )]
+    #[arg(long, visible_alias = "top-n-sigma", value_name = "N", default_value_t = -1.0, allow_negative_numbers = true)]
     top_nsigma: f32,
     /// XTC probability; 0 disables
     ///
