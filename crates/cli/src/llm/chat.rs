@@ -327,14 +327,11 @@ impl Chat<'_> {
                 let (held, n_ctx) = (self.session.tokens().len(), self.session.n_ctx());
                 self.console.note(&format!("{held} of {n_ctx} tokens"));
             }
-            "/save" => {
-                anyhow::ensure!(!rest.is_empty(), "/save: expected a file name");
-                self.save(rest)?;
+            "/save" | "/load" if rest.is_empty() => {
+                anyhow::bail!("{command}: expected a file name");
             }
-            "/load" => {
-                anyhow::ensure!(!rest.is_empty(), "/load: expected a file name");
-                self.load(rest)?;
-            }
+            "/save" => self.save(rest)?,
+            "/load" => self.load(rest)?,
             _ => anyhow::bail!("no command `{command}`: /help lists them"),
         }
         Ok(Next::Line)
