@@ -29,10 +29,7 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
     /// Shell
-    #[arg(
-        value_name = "SHELL",
-        value_parser = PossibleValuesParser::new(Shells::builtins().names().collect::<Vec<_>>())
-    )]
+    #[arg(value_name = "SHELL", value_parser = PossibleValuesParser::new(Shells::builtins().names().collect::<Vec<_>>()))]
     shell: String,
 }
 
@@ -65,8 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.shell == "bash" {
         script += include_str!("completions.bash");
     }
-    super::print(&script)?;
-    Ok(())
+    Ok(super::print(&script)?)
 }
 
 /// Writes a man page for the program and for each verb.

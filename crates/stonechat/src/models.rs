@@ -347,15 +347,17 @@ fn models_in(folder: &Path, folder_name: &str, repo: Option<&str>) -> Vec<Instal
 /// Files of the Hugging Face or CTranslate2 model of a folder: those that a download brings. Others are not the model's.
 fn own_files(folder: &Path) -> Vec<PathBuf> {
     let index = fs::read_to_string(folder.join(SHARD_INDEX)).unwrap_or_default();
-    // The index has the name of each shard as a JSON string.
-    let is_shard =
-        |name: &str| name.ends_with(".safetensors") && index.contains(&format!("\"{name}\""));
     let is_own = |name: &str| {
         let mut known = COMPANIONS.iter().chain(WEIGHTS).chain([&SHARD_INDEX]);
-        known.any(|known| *known == name) || is_shard(name)
+        known.any(|known| *known == name) || is_shard(name, &index)
     };
     let names = paths_in(folder).into_iter().filter(|name| is_own(name));
     names.map(|name| folder.join(name)).collect()
+}
+
+/// Tells if a file is a shard of the weights in `index`, which has the name of each shard as a JSON string.
+pub(crate) fn is_shard(name: &str, index: &str) -> bool {
+    name.ends_with(".safetensors") && index.contains(&format!("\"{name}\""))
 }
 
 /// GGUF models of a folder; `name` gets the weight type too if it is unique.

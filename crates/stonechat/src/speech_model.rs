@@ -200,7 +200,6 @@ impl Load for WhisperBuilder {
     type Info = WhisperInfo;
 
     const THREAD: &'static str = "stonechat-whisper";
-    const CAN_SPLIT: bool = false;
 
     fn common(&self) -> &CommonOptions {
         &self.common
