@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `planes` | layout of a row on the device, table of the formats |
 //! | `matrix` | [`GpuMatrix`]: loading, split by rows if larger than a binding |
-//! | `matmul` | [`matmul`]: choice of the kernel; [`operand_format`] |
+//! | `matmul` | [`matmul`]: choice of the kernel |
 //! | `gemv` | up to [`MAX_GEMV_ROWS`] rows of activations: [`matmul_group`], [`matmul_gated`], [`matmul_experts`] |
 //! | `gemm` | more rows, by cooperative matrices |
 //! | `input_norm` | [`InputNorm`]: RMS norm fused into GEMV |
@@ -22,11 +22,12 @@ mod planes;
 
 pub use embed::{GpuEmbed, embed};
 pub use gemv::{
-    ExpertMatmul, MAX_GEMV_ROWS, can_fuse_gate_up, can_group, fuses_norm, gate_up_fuses_norm,
-    group_fuses_norm, matmul_experts, matmul_gated, matmul_group,
+    ExpertMatmul, GATE_UP_BUFFERS, GATE_UP_ROWS, GEMV_BUFFERS, GROUP_BUFFERS, MAX_GEMV_ROWS,
+    MAX_GROUP, NormBound, NormKernel, Q8_OUTPUT_MAX_ROWS, matmul_experts, matmul_gated,
+    matmul_group,
 };
-pub use input_norm::InputNorm;
-pub use matmul::{matmul, operand_format, writes_operand};
+pub use input_norm::{InputNorm, NORM_BUFFERS};
+pub use matmul::matmul;
 pub use matmul_args::{GpuEpilogue, GpuInput};
 pub use matrix::GpuMatrix;
 

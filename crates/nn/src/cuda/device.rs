@@ -27,6 +27,7 @@ const UPLOAD_BYTES: usize = 16 << 20;
 #[derive(Debug, Clone)]
 pub struct Cuda {
     pub(super) gpu: Gpu,
+    pub(super) capabilities: Arc<Capabilities>,
     /// Memory of uploads, from the first weight on.
     uploads: Arc<Mutex<Option<Uploads>>>,
     conversions: Arc<Conversions>,
@@ -54,6 +55,7 @@ impl Cuda {
         // Every model reads rows. What the driver cannot load is an error here, where another device can still be chosen.
         gpu.load_module(&ARCHIVE, "rows")?;
         Ok(Self {
+            capabilities: Arc::new(capabilities(&gpu)),
             gpu,
             uploads: Arc::default(),
             conversions: Arc::default(),
@@ -163,11 +165,11 @@ impl DeviceApi for Cuda {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities(&self.gpu)
+        Capabilities::clone(&self.capabilities)
     }
 
     fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
-        Ok(Box::new(CudaExecutable::new(&self.gpu, program, max, None)?))
+        Ok(Box::new(CudaExecutable::new(self, program, max, None)?))
     }
 }
 

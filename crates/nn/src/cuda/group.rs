@@ -189,8 +189,8 @@ impl DeviceApi for CudaGroup {
         let shards = shard(program, &devices)?;
         replicated.lock().unwrap_or_else(PoisonError::into_inner).extend(shards.replicated);
         let executable = |(i, program): (usize, &Program)| {
-            let fused = fuse(program, &ranks[i].capabilities());
-            CudaExecutable::new(&ranks[i].gpu, &fused, max, Some(communicator.rank(i)))
+            let fused = fuse(program, &ranks[i].capabilities);
+            CudaExecutable::new(&ranks[i], &fused, max, Some(communicator.rank(i)))
         };
         let ranks = shards.programs.iter().enumerate().map(executable);
         Ok(Box::new(GroupExecutable {

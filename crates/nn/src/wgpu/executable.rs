@@ -26,9 +26,10 @@ use stonechat_quant::wgpu::{
 
 use web_time::Instant;
 
-use super::capabilities::{operand_of, operand_type};
+use super::capabilities::{ONE_ROW, operand_of};
 use super::weights::{NAME, allocation_error, matrix, values};
 use crate::device::{Executable, PortRange};
+use crate::fuse::Capabilities;
 use crate::inputs::{CheckedStep, InputLimits, Step, export_offset};
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Counts, Node, Program, RowClass, Segment};
@@ -85,9 +86,15 @@ struct ProgramMemory {
 }
 
 impl GpuExecutable {
-    pub(super) fn new(gpu: &Gpu, program: &Program, max: &Counts) -> Result<Self, Error> {
+    pub(super) fn new(
+        gpu: &Gpu,
+        capabilities: &Capabilities,
+        program: &Program,
+        max: &Counts,
+    ) -> Result<Self, Error> {
         for segment in &program.segments {
-            segment.nodes.iter().try_for_each(|node| check_operand(gpu, program, segment, node))?;
+            let check = |node| check_operand(capabilities, program, segment, node);
+            segment.nodes.iter().try_for_each(check)?;
         }
         program.nodes().try_for_each(|node| check_op(program, node, max))?;
         let plan = plan_slots(program, max);
@@ -189,7 +196,7 @@ fn check_op(program: &Program, node: &Node, max: &Counts) -> Result<(), Error> {
 
 /// Checks that an op reads its operand in the type of its kernels.
 fn check_operand(
-    gpu: &Gpu,
+    capabilities: &Capabilities,
     program: &Program,
     segment: &Segment,
     node: &Node,
@@ -200,8 +207,8 @@ fn check_operand(
     }
     let dtype = program.tensors[node.inputs[0].id].dtype;
     // Kernels of all rows read one type, or the segment has to be fused.
-    let expected = operand_type(gpu, &node.op, segment.class);
-    let of_one_row = operand_type(gpu, &node.op, RowClass { min: 1, max: 1 });
+    let most = RowClass { min: segment.class.max, ..segment.class };
+    let [expected, of_one_row] = [most, ONE_ROW].map(|class| capabilities.operand(&node.op, class));
     let is_any = segment.class.min <= 1 && segment.class.max > 1 && expected != of_one_row;
     let fits = dtype == expected || node.norm.is_some();
     if fits && !is_any {

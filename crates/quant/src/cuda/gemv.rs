@@ -264,11 +264,13 @@ impl GemvShape {
     }
 }
 
-/// Whether GEMV of one row of `k` columns keeps the row in shared memory: on devices with bulk copies.
-pub(super) fn has_row_kernel(gpu: &Gpu, k: usize) -> bool {
-    k <= MAX_ROW
-        && gpu.device().limits.block_shared_bytes > MAX_SHARED_BYTES
-        && gpu.target(&ARCHIVE).is_ok_and(|target| target.capability >= (9, 0))
+/// Largest row that GEMV of one row keeps in shared memory, on devices with bulk copies. Only this kernel applies norms and
+/// reads matrices of two types.
+#[must_use]
+pub fn max_row_cols(gpu: &Gpu) -> Option<usize> {
+    let has_kernel = gpu.device().limits.block_shared_bytes > MAX_SHARED_BYTES
+        && gpu.target(&ARCHIVE).is_ok_and(|target| target.capability >= (9, 0));
+    has_kernel.then_some(MAX_ROW)
 }
 
 /// Launches GEMV for the rows of `params`, or for blocks of expert assignments.
@@ -280,7 +282,7 @@ pub(super) fn launch_gemv(
     work: GemvWork,
 ) {
     let is_row = params.m == 1 && params.blocks == 0;
-    if is_row && has_row_kernel(list.gpu(), params.cols as usize) {
+    if is_row && max_row_cols(list.gpu()).is_some_and(|max| params.cols as usize <= max) {
         return launch_row(list, formats, params, &work);
     }
     let format = formats.first;

@@ -13,11 +13,11 @@ use stonechat_compute::op::{GatedActivation, KvDType, KvLayout, QueryRow, RopePa
 use stonechat_compute::{DType, Error};
 
 use super::format::FORMATS;
+use super::matmul::formats_of;
 use super::matrix::CudaMatrix;
 use super::{
     ARCHIVE, CudaEmbed, CudaEpilogue, ExpertMatmul, MAX_GEMV_ROWS, Operand, RowNorm, Scratch,
-    can_group, can_pair, embed, expert_block_len, fuses_norm, matmul, matmul_experts, matmul_gated,
-    matmul_group,
+    embed, expert_block_len, matmul, matmul_experts, matmul_gated, matmul_group, max_row_cols,
 };
 
 /// Rows on both sides of every bound of blocks and of row classes.
@@ -82,7 +82,8 @@ fn products_of_all_formats_and_rows_fit_all_devices() {
                 let tokens = (ADDRESS, rows);
                 let args = CudaEmbed { tokens, top_k: 0, scale: 1.0, positions: (0, 0) };
                 embed(list, ADDRESS, &w, args);
-                if rows == 1 && fuses_norm(list.gpu(), shape.1) && w.reads_operand() {
+                let has_norm = max_row_cols(list.gpu()).is_some_and(|max| shape.1 <= max);
+                if rows == 1 && has_norm && w.reads_operand() {
                     let norm = Some(RowNorm { weight: ADDRESS, eps: 1e-5, out: ADDRESS });
                     let x = Operand { norm, ..x };
                     matmul(list, &mut Memory, out, x, &w, CudaEpilogue::default());
@@ -90,6 +91,15 @@ fn products_of_all_formats_and_rows_fit_all_devices() {
             });
         }
     }
+}
+
+/// Whether a launch multiplies with all of these matrices.
+fn has_kernel(gpu: &Gpu, all: &[&CudaMatrix], rows: usize) -> bool {
+    let has_pairs = match rows {
+        1 => max_row_cols(gpu).is_some(),
+        _ => rows > MAX_GEMV_ROWS && gpu.device().has_warpgroups(),
+    };
+    formats_of(all).is_some_and(|formats| formats.second.is_none() || has_pairs)
 }
 
 #[test]
@@ -102,11 +112,11 @@ fn groups_and_pairs_of_all_formats_fit_all_devices() {
                 let x = operand(rows);
                 // A launch at least, whether they can be grouped or not.
                 rows::add(list, out, packed(rows, 64), packed(rows, 64));
-                if can_group(list.gpu(), &all.each_ref(), rows..=rows) {
+                if has_kernel(list.gpu(), &all.each_ref(), rows) {
                     let all = all.each_ref().map(|w| (w, out, 0));
                     matmul_group(list, &mut Memory, x, &all);
                 }
-                if rows <= MAX_GEMV_ROWS && can_pair(&all[0], &all[2]) {
+                if rows <= MAX_GEMV_ROWS && first == second && first != DType::F32 {
                     let act = GatedActivation::Silu;
                     matmul_gated(list, &mut Memory, out, x, [&all[0], &all[2]], act);
                 }

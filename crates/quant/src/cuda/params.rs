@@ -11,7 +11,7 @@ use super::format::Format;
 use super::matrix::{CudaMatrix, PANEL_ROWS};
 
 /// Maximum matrices of a launch.
-pub(super) const MAX_GROUP: usize = 3;
+pub const MAX_GROUP: usize = 3;
 
 /// Scratch memory, shared by the kernels of an op.
 pub trait Scratch {

@@ -78,12 +78,6 @@ pub(super) fn supports(gpu: &Gpu, format: &Format) -> bool {
     gpu.matrices().is_some() && format.dtype != DType::F32
 }
 
-/// Whether [`gemm`] with `w` can write f16.
-pub(super) fn writes_f16(gpu: &Gpu, w: &GpuMatrix) -> bool {
-    // Vectors of four outputs do not span slices.
-    supports(gpu, w.format) && w.slices.iter().all(|slice| slice.first.is_multiple_of(4))
-}
-
 /// Every shader of a format, for tests.
 pub(super) fn sources(format: &Format, matrices: CoopMatrices) -> Vec<Source> {
     let sides = if format.dtype == DType::F32 { vec![] } else { tiles(matrices).to_vec() };

@@ -29,24 +29,26 @@ use stonechat_compute::DType;
 use stonechat_compute::op::Activation;
 use stonechat_compute::wgpu::ops::check_len;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
-use stonechat_compute::wgpu::{Bind, Gpu, GpuBuffer, Recorder, Source, Variant};
+use stonechat_compute::wgpu::{Bind, GpuBuffer, Recorder, Source, Variant};
 use stonechat_compute::{check_eq, check_multiple};
 
+pub use self::gate_up::{GATE_UP_BUFFERS, GATE_UP_ROWS, matmul_gated};
 use self::gate_up::{GATE_UP_SHAPE, GATE_UP_WORKGROUP};
-pub use self::gate_up::{can_fuse_gate_up, gate_up_fuses_norm, matmul_gated};
-use self::group::GROUP_WORKGROUP;
-pub use self::group::{can_group, group_fuses_norm, matmul_group};
-pub use self::spec::MAX_GEMV_ROWS;
+pub use self::group::{GROUP_BUFFERS, MAX_GROUP, matmul_group};
 use self::spec::{
-    ACCESS_WITH_NORM, GemvSpec, Q8_OUTPUT_MAX_ROWS, Q8_OUTPUT_SHAPE, ROW_BUCKETS, Shape, WORKGROUP,
+    ACCESS_WITH_NORM, GROUP_WORKGROUP, GemvSpec, Q8_OUTPUT_SHAPE, ROW_BUCKETS, Shape, WORKGROUP,
     row_bucket,
 };
-use super::input_norm::{binds_with_norm, can_fuse_norm};
+pub use self::spec::{MAX_GEMV_ROWS, NormBound, NormKernel, Q8_OUTPUT_MAX_ROWS};
+use super::input_norm::binds_with_norm;
 use super::matmul_args::{
     ACCESS, ACCESS_WITH_OPERAND, Activations, GpuEpilogue, GpuInput, MatmulParams, binds,
 };
 use super::matrix::GpuMatrix;
 use super::planes::Format;
+
+/// Storage buffers of GEMV with one matrix.
+pub const GEMV_BUFFERS: usize = ACCESS.len();
 
 /// Every shader of a format, for tests.
 pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> {
@@ -91,19 +93,6 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
         }
     }
     all
-}
-
-/// Whether [`gemv`] with `w` can write up to `rows` rows in q8.
-pub(super) fn writes_q8(w: &GpuMatrix, rows: usize) -> bool {
-    rows <= Q8_OUTPUT_MAX_ROWS as usize && w.slices.len() == 1
-}
-
-/// Whether a matmul with `w` can compute the norm of its only row.
-#[must_use]
-pub fn fuses_norm(gpu: &Gpu, w: &GpuMatrix) -> bool {
-    let shape = Shape::for_matrix(w.n(), w, 1);
-    let n_groups = w.n().div_ceil(shape.rows_per_workgroup() as usize);
-    can_fuse_norm(gpu, w, (n_groups, ACCESS.len()))
 }
 
 /// [`matmul`](super::matmul) of up to [`MAX_GEMV_ROWS`] rows, with checked arguments.

@@ -125,7 +125,7 @@ pub(super) fn format_files(format: &Format) -> Vec<String> {
 /// Input of matmuls.
 #[derive(Debug, Clone, Copy)]
 pub struct GpuInput<'a> {
-    /// Activations, in the [`operand_format`](super::operand_format) of the weights.
+    /// Activations, in the format that the kernel of the weights reads.
     pub x: GpuOperand<'a>,
     /// Number of rows.
     pub rows: usize,

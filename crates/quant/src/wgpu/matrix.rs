@@ -127,6 +127,21 @@ impl GpuMatrix {
         self.format.dtype
     }
 
+    /// Whether kernels read weights of `dtype` as integers with scales.
+    #[must_use]
+    pub fn is_quantized(dtype: DType) -> bool {
+        Format::of(dtype).is_some_and(|format| format.is_quantized)
+    }
+
+    /// Rows of a slice; `None` if the matrix is in one buffer.
+    #[must_use]
+    pub fn slice_rows(&self) -> Option<usize> {
+        match &self.slices[..] {
+            [_] => None,
+            slices => Some(slices.first().map_or(0, |slice| slice.rows)),
+        }
+    }
+
     /// Blocks in a row.
     pub(super) fn n_blocks(&self) -> usize {
         self.padded_k / self.format.dtype.block_len()

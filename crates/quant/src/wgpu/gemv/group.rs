@@ -9,8 +9,10 @@ use stonechat_compute::wgpu::{
     Access, Bind, Gpu, GpuBuffer, Kernel, KernelParams, Recorder, Source, Variant,
 };
 
-use super::spec::{GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction};
-use crate::wgpu::input_norm::{access_with_norm, binds_with_norm, can_fuse_norm};
+use super::spec::{
+    GROUP_WORKGROUP, GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction,
+};
+use crate::wgpu::input_norm::{access_with_norm, binds_with_norm};
 use crate::wgpu::matmul_args::{Activations, GpuInput, format_files};
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::{CHUNK, Format};
@@ -34,10 +36,10 @@ pub(super) const ACCESS: &[Access] = &[
 ];
 /// [`ACCESS`] with the weight and the output of a fused norm.
 pub(super) const ACCESS_WITH_NORM: [Access; ACCESS.len() + 2] = access_with_norm(ACCESS);
-/// Invocations in a workgroup: a tradeoff, since every workgroup computes a fused norm.
-pub(super) const GROUP_WORKGROUP: u32 = 256;
 /// Most matrices of a group.
-const MAX_GROUP: usize = 3;
+pub const MAX_GROUP: usize = 3;
+/// Storage buffers of the kernel.
+pub const GROUP_BUFFERS: usize = ACCESS.len();
 
 kernel_params! {
     pub(super) struct GemvGroupParams {
@@ -82,17 +84,12 @@ impl GemvSpec {
 
 /// Order of the matrices in the kernel, and the format of the last one if it differs from that of the others; `None` if one
 /// kernel cannot multiply `rows` rows of activations with all of them.
-fn order(
-    gpu: &Gpu,
-    all: &[&GpuMatrix],
-    rows: usize,
-) -> Option<([usize; MAX_GROUP], Option<&'static Format>)> {
+fn order(all: &[&GpuMatrix], rows: usize) -> Option<([usize; MAX_GROUP], Option<&'static Format>)> {
     let first = all.first()?;
     let fits = |w: &&GpuMatrix| w.k() == first.k() && w.slices.len() == 1;
-    let has_bindings = gpu.max_buffers() >= ACCESS.len();
     let is_alike = |w: &GpuMatrix| w.format.dtype == first.format.dtype;
     let same_rows = (1..=MAX_GEMV_ROWS).contains(&rows);
-    if all.len() > MAX_GROUP || !all.iter().all(fits) || !has_bindings || !same_rows {
+    if all.len() > MAX_GROUP || !all.iter().all(fits) || !same_rows {
         return None;
     }
     let others: Vec<usize> = (0..all.len()).filter(|&i| !is_alike(all[i])).collect();
@@ -108,12 +105,6 @@ fn order(
     }
 }
 
-/// Whether [`matmul_group`] supports the matrices and up to `rows` rows of activations.
-#[must_use]
-pub fn can_group(gpu: &Gpu, all: &[&GpuMatrix], rows: usize) -> bool {
-    order(gpu, all, rows).is_some()
-}
-
 /// Shape of the teams, and workgroups of the kernel.
 fn shape(all: &[&GpuMatrix], x_rows: u32) -> (Shape, usize) {
     let n = all.iter().map(|w| w.n()).sum();
@@ -122,17 +113,10 @@ fn shape(all: &[&GpuMatrix], x_rows: u32) -> (Shape, usize) {
     (shape, all.iter().map(n_groups).sum())
 }
 
-/// Whether [`matmul_group`] can compute the norm of its only row.
-#[must_use]
-pub fn group_fuses_norm(gpu: &Gpu, all: &[&GpuMatrix]) -> bool {
-    let size = (shape(all, 1).1, ACCESS.len());
-    all.iter().all(|w| can_fuse_norm(gpu, w, size))
-}
-
 /// Matmuls of one input, each with a bias at most: `out_i[t] = x[t] · w_i + bias_i`. The outputs are different buffers.
 ///
 /// # Panics
-/// If the shapes do not fit or [`can_group`] is false.
+/// If the shapes or types do not fit, or a matrix is split.
 #[track_caller]
 pub fn matmul_group(
     list: &mut Recorder,
@@ -141,7 +125,7 @@ pub fn matmul_group(
 ) {
     let rows = input.rows;
     let all: Vec<&GpuMatrix> = matmuls.iter().map(|(_, w, _)| *w).collect();
-    let Some((order, last_format)) = order(list.gpu(), &all, rows) else {
+    let Some((order, last_format)) = order(&all, rows) else {
         panic!("group: expected matrices of supported formats and sizes");
     };
     for (out, w, bias) in matmuls {
