@@ -25,13 +25,13 @@ mod params;
 
 use stonechat_compute::cuda::Archive;
 
-pub use embed::{CudaEmbed, embed};
+pub use embed::embed;
 pub use experts::{expert_block_len, matmul_experts};
 pub use format::TYPE_PAIRS;
 pub use gemv::{MAX_GEMV_ROWS, max_row_cols};
 pub use matmul::{matmul, matmul_gated, matmul_group};
 pub use matrix::CudaMatrix;
-pub use params::{CudaEpilogue, ExpertMatmul, MAX_GROUP, Operand, RowNorm, Scratch};
+pub use params::{MAX_GROUP, Operand, Scratch};
 
 /// Kernels of this crate.
 static ARCHIVE: Archive = stonechat_compute::cuda_archive!();

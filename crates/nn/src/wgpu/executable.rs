@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use stonechat_compute::op::{
-    AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, MatmulArgs, MoeRouteArgs,
-    NormArgs, Op, PoolId, Port, Routing, SlotTable, Tensor, TensorInfo,
+    AttentionArgs, Count, EmbedInputs, ExpertMatmulArgs, ExpertRoutes, Im2colArgs, InputNorm,
+    NormArgs, Op, PoolId, Port, SlotTable, Tensor, TensorInfo,
 };
 use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, convert};
@@ -19,10 +19,7 @@ use stonechat_compute::wgpu::ops::{
     top_k,
 };
 use stonechat_compute::wgpu::{CommandList, CopyRange, Gpu, GpuBuffer, HostCopies, Recorder};
-use stonechat_quant::wgpu::{
-    ExpertMatmul, GpuEmbed, GpuEpilogue, GpuInput, InputNorm, embed, matmul, matmul_experts,
-    matmul_gated, matmul_group,
-};
+use stonechat_quant::wgpu::{GpuInput, embed, matmul, matmul_experts, matmul_gated, matmul_group};
 
 use web_time::Instant;
 
@@ -44,11 +41,6 @@ const MAX_LISTS: usize = 64;
 const STEP_WORDS: usize = 1 << 14;
 
 impl_grid!(AttentionGrid);
-
-fn epilogue(args: &MatmulArgs, accumulate: bool) -> GpuEpilogue<'_> {
-    let bias = args.bias.as_ref().map(values);
-    GpuEpilogue { bias, activation: args.activation, accumulate }
-}
 
 /// A compiled program.
 #[derive(Debug)]
@@ -331,13 +323,12 @@ impl ProgramMemory {
         let accumulate = node.residual.is_some();
         let x = |i: usize| self.view(node.inputs[i], counts);
         match op {
-            Op::Embed(EmbedArgs { table, positions, scale }) => {
-                let positions = positions.as_ref().map(|p| (values(p), places.positions));
-                let (tokens, scale) = (places.tokens, *scale);
+            Op::Embed(args) => {
+                let Places { tokens, positions, .. } = *places;
                 let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TOP_K);
                 let top_k = top_k.map(|(_, x)| self.buffer(x.id));
-                let args = GpuEmbed { n_tokens: n_rows, tokens, top_k, scale, positions };
-                embed(list, out, matrix(table), args);
+                let inputs = EmbedInputs { n_tokens: n_rows, tokens, positions, top_k };
+                embed(list, out, args.map(matrix, values), inputs);
             }
             Op::Constant(constant) => {
                 for i in 0..counts[rows.count] {
@@ -370,7 +361,7 @@ impl ProgramMemory {
                 convert(list, out, format, x(0));
             }
             Op::Matmul(args) => {
-                let (w, epilogue) = (matrix(&args.weight), epilogue(args, accumulate));
+                let (w, epilogue) = (matrix(&args.weight), args.epilogue(accumulate, values));
                 matmul(list, output, self.input(node, counts), w, epilogue);
             }
             Op::GatedProduct(args) => {
@@ -380,13 +371,10 @@ impl ProgramMemory {
             Op::Im2col(Im2colArgs { stride, cols }) => {
                 copy::im2col(list, out, *cols, *stride, x(0));
             }
-            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => {
-                let normalize_top_k = *routing == Routing::NormalizedTopK;
-                moe::route(list, out, x(0), *n_used, normalize_top_k);
-            }
+            Op::MoeRoute(args) => moe::route(list, out, x(0), *args),
             Op::ExpertMatmul(ExpertMatmulArgs { weight, bias, .. }) => {
                 let input = self.input(node, counts);
-                let args = ExpertMatmul {
+                let args = ExpertRoutes {
                     routes: self.buffer(node.inputs[1].id),
                     n_routes: n_rows,
                     routes_per_row: n_rows / input.rows,

@@ -119,7 +119,7 @@ pub(super) struct GemvWork {
     /// Panels of all matrices, or of each of a gated pair.
     pub(super) n_panels: usize,
     pub(super) is_gated: bool,
-    /// Blocks of at most `rows` expert assignments.
+    /// Blocks of at most `rows` routes.
     pub(super) n_expert_blocks: Option<usize>,
 }
 
@@ -224,7 +224,7 @@ impl GemvShape {
     /// The block of [`Block::new`], and the number of splits that takes the least time.
     ///
     /// # Panics
-    /// If an expert block has more assignments than a block of threads has rows, see [`block_rows`].
+    /// If an expert block has more routes than a block of threads has rows, see [`block_rows`].
     pub(super) fn new(limits: Limits, format: &Format, work: &GemvWork) -> Self {
         let block = Block::new(limits, format, work.rows);
         let Block { kernel, rows, warps, panels, stages, shared_bytes, per_multiprocessor, .. } =
@@ -232,7 +232,7 @@ impl GemvShape {
         let n_groups = work.n_panels.div_ceil(if work.is_gated { panels / 2 } else { panels });
         let row_blocks = work.rows.div_ceil(rows);
         let is_whole = work.n_expert_blocks.is_none() || row_blocks == 1;
-        assert!(is_whole, "{} assignments of an expert in a block of {rows}", work.rows);
+        assert!(is_whole, "{} routes of an expert in a block of {rows}", work.rows);
         let n_expert_blocks = work.n_expert_blocks.unwrap_or(1);
         let tiles = n_groups * row_blocks * n_expert_blocks;
         let n_super_tiles = work.cols.div_ceil(OPERAND_COLUMNS * format.super_tile_len());
@@ -273,7 +273,7 @@ pub fn max_row_cols(gpu: &Gpu) -> Option<usize> {
     has_kernel.then_some(MAX_ROW)
 }
 
-/// Launches GEMV for the rows of `params`, or for blocks of expert assignments.
+/// Launches GEMV for the rows of `params`, or for blocks of routes.
 pub(super) fn launch_gemv(
     list: &mut CommandList,
     scratch: &mut dyn Scratch,
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn assignments_of_an_expert_fit_a_block() {
+    fn routes_of_an_expert_fit_a_block() {
         for (max_shared_bytes, format) in
             SHARED_BYTES.iter().flat_map(|bytes| FORMATS.iter().map(move |f| (*bytes, f)))
         {

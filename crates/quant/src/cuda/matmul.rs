@@ -1,16 +1,15 @@
 //! Matmuls with one matrix, a group of matrices, a gated pair.
 
 use stonechat_compute::cuda::ops::Output;
-use stonechat_compute::cuda::ops::rows::gated_code;
 use stonechat_compute::cuda::{CommandList, Gpu};
-use stonechat_compute::op::GatedActivation;
+use stonechat_compute::op::{Epilogue, GatedActivation};
 
 use super::dense::dense;
 use super::format::Formats;
 use super::gemm::{has_gemm, launch_gemm};
 use super::gemv::{GemvWork, MAX_GEMV_ROWS, launch_gemv};
 use super::matrix::CudaMatrix;
-use super::params::{CudaEpilogue, MatmulParams, MatrixParams, Operand, Scratch, activation_code};
+use super::params::{MatmulParams, MatrixParams, Operand, Scratch};
 
 /// Formats of a group of matrices; `None` if no kernel multiplies with all of them.
 pub(super) fn formats_of(all: &[&CudaMatrix]) -> Option<Formats> {
@@ -29,16 +28,16 @@ pub fn matmul(
     out: Output,
     x: Operand,
     w: &CudaMatrix,
-    epilogue: CudaEpilogue,
+    epilogue: Epilogue<u64>,
 ) {
-    let CudaEpilogue { bias, activation, accumulate } = epilogue;
+    let Epilogue { bias, activation, accumulate } = epilogue;
     let Some(format) = w.format() else {
         return dense(list, out, x, w, epilogue);
     };
     let mut params = MatmulParams::new(w, format, x);
-    params.matrices[0] = MatrixParams::new(w, out, bias);
+    params.matrices[0] = MatrixParams::new(w, out, bias.unwrap_or(0));
     params.n_matrices = 1;
-    params.activation = activation_code(activation);
+    params.activation = activation.code();
     params.accumulate = u32::from(accumulate);
     let formats = Formats::one(format);
     if uses_gemv(list.gpu(), x.rows) {
@@ -95,7 +94,7 @@ pub fn matmul_gated(
     params.is_gated = 1;
     params.matrices[0] = MatrixParams::new(gate, out, 0);
     params.matrices[1] = MatrixParams::new(up, out, 0);
-    (params.activation, params.alpha, params.limit) = gated_code(activation);
+    (params.activation, params.alpha, params.limit) = activation.code();
     let work = GemvWork::of_rows(x.rows, gate.k(), gate.n_panels());
     let work = GemvWork { is_gated: true, ..work };
     launch_gemv(list, scratch, Formats::one(format), params, work);

@@ -12,14 +12,15 @@
 use std::sync::Arc;
 
 use stonechat_compute::DType;
+use stonechat_compute::op::Epilogue;
 use stonechat_compute::wgpu::ops::operand::{COLUMNS, GpuOutput};
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, f16, kernel_source};
 use stonechat_compute::wgpu::{
-    Bind, CoopMatrices, Gpu, Kernel, KernelParams, Recorder, Source, Variant,
+    Bind, CoopMatrices, Gpu, GpuBuffer, Kernel, KernelParams, Recorder, Source, Variant,
 };
 
 use super::matmul_args::{
-    ACCESS, ACCESS_WITH_OPERAND, Activations, GpuEpilogue, MatmulParams, binds, with_format,
+    ACCESS, ACCESS_WITH_OPERAND, Activations, MatmulParams, binds, with_format,
 };
 use super::matrix::GpuMatrix;
 use super::planes::Format;
@@ -108,7 +109,7 @@ pub(super) fn gemm(
     out: GpuOutput<'_>,
     (x, rows): (&Activations<'_>, usize),
     w: &GpuMatrix,
-    epilogue: GpuEpilogue<'_>,
+    epilogue: Epilogue<&GpuBuffer>,
 ) {
     let matrices = list.gpu().matrices().filter(|_| supports(list.gpu(), w.format));
     let operand = out.operand.map(|(_, buffer)| buffer);

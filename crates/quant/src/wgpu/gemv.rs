@@ -26,7 +26,7 @@ mod group;
 mod spec;
 
 use stonechat_compute::DType;
-use stonechat_compute::op::Activation;
+use stonechat_compute::op::{Activation, Epilogue, ExpertRoutes};
 use stonechat_compute::wgpu::ops::check_len;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
 use stonechat_compute::wgpu::{Bind, GpuBuffer, Recorder, Source, Variant};
@@ -41,9 +41,7 @@ use self::spec::{
 };
 pub use self::spec::{MAX_GEMV_ROWS, NormBound, NormKernel, Q8_OUTPUT_MAX_ROWS};
 use super::input_norm::binds_with_norm;
-use super::matmul_args::{
-    ACCESS, ACCESS_WITH_OPERAND, Activations, GpuEpilogue, GpuInput, MatmulParams, binds,
-};
+use super::matmul_args::{ACCESS, ACCESS_WITH_OPERAND, Activations, GpuInput, MatmulParams, binds};
 use super::matrix::GpuMatrix;
 use super::planes::Format;
 
@@ -101,7 +99,7 @@ pub(super) fn gemv(
     out: GpuOutput<'_>,
     (x, rows): (&Activations<'_>, usize),
     w: &GpuMatrix,
-    epilogue: GpuEpilogue<'_>,
+    epilogue: Epilogue<&GpuBuffer>,
 ) {
     let x_rows = row_bucket(rows);
     let operand = out.operand.map(|(_, buffer)| buffer);
@@ -131,21 +129,6 @@ pub(super) fn gemv(
     }
 }
 
-/// Arguments of [`matmul_experts`].
-#[derive(Debug, Clone, Copy)]
-pub struct ExpertMatmul<'a> {
-    /// `[T * n_used]` pairs of words: expert and weight.
-    pub routes: &'a GpuBuffer,
-    /// Number of routes, `T * n_used`.
-    pub n_routes: usize,
-    /// Routes per row of the activations.
-    pub routes_per_row: usize,
-    /// Rows of an expert's matrix.
-    pub n: usize,
-    /// `[E * n]`.
-    pub bias: Option<&'a GpuBuffer>,
-}
-
 /// For every route `i` of an expert `e`, with `x` in q8 if `w` is quantized: `out[i, j] = Σ_k x[i / routes_per_row, k] w[e * n + j, k] + bias[e * n + j]`.
 /// Shapes: `w` = `[E * n, K]`, `out` = `[n_routes, n]`, packed.
 ///
@@ -157,9 +140,9 @@ pub fn matmul_experts(
     out: &GpuBuffer,
     input: GpuInput<'_>,
     w: &GpuMatrix,
-    args: ExpertMatmul<'_>,
+    args: ExpertRoutes<&GpuBuffer>,
 ) {
-    let ExpertMatmul { routes, n_routes, routes_per_row, n, bias } = args;
+    let ExpertRoutes { routes, n_routes, routes_per_row, n, bias } = args;
     check_eq!(input.rows * routes_per_row, n_routes, "experts: rows of x by routes per row");
     check_multiple!(w.n(), n, "experts: rows of the weights");
     check_len("experts", out, n_routes * n);
@@ -169,7 +152,7 @@ pub fn matmul_experts(
     let x = Activations::new(list, w, input, format);
     let shape = Shape::for_matrix(n * n_routes, w, 1);
     let kernel = GemvSpec::new(list.gpu(), w.format, 1, shape).kernel(list.gpu(), true);
-    let epilogue = GpuEpilogue { bias, activation: Activation::None, accumulate: false };
+    let epilogue = Epilogue { bias, activation: Activation::None, accumulate: false };
     for slice in w.slices.iter() {
         let params = MatmulParams {
             routes_per_row: routes_per_row as u32,

@@ -1,5 +1,6 @@
 //! RMS norm of a matmul's input: fused into GEMV kernels of one row, where every workgroup computes it for itself.
 
+use stonechat_compute::op::InputNorm;
 use stonechat_compute::wgpu::ops::q8;
 use stonechat_compute::wgpu::{Access, Bind, GpuBuffer, Source};
 
@@ -7,17 +8,6 @@ use super::planes::CHUNK;
 
 /// Buffers that a norm adds to those of a kernel.
 pub const NORM_BUFFERS: usize = 2;
-
-/// RMS norm to apply to the input `x` of a matmul: `x / sqrt(mean(x²) + eps) * weight`, of one row.
-#[derive(Debug, Clone, Copy)]
-pub struct InputNorm<'a> {
-    /// `[K]`.
-    pub weight: &'a GpuBuffer,
-    /// Epsilon.
-    pub eps: f32,
-    /// Result `[K]`, for later readers.
-    pub out: &'a GpuBuffer,
-}
 
 /// `access` of a kernel, followed by the weight and the output of a fused norm.
 pub(super) const fn access_with_norm<const N: usize>(access: &[Access]) -> [Access; N] {
@@ -27,7 +17,7 @@ pub(super) const fn access_with_norm<const N: usize>(access: &[Access]) -> [Acce
 /// `binds` of a kernel, then the bindings that [`access_with_norm`] adds.
 pub(super) fn binds_with_norm<'a, const N: usize>(
     binds: &[Bind<'a>],
-    norm: InputNorm<'a>,
+    norm: InputNorm<&'a GpuBuffer>,
 ) -> [Bind<'a>; N] {
     let mut all = [Bind::Buffer(norm.weight); N];
     all[..binds.len()].copy_from_slice(binds);

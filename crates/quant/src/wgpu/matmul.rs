@@ -5,13 +5,14 @@
 //! | up to [`MAX_GEMV_ROWS`] | `gemv` |
 //! | more | `gemm` (`gemm_coop.wgsl`) on devices with cooperative matrices, else `gemm.wgsl` |
 
+use stonechat_compute::op::Epilogue;
 use stonechat_compute::wgpu::ops::check_len;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
-use stonechat_compute::wgpu::{Gpu, Recorder, Source, Variant};
+use stonechat_compute::wgpu::{Gpu, GpuBuffer, Recorder, Source, Variant};
 
 use super::gemm;
 use super::gemv::{self, MAX_GEMV_ROWS};
-use super::matmul_args::{Activations, GpuEpilogue, GpuInput};
+use super::matmul_args::{Activations, GpuInput};
 use super::matrix::GpuMatrix;
 use super::planes::Format;
 
@@ -42,7 +43,7 @@ pub fn matmul(
     out: GpuOutput<'_>,
     input: GpuInput<'_>,
     w: &GpuMatrix,
-    epilogue: GpuEpilogue<'_>,
+    epilogue: Epilogue<&GpuBuffer>,
 ) {
     let rows = input.rows;
     out.values.inspect(|out| check_len("matmul", out, rows * w.n()));

@@ -1,26 +1,14 @@
 //! Operands, parameters and sources that all matmuls share.
 
 use stonechat_compute::kernel_params;
-use stonechat_compute::op::Activation;
+use stonechat_compute::op::{Epilogue, InputNorm};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, OperandFormat};
-use stonechat_compute::wgpu::ops::{activation_code, copy, q8};
+use stonechat_compute::wgpu::ops::{copy, q8};
 use stonechat_compute::wgpu::{Access, Bind, GpuBuffer, Recorder, Source};
 use stonechat_compute::{check_at_most, check_eq};
 
-use super::input_norm::InputNorm;
 use super::matrix::{GpuMatrix, RowSlice};
 use super::planes::{CHUNK, Format};
-
-/// Epilogue of a matmul.
-#[derive(Debug, Clone, Copy)]
-pub struct GpuEpilogue<'a> {
-    /// `[N]`, added to every row.
-    pub bias: Option<&'a GpuBuffer>,
-    /// Applied after the bias.
-    pub activation: Activation,
-    /// Add the result to the output, which is in f32.
-    pub accumulate: bool,
-}
 
 kernel_params! {
     pub(super) struct MatmulParams {
@@ -55,7 +43,7 @@ impl MatmulParams {
         slice: &RowSlice,
         x: &Activations<'_>,
         [rows, n]: [usize; 2],
-        epilogue: GpuEpilogue<'_>,
+        epilogue: Epilogue<&GpuBuffer>,
     ) -> Self {
         Self {
             w_stride: w.stride() as u32,
@@ -68,7 +56,7 @@ impl MatmulParams {
             x_offset: x.offset as u32,
             x_stride: x.stride as u32,
             has_bias: u32::from(epilogue.bias.is_some()),
-            activation: activation_code(epilogue.activation),
+            activation: epilogue.activation.code(),
             accumulate: u32::from(epilogue.accumulate),
             routes_per_row: 1,
             norm_eps: x.norm.map_or(0.0, |norm| norm.eps),
@@ -130,7 +118,7 @@ pub struct GpuInput<'a> {
     /// Number of rows.
     pub rows: usize,
     /// RMS norm to apply to the only row, which is in f32.
-    pub norm: Option<InputNorm<'a>>,
+    pub norm: Option<InputNorm<&'a GpuBuffer>>,
 }
 
 /// Activations as a kernel binds them; offset and stride in vectors of 16 bytes.
@@ -139,7 +127,7 @@ pub(super) struct Activations<'a> {
     pub(super) buffer: GpuBuffer,
     pub(super) offset: usize,
     pub(super) stride: usize,
-    pub(super) norm: Option<InputNorm<'a>>,
+    pub(super) norm: Option<InputNorm<&'a GpuBuffer>>,
 }
 
 impl<'a> Activations<'a> {

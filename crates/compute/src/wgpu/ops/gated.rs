@@ -19,16 +19,6 @@ pub(super) const SPEC: KernelSpec = KernelSpec {
 /// WGSL of `gated_activation`, for epilogues.
 pub const GATED_ACTIVATION: &str = include_str!("gated_activation.wgsl");
 
-/// Code of an activation, equal to the `GATED_*` constants of `gated_activation.wgsl`, with its `alpha` and `limit`.
-#[must_use]
-pub fn gated_code(activation: GatedActivation) -> (u32, f32, f32) {
-    match activation {
-        GatedActivation::Silu => (0, 0.0, 0.0),
-        GatedActivation::GeluTanh => (1, 0.0, 0.0),
-        GatedActivation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
-    }
-}
-
 kernel_params! {
     struct GatedParams {
         rows: u32,
@@ -60,7 +50,7 @@ pub fn gated(
     let (gate, up) = (gate.checked(), up.checked());
     check_eq!((up.rows, up.cols), (gate.rows, gate.cols), "gated: shape of up");
     out.check("gated", gate.rows, gate.cols);
-    let (code, alpha, limit) = gated_code(activation);
+    let (code, alpha, limit) = activation.code();
     let params = GatedParams {
         rows: gate.rows as u32,
         cols: gate.cols as u32,

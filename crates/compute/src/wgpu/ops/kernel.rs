@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::{f16, q8};
 use crate::check_at_most;
-use crate::op::Activation;
 use crate::wgpu::{Access, Gpu, GpuBuffer, Kernel, ParamLayout, Source, Variant};
 
 pub(super) const OPERAND_Q8: u32 = 1;
@@ -77,16 +76,6 @@ pub fn kernel_source(
 
 /// WGSL of `exp`, `tanh`, `erf` and of `activate`, for epilogues.
 pub const ACTIVATIONS: &str = include_str!("activation.wgsl");
-
-/// Code of an activation, equal to the `ACTIVATION_*` constants of `activation.wgsl`.
-#[must_use]
-pub fn activation_code(activation: Activation) -> u32 {
-    match activation {
-        Activation::None => 0,
-        Activation::Gelu => 1,
-        Activation::GeluTanh => 2,
-    }
-}
 
 /// Kernel without compile-time constants.
 #[derive(Debug, Clone, Copy)]

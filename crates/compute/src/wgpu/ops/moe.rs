@@ -2,6 +2,7 @@
 
 use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter, check_len};
 use crate::kernel_params;
+use crate::op::{MoeRouteArgs, Routing};
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
 
 /// Most experts of a layer.
@@ -37,32 +38,27 @@ kernel_params! {
 
 /// Routes every row of `logits`, `[T, E]`, to its `n_used` experts with the largest logits, of equal logits the lower
 /// expert first. `routes` is `[T, n_used]` pairs of words: expert, and f32 weight. Weights are a softmax over all
-/// logits, or over those of the chosen experts if `normalize_top_k`.
+/// logits, or over those of the chosen experts, see [`Routing`].
 ///
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
-pub fn route(
-    list: &mut Recorder,
-    routes: &GpuBuffer,
-    logits: GpuRows<'_>,
-    n_used: usize,
-    normalize_top_k: bool,
-) {
+pub fn route(list: &mut Recorder, routes: &GpuBuffer, logits: GpuRows<'_>, args: MoeRouteArgs) {
     let logits = logits.checked();
     assert!(
-        (n_used..=MAX_EXPERTS).contains(&logits.cols),
-        "moe: expected {n_used} to {MAX_EXPERTS} experts, got {}",
+        (args.n_used..=MAX_EXPERTS).contains(&logits.cols),
+        "moe: expected {} to {MAX_EXPERTS} experts, got {}",
+        args.n_used,
         logits.cols
     );
-    check_len("moe", routes, 2 * logits.rows * n_used);
+    check_len("moe", routes, 2 * logits.rows * args.n_used);
     let params = MoeRouteParams {
         rows: logits.rows as u32,
         offset: logits.offset as u32,
         stride: logits.stride as u32,
         n_experts: logits.cols as u32,
-        n_used: n_used as u32,
-        normalize_top_k: u32::from(normalize_top_k),
+        n_used: args.n_used as u32,
+        normalize_top_k: u32::from(args.routing == Routing::NormalizedTopK),
     };
     let kernel = ROUTE.kernel(list.gpu());
     let binds = [logits.buffer.into(), Bind::Buffer(routes)];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stonechat_compute::op::GatedActivation;
-use stonechat_compute::wgpu::ops::gated::{GATED_ACTIVATION, gated_code};
+use stonechat_compute::wgpu::ops::gated::GATED_ACTIVATION;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, check_len, q8};
 use stonechat_compute::wgpu::{Access, Bind, Gpu, Kernel, KernelParams, Recorder, Source, Variant};
@@ -106,7 +106,7 @@ pub fn matmul_gated(
     let x = Activations::new(list, gate, input, Some(OperandFormat::Q8));
     let spec = GemvSpec::new(list.gpu(), gate.format, row_bucket(rows), GATE_UP_SHAPE);
     let spec = GemvSpec { workgroup: GATE_UP_WORKGROUP, ..spec }.with_norm(&x, gate);
-    let (code, alpha, limit) = gated_code(activation);
+    let (code, alpha, limit) = activation.code();
     let params = GateUpParams {
         w_stride: gate.stride() as u32,
         w_blocks: gate.n_blocks() as u32,
