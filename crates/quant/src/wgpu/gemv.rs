@@ -14,7 +14,7 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | parameters, bindings | `matmul_params` + `matrix_bindings`, `gate_up_params` + `gate_up_bindings`, `gemv_group` |
+//! | bindings | `matmul_params` + `matrix_bindings`, `gate_up_bindings`, `gemv_group` |
 //! | grid, epilogue | `gemv` with `gemv_output_*`, `gemv_gate_up` with `gate_up_output_*`, `gemv_group` |
 //! | weights | `plane_access`, `format_*` |
 //! | activations | `x_q8`, or `x_rms_norm`: RMS norm fused into the kernel; in f32 part of `gemv_multiply_f32` |

@@ -138,6 +138,7 @@ kernel_params! {
         /// Query heads per KV head.
         pub(super) group: u32,
         pub(super) head_dim: u32,
+        /// Sizes of the page layout in words.
         pub(super) row_words: u32,
         pub(super) head_words: u32,
         pub(super) page_words: u32,

@@ -30,6 +30,7 @@ kernel_params! {
         activation: u32,
         alpha: f32,
         limit: f32,
+        /// Whether to write `out`, and format of `out_operand`.
         has_values: u32,
         operand: u32,
     }

@@ -57,7 +57,7 @@ pub fn check_len(what: &str, buffer: &GpuBuffer, len: usize) {
     check_at_most!(4 * len, buffer.bytes(), "{what}: bytes of {len} values");
 }
 
-/// Begins a kernel: constant `WG` (invocations in a workgroup), entry point and reductions. The kernel's files follow.
+/// Begins a kernel: constant `WG` (invocations in a workgroup), parameters `p`, entry point and reductions. The kernel's files follow.
 #[must_use]
 pub fn kernel_source(
     name: String,
@@ -71,7 +71,7 @@ pub fn kernel_source(
         Variant::Portable => (source, include_str!("entry.portable.wgsl")),
         Variant::Subgroups => (source.with_subgroups(), include_str!("entry.subgroups.wgsl")),
     };
-    source.constant("WG", workgroup).file(entry)
+    source.constant("WG", workgroup).file(&params.wgsl()).file(entry)
 }
 
 /// WGSL of `exp`, `tanh`, `erf` and of `activate`, for epilogues.

@@ -17,6 +17,8 @@ kernel_params! {
     struct LogitFilterParams {
         rows: u32,
         cols: u32,
+        /// First word of the filters of the rows, of 8 words: start and end of the first range, of the second range, and of the words of
+        /// two lists of suppressed columns.
         filters: u32,
     }
 }

@@ -58,7 +58,6 @@ impl GemvSpec {
                 access,
                 variant,
             )
-            .file(include_str!("../gate_up_params.wgsl"))
             .file(include_str!("../gate_up_bindings.wgsl"))
             .file(ACTIVATIONS)
             .file(GATED_ACTIVATION)

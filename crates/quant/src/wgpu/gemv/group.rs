@@ -54,6 +54,7 @@ kernel_params! {
         x_offset: u32,
         x_stride: u32,
         norm_eps: f32,
+        /// Row length and blocks of a row of the last matrix.
         w_stride_last: u32,
         w_blocks_last: u32,
     }
