@@ -10,9 +10,9 @@ use std::sync::Arc;
 use stonechat_compute::DType;
 use stonechat_nn::op::{Weight, WeightInfo, WeightLayout};
 use stonechat_nn::{
-    Activation, Capabilities, Capability, CapabilityKind, Conv1dKernels, Counts, Device, DeviceApi,
-    Error, Executable, GatedActivation, KvDType, KvRow, KvShape, Limit, LoadStats, MatrixSource,
-    MoeKernels, OpKind, PAGE_LEN, Program, Routing, RowClass,
+    Activation, Capabilities, Capability, CapabilityKind, Conv1dKernels, Counts, DeviceApi, Error,
+    Executable, GatedActivation, KvDType, KvRow, KvShape, Limit, MatrixSource, MoeKernels, OpKind,
+    PAGE_LEN, Program, Routing, RowClass,
 };
 
 use self::executable::ReferenceExecutable;
@@ -32,20 +32,12 @@ impl DeviceApi for Reference {
         "f64 loops".to_owned()
     }
 
-    fn load_stats(&self) -> LoadStats {
-        LoadStats::default()
-    }
-
     fn total_memory_bytes(&self) -> Option<u64> {
         None
     }
 
     fn stored_dtype(&self, dtype: DType) -> DType {
         dtype
-    }
-
-    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
-        Ok(vec![Device::new(*self)])
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {

@@ -11,12 +11,12 @@ use super::capabilities::capabilities;
 use super::executable::CudaExecutable;
 use super::log_mel::CudaLogMel;
 use super::weights::{CudaWeight, NAME, allocation_error};
-use crate::device::{Device, DeviceApi, Executable, HostTask, LogMelKernel};
+use crate::device::{DeviceApi, Executable, HostTask, LogMelKernel};
 use crate::fuse::Capabilities;
 use crate::gpu::Conversions;
 use crate::host_threads::HostThreads;
 use crate::program::{Counts, Program};
-use crate::{Error, LoadStats, MatrixSource, OpTime};
+use crate::{Error, MatrixSource, OpTime};
 
 /// Rows that fill 132 multiprocessors, see `docs/notes/cuda.md`: two windows of audio. With four, activations exceed the L2 cache.
 pub(super) const SATURATING_BATCH: usize = 3000;
@@ -97,10 +97,6 @@ impl DeviceApi for Cuda {
         text + &self.conversions.to_string()
     }
 
-    fn load_stats(&self) -> LoadStats {
-        LoadStats::default()
-    }
-
     fn total_memory_bytes(&self) -> Option<u64> {
         Some(self.gpu.device().total_memory_bytes)
     }
@@ -115,11 +111,6 @@ impl DeviceApi for Cuda {
 
     fn saturating_batch(&self) -> usize {
         SATURATING_BATCH
-    }
-
-    /// A GPU runs passes one by one.
-    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
-        Ok(vec![Device::new(self.clone())])
     }
 
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {

@@ -11,7 +11,7 @@ use stonechat_quant::wgpu::GpuMatrix;
 use super::capabilities::capabilities;
 use super::executable::GpuExecutable;
 use super::weights::{GpuWeight, NAME, allocation_error};
-use crate::device::{Device, DeviceApi, Executable, HostTask};
+use crate::device::{DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
 use crate::gpu::Conversions;
 use crate::host_threads::HostThreads;
@@ -86,11 +86,6 @@ impl DeviceApi for Wgpu {
 
     fn stored_dtype(&self, dtype: DType) -> DType {
         GpuMatrix::device_dtype(dtype)
-    }
-
-    /// A GPU runs passes one by one.
-    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
-        Ok(vec![Device::new(self.clone())])
     }
 
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {

@@ -35,7 +35,7 @@ pub(super) fn dense(
     w: &CudaMatrix,
     epilogue: Epilogue<u64>,
 ) {
-    let params = DenseParams::new(out, x, (w, w.n()), epilogue);
+    let params = DenseParams::new(out, x, (w, w.n), epilogue);
     params.launch(list);
 }
 
@@ -69,7 +69,7 @@ impl DenseParams {
             routes: 0,
             m: x.rows as u32,
             n: n as u32,
-            k: w.k() as u32,
+            k: w.k as u32,
             x_stride: x.stride as u32,
             out_stride: n as u32,
             activation: epilogue.activation.code(),

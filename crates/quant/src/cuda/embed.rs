@@ -51,7 +51,7 @@ pub fn embed(
     let positions_table = positions.unwrap_or(0);
     let EmbedInputs { n_tokens, tokens, positions, top_k } = inputs;
     let top_k = top_k.unwrap_or(0);
-    let cols = table.k() as u32;
+    let cols = table.k as u32;
     let Some(format) = table.format() else {
         let params = DenseEmbedParams {
             table: table.buffer.address(),
@@ -66,7 +66,7 @@ pub fn embed(
             unused: 0,
         };
         let kernel = list.gpu().kernel(&ARCHIVE, "dense", "dense_embed", 0);
-        let grid = [n_tokens, table.k().div_ceil(DENSE_THREADS).min(16), 1];
+        let grid = [n_tokens, table.k.div_ceil(DENSE_THREADS).min(16), 1];
         list.launch(kernel, Launch { grid, threads: DENSE_THREADS, shared_bytes: 0 }, &params);
         return;
     };

@@ -51,7 +51,7 @@ pub fn matmul_experts(
     params.routes_per_row = routes_per_row as u32;
     // An expert may begin within a panel.
     let panels = if n.is_multiple_of(PANEL_ROWS) { n / PANEL_ROWS } else { n / PANEL_ROWS + 2 };
-    let work = GemvWork::of_rows(order.block_len, w.k(), panels);
+    let work = GemvWork::of_rows(order.block_len, w.k, panels);
     let work = GemvWork { n_expert_blocks: Some(order.n_blocks), ..work };
     launch_gemv(list, scratch, Formats::one(format), params, work);
 }

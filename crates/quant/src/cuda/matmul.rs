@@ -41,7 +41,7 @@ pub fn matmul(
     params.accumulate = u32::from(accumulate);
     let formats = Formats::one(format);
     if uses_gemv(list.gpu(), x.rows) {
-        launch_gemv(list, scratch, formats, params, GemvWork::of_rows(x.rows, w.k(), w.n_panels()));
+        launch_gemv(list, scratch, formats, params, GemvWork::of_rows(x.rows, w.k, w.n_panels()));
     } else {
         launch_gemm(list, formats, params);
     }
@@ -69,7 +69,7 @@ pub fn matmul_group(
     }
     if uses_gemv(list.gpu(), x.rows) {
         let panels = all.iter().map(|(w, ..)| w.n_panels()).sum();
-        let work = GemvWork::of_rows(x.rows, all[0].0.k(), panels);
+        let work = GemvWork::of_rows(x.rows, all[0].0.k, panels);
         launch_gemv(list, scratch, formats, params, work);
     } else {
         launch_gemm(list, formats, params);
@@ -95,7 +95,7 @@ pub fn matmul_gated(
     params.matrices[0] = MatrixParams::new(gate, out, 0);
     params.matrices[1] = MatrixParams::new(up, out, 0);
     (params.activation, params.alpha, params.limit) = activation.code();
-    let work = GemvWork::of_rows(x.rows, gate.k(), gate.n_panels());
+    let work = GemvWork::of_rows(x.rows, gate.k, gate.n_panels());
     let work = GemvWork { is_gated: true, ..work };
     launch_gemv(list, scratch, Formats::one(format), params, work);
 }

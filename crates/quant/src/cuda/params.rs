@@ -86,7 +86,7 @@ struct WarpgroupParams {
 
 impl MatrixParams {
     pub(super) fn new(w: &CudaMatrix, out: Output, bias: u64) -> Self {
-        let n = w.n() as u32;
+        let n = w.n as u32;
         Self { weights: w.buffer.address(), bias, out, n, out_stride: n }
     }
 
@@ -103,7 +103,7 @@ impl MatmulParams {
         let norm = x.norm.unwrap_or(InputNorm { weight: 0, eps: 0.0, out: 0 });
         Self {
             x: x.address,
-            cols: w.k() as u32,
+            cols: w.k as u32,
             row: if x.norm.is_some() { x.address } else { 0 },
             norm_weight: norm.weight,
             normed: norm.out,

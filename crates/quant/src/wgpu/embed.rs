@@ -52,18 +52,18 @@ pub fn embed(
 ) {
     let EmbedArgs { table, positions: position_embeddings, scale } = args;
     let EmbedInputs { n_tokens, tokens, positions, top_k } = inputs;
-    check_len("embed", out, n_tokens * table.k());
+    check_len("embed", out, n_tokens * table.k);
     let (format, variant) = (table.format, list.gpu().variant());
     let key = [format.code(), 0, 0, 0];
     let kernel = list.gpu().kernel(("embed", key), || source(format, variant));
-    let chunks = table.k().div_ceil(16);
+    let chunks = table.k.div_ceil(16);
     let groups = (n_tokens * chunks).div_ceil(WORKGROUP as usize);
     for slice in table.slices.iter() {
         let params = EmbedParams {
             w_stride: table.stride() as u32,
             w_blocks: table.n_blocks() as u32,
             rows: n_tokens as u32,
-            cols: table.k() as u32,
+            cols: table.k as u32,
             slice_rows: slice.rows as u32,
             slice_first: slice.first as u32,
             tokens: tokens as u32,

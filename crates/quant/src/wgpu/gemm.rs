@@ -114,7 +114,7 @@ pub(super) fn gemm(
     let matrices = list.gpu().matrices().filter(|_| supports(list.gpu(), w.format));
     let operand = out.operand.map(|(_, buffer)| buffer);
     for slice in w.slices.iter() {
-        let params = MatmulParams::new(w, slice, x, [rows, w.n()], epilogue);
+        let params = MatmulParams::new(w, slice, x, [rows, w.n], epilogue);
         let binds = binds(slice, x, epilogue.bias, out.values.into());
         let groups = |tile| [slice.rows.div_ceil(tile) as u32, rows.div_ceil(tile) as u32, 1];
         let Some(matrices) = matrices else {

@@ -105,7 +105,7 @@ pub(super) fn gemv(
     let operand = out.operand.map(|(_, buffer)| buffer);
     let shape = match operand {
         Some(_) => Q8_OUTPUT_SHAPE,
-        None => Shape::for_matrix(w.n(), w, x_rows),
+        None => Shape::for_matrix(w.n, w, x_rows),
     };
     let spec = GemvSpec::new(list.gpu(), w.format, x_rows, shape).with_norm(x, w);
     let kernel = match operand {
@@ -113,7 +113,7 @@ pub(super) fn gemv(
         None => spec.kernel(list.gpu(), false),
     };
     for slice in w.slices.iter() {
-        let params = MatmulParams::new(w, slice, x, [rows, w.n()], epilogue);
+        let params = MatmulParams::new(w, slice, x, [rows, w.n], epilogue);
         let binds = binds(slice, x, epilogue.bias, out.values.into());
         let groups = slice.rows.div_ceil(shape.rows_per_workgroup() as usize);
         if let Some(norm) = x.norm {
@@ -144,10 +144,10 @@ pub fn matmul_experts(
 ) {
     let ExpertRoutes { routes, n_routes, routes_per_row, n, bias } = args;
     check_eq!(input.rows * routes_per_row, n_routes, "experts: rows of x by routes per row");
-    check_multiple!(w.n(), n, "experts: rows of the weights");
+    check_multiple!(w.n, n, "experts: rows of the weights");
     check_len("experts", out, n_routes * n);
     check_len("experts", routes, 2 * n_routes);
-    bias.inspect(|bias| check_len("experts", bias, w.n()));
+    bias.inspect(|bias| check_len("experts", bias, w.n));
     let format = w.format.is_quantized.then_some(OperandFormat::Q8);
     let x = Activations::new(list, w, input, format);
     let shape = Shape::for_matrix(n * n_routes, w, 1);

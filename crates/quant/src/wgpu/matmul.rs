@@ -46,9 +46,9 @@ pub fn matmul(
     epilogue: Epilogue<&GpuBuffer>,
 ) {
     let rows = input.rows;
-    out.values.inspect(|out| check_len("matmul", out, rows * w.n()));
-    epilogue.bias.inspect(|bias| check_len("matmul", bias, w.n()));
-    if rows == 0 || w.n() == 0 {
+    out.values.inspect(|out| check_len("matmul", out, rows * w.n));
+    epilogue.bias.inspect(|bias| check_len("matmul", bias, w.n));
+    if rows == 0 || w.n == 0 {
         return;
     }
     let format = operand_format(list.gpu(), w.format, rows);

@@ -48,7 +48,7 @@ impl MatmulParams {
         Self {
             w_stride: w.stride() as u32,
             w_blocks: w.n_blocks() as u32,
-            chunks: (w.padded_k() / CHUNK) as u32,
+            chunks: (w.padded_k / CHUNK) as u32,
             rows: rows as u32,
             slice_rows: slice.rows as u32,
             slice_first: slice.first as u32,
@@ -142,7 +142,7 @@ impl<'a> Activations<'a> {
         input: GpuInput<'a>,
         format: Option<OperandFormat>,
     ) -> Self {
-        let (norm, padded) = (input.norm, w.padded_k());
+        let (norm, padded) = (input.norm, w.padded_k);
         let x = match input.x {
             GpuOperand::Converted(got, buffer) => {
                 check_eq!(Some(got), format, "matmul: format of the operand");
@@ -150,7 +150,7 @@ impl<'a> Activations<'a> {
                     OperandFormat::Q8 => q8::row_vectors(padded),
                     OperandFormat::F16 => padded / 8,
                 };
-                let needed = got.bytes(input.rows, w.k());
+                let needed = got.bytes(input.rows, w.k);
                 check_at_most!(needed, buffer.bytes(), "matmul: bytes of the operand");
                 return Self { buffer: buffer.clone(), offset: 0, stride, norm };
             }
@@ -163,9 +163,9 @@ impl<'a> Activations<'a> {
         check_eq!(x.rows, input.rows, "matmul: rows of the operand");
         // im2col pads rows to `padded_k`.
         assert!(
-            x.cols == w.k() || x.cols == padded,
+            x.cols == w.k || x.cols == padded,
             "matmul: expected {} or {padded} columns, got {}",
-            w.k(),
+            w.k,
             x.cols
         );
         let is_aligned = x.offset.is_multiple_of(4)

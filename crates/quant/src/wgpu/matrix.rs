@@ -18,9 +18,12 @@ const CHUNK_BYTES: usize = 8 << 20;
 #[derive(Debug, Clone)]
 pub struct GpuMatrix {
     pub(super) format: &'static Format,
-    n: usize,
-    k: usize,
-    padded_k: usize,
+    /// Output features `N`.
+    pub(super) n: usize,
+    /// Input features `K`.
+    pub(super) k: usize,
+    /// `K` rounded up to a multiple of [`COLUMNS`]; the added weights are zero.
+    pub(super) padded_k: usize,
     pub(super) slices: Arc<[RowSlice]>,
 }
 
@@ -101,24 +104,6 @@ impl GpuMatrix {
             let n_blocks = [k, padded_k].map(|len| len / to.block_len());
             self.format.repack(file, n_blocks, device);
         }
-    }
-
-    /// Output features `N`.
-    #[must_use]
-    pub fn n(&self) -> usize {
-        self.n
-    }
-
-    /// Input features `K`.
-    #[must_use]
-    pub fn k(&self) -> usize {
-        self.k
-    }
-
-    /// `K` rounded up to a multiple of [`COLUMNS`]; the added weights are zero.
-    #[must_use]
-    pub fn padded_k(&self) -> usize {
-        self.padded_k
     }
 
     /// Type of the weights on the device.

@@ -5,15 +5,15 @@ use super::operand::GpuOutput;
 use crate::check_eq;
 use crate::kernel_params;
 use crate::op::GatedActivation;
-use crate::wgpu::{Access, KernelParams, Recorder, WORKGROUP};
+use crate::wgpu::{Access, Recorder, WORKGROUP};
 
 pub(super) const SPEC: KernelSpec = KernelSpec {
-    name: "gated",
-    params: GatedParams::LAYOUT,
-    access: &[Access::Read, Access::Read, Access::Write, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[ACTIVATIONS, GATED_ACTIVATION, include_str!("gated.wgsl")],
     operand_writer: OperandWriter::Any,
+    ..KernelSpec::new::<GatedParams>(
+        "gated",
+        &[Access::Read, Access::Read, Access::Write, Access::Write],
+        &[ACTIVATIONS, GATED_ACTIVATION, include_str!("gated.wgsl")],
+    )
 };
 
 /// WGSL of `gated_activation`, for epilogues.

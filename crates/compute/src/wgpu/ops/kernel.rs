@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::{f16, q8};
 use crate::check_at_most;
-use crate::wgpu::{Access, Gpu, GpuBuffer, Kernel, ParamLayout, Source, Variant};
+use crate::wgpu::{
+    Access, Gpu, GpuBuffer, Kernel, KernelParams, ParamLayout, Source, Variant, WORKGROUP,
+};
 
 pub(super) const OPERAND_Q8: u32 = 1;
 pub(super) const OPERAND_F16: u32 = 2;
@@ -99,6 +101,16 @@ pub(super) enum OperandWriter {
 }
 
 impl KernelSpec {
+    /// Kernel of workgroups of [`WORKGROUP`] invocations with parameters `P`, which writes no operand.
+    pub(super) const fn new<P: KernelParams>(
+        name: &'static str,
+        access: &'static [Access],
+        files: &'static [&'static str],
+    ) -> Self {
+        let (workgroup, operand_writer) = (WORKGROUP, OperandWriter::None);
+        Self { name, params: P::LAYOUT, access, workgroup, files, operand_writer }
+    }
+
     pub(super) fn source(&self, variant: Variant) -> Source {
         let name = format!("{}-{}", self.name, variant.name());
         let source = kernel_source(name, self.params, self.access, variant, self.workgroup);

@@ -1,17 +1,14 @@
 //! Logit filters: suppression of columns, one workgroup per row.
 
-use super::kernel::{KernelSpec, OperandWriter, check_len};
+use super::kernel::{KernelSpec, check_len};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, Recorder};
 
-pub(super) const SPEC: KernelSpec = KernelSpec {
-    name: "logit_filter",
-    params: LogitFilterParams::LAYOUT,
-    access: &[Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[include_str!("logit_filter.wgsl")],
-    operand_writer: OperandWriter::None,
-};
+pub(super) const SPEC: KernelSpec = KernelSpec::new::<LogitFilterParams>(
+    "logit_filter",
+    &[Access::Read, Access::Write],
+    &[include_str!("logit_filter.wgsl")],
+);
 
 kernel_params! {
     struct LogitFilterParams {

@@ -1,29 +1,23 @@
 //! Mixture of experts: routing, and the weighted sum of the experts' outputs.
 
-use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter, check_len};
+use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, check_len};
 use crate::kernel_params;
 use crate::op::{MoeRouteArgs, Routing};
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, WORKGROUP};
 
 /// Most experts of a layer.
 pub const MAX_EXPERTS: usize = 1024;
 
-pub(super) const ROUTE: KernelSpec = KernelSpec {
-    name: "moe_route",
-    params: MoeRouteParams::LAYOUT,
-    access: &[Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[ACTIVATIONS, include_str!("moe_route.wgsl")],
-    operand_writer: OperandWriter::None,
-};
-pub(super) const COMBINE: KernelSpec = KernelSpec {
-    name: "moe_combine",
-    params: MoeCombineParams::LAYOUT,
-    access: &[Access::Read, Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[include_str!("moe_combine.wgsl")],
-    operand_writer: OperandWriter::None,
-};
+pub(super) const ROUTE: KernelSpec = KernelSpec::new::<MoeRouteParams>(
+    "moe_route",
+    &[Access::Read, Access::Write],
+    &[ACTIVATIONS, include_str!("moe_route.wgsl")],
+);
+pub(super) const COMBINE: KernelSpec = KernelSpec::new::<MoeCombineParams>(
+    "moe_combine",
+    &[Access::Read, Access::Read, Access::Write],
+    &[include_str!("moe_combine.wgsl")],
+);
 
 kernel_params! {
     struct MoeRouteParams {

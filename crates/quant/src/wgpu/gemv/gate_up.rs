@@ -79,7 +79,7 @@ impl GemvSpec {
 
 /// Workgroups of the kernel.
 fn n_groups(gate: &GpuMatrix) -> usize {
-    gate.n().div_ceil(GATE_UP_ROWS)
+    gate.n.div_ceil(GATE_UP_ROWS)
 }
 
 /// Gate and up of a gated MLP in one kernel: `out[t] = act(x[t] · gate) * (x[t] · up)`, for up to [`MAX_GEMV_ROWS`] rows, in
@@ -95,8 +95,8 @@ pub fn matmul_gated(
     [gate, up]: [&GpuMatrix; 2],
     activation: GatedActivation,
 ) {
-    let (rows, n) = (input.rows, gate.n());
-    let type_and_shape = |w: &GpuMatrix| (w.dtype(), w.n(), w.k());
+    let (rows, n) = (input.rows, gate.n);
+    let type_and_shape = |w: &GpuMatrix| (w.dtype(), w.n, w.k);
     check_eq!(type_and_shape(up), type_and_shape(gate), "gated matmul: type and shape of up");
     check_multiple!(n, GATE_UP_ROWS, "gated matmul: rows of the matrices");
     check_eq!((gate.slices.len(), up.slices.len()), (1, 1), "gated matmul: slices");
@@ -109,7 +109,7 @@ pub fn matmul_gated(
     let params = GateUpParams {
         w_stride: gate.stride() as u32,
         w_blocks: gate.n_blocks() as u32,
-        chunks: (gate.padded_k() / CHUNK) as u32,
+        chunks: (gate.padded_k / CHUNK) as u32,
         rows: rows as u32,
         slice_rows: n as u32,
         n: n as u32,

@@ -87,7 +87,7 @@ impl GemvSpec {
 /// kernel cannot multiply `rows` rows of activations with all of them.
 fn order(all: &[&GpuMatrix], rows: usize) -> Option<([usize; MAX_GROUP], Option<&'static Format>)> {
     let first = all.first()?;
-    let fits = |w: &&GpuMatrix| w.k() == first.k() && w.slices.len() == 1;
+    let fits = |w: &&GpuMatrix| w.k == first.k && w.slices.len() == 1;
     let is_alike = |w: &GpuMatrix| w.format.dtype == first.format.dtype;
     let same_rows = (1..=MAX_GEMV_ROWS).contains(&rows);
     if all.len() > MAX_GROUP || !all.iter().all(fits) || !same_rows {
@@ -108,9 +108,9 @@ fn order(all: &[&GpuMatrix], rows: usize) -> Option<([usize; MAX_GROUP], Option<
 
 /// Shape of the teams, and workgroups of the kernel.
 fn shape(all: &[&GpuMatrix], x_rows: u32) -> (Shape, usize) {
-    let n = all.iter().map(|w| w.n()).sum();
+    let n = all.iter().map(|w| w.n).sum();
     let shape = Shape::for_matrix(n, all[0], x_rows);
-    let n_groups = |w: &&GpuMatrix| w.n().div_ceil(shape.rows_per(GROUP_WORKGROUP) as usize);
+    let n_groups = |w: &&GpuMatrix| w.n.div_ceil(shape.rows_per(GROUP_WORKGROUP) as usize);
     (shape, all.iter().map(n_groups).sum())
 }
 
@@ -130,8 +130,8 @@ pub fn matmul_group(
         panic!("group: expected matrices of supported formats and sizes");
     };
     for (out, w, bias) in matmuls {
-        check_len("group", out, rows * w.n());
-        bias.inspect(|bias| check_len("group", bias, w.n()));
+        check_len("group", out, rows * w.n);
+        bias.inspect(|bias| check_len("group", bias, w.n));
     }
     let x_rows = row_bucket(rows);
     let (shape, groups) = shape(&all, x_rows);
@@ -143,7 +143,7 @@ pub fn matmul_group(
         has_bias: 0,
         w_stride: w.stride() as u32,
         w_blocks: w.n_blocks() as u32,
-        chunks: (w.padded_k() / CHUNK) as u32,
+        chunks: (w.padded_k / CHUNK) as u32,
         rows: rows as u32,
         x_offset: x.offset as u32,
         x_stride: x.stride as u32,
@@ -157,7 +157,7 @@ pub fn matmul_group(
         let (out, w, bias) = matmuls[i];
         let is_other = last_format.is_some() && at + 1 == all.len();
         let at = if is_other { MAX_GROUP - 1 } else { at };
-        params.n[at] = w.n() as u32;
+        params.n[at] = w.n as u32;
         params.has_bias |= u32::from(bias.is_some()) << at;
         let matrix = Bind::Buffer(&w.slices[0].buffer);
         // The activations are between the two bindings of matrix 0.

@@ -112,7 +112,7 @@ impl Shape {
     /// Shape for a matrix of `n` rows, otherwise like `w`.
     pub(super) fn for_matrix(n: usize, w: &GpuMatrix, x_rows: u32) -> Self {
         let step_len = if w.format.is_quantized { QUANTIZED_STEP } else { CHUNK };
-        Self::of(n, w.k(), step_len, x_rows)
+        Self::of(n, w.k, step_len, x_rows)
     }
 
     /// Rows of the matrix a workgroup of [`WORKGROUP`] invocations.
@@ -176,7 +176,7 @@ impl GemvSpec {
 
     /// Fuses the RMS norm of the activations, if they have one, of `w`'s columns.
     pub(super) fn with_norm(self, x: &Activations<'_>, w: &GpuMatrix) -> Self {
-        Self { norm_k: if x.norm.is_some() { w.k() as u32 } else { 0 }, ..self }
+        Self { norm_k: if x.norm.is_some() { w.k as u32 } else { 0 }, ..self }
     }
 
     pub(super) fn key(&self, kind: GemvKind) -> [u32; 4] {
