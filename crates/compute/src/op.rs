@@ -39,9 +39,9 @@ pub(crate) use kv::PageElement;
 pub(crate) use kv::Q8_BLOCK_LEN;
 pub use kv::{KvDType, KvLayout, KvRow, KvShape, KvWriteArgs, PAGE_LEN, PoolId, SlotTable};
 pub use logit_filter::LogitFilter;
-pub use matmul::{ConvArgs, GatedProductArgs, Im2colArgs, MatmulArgs};
-pub use moe::{ExpertMatmulArgs, MoeArgs, MoeRouteArgs, MoeSortArgs, Routing};
-pub use norm::NormArgs;
+pub use matmul::{ConvArgs, Epilogue, GatedProductArgs, Im2colArgs, MatmulArgs};
+pub use moe::{ExpertMatmulArgs, ExpertRoutes, MoeArgs, MoeRouteArgs, MoeSortArgs, Routing};
+pub use norm::{InputNorm, NormArgs};
 pub use port::Port;
 pub use rope::{RopeArgs, RopeAttentionArgs, RopeKvArgs, RopePairs, Rotation};
 pub use state::{StateRun, States};
@@ -56,13 +56,13 @@ pub const MAX_TOP_K_COLS: usize = 1 << 24;
 /// Largest kernel of [`Op::ConvState`].
 pub const MAX_CONV_STATE_KERNEL: usize = 4;
 
-/// Arguments of [`Op::Embed`].
-#[derive(Debug, Clone)]
-pub struct EmbedArgs {
+/// Arguments of [`Op::Embed`]. `M` holds a matrix and `W` values: a [`Weight`] in a program, or the memory of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct EmbedArgs<M = Weight, W = Weight> {
     /// `[V, D]`.
-    pub table: Weight,
+    pub table: M,
     /// Learned position embeddings `[n_ctx, D]`, added after scaling.
-    pub positions: Option<Weight>,
+    pub positions: Option<W>,
     /// Factor of the table's rows.
     pub scale: f32,
 }
@@ -90,6 +90,33 @@ impl<W> ConvStateArgs<W> {
         let bias = self.bias.as_ref().map(&values);
         ConvStateArgs { kernel, weight: values(&self.weight), bias, silu, states }
     }
+}
+
+impl EmbedArgs {
+    /// The same arguments with the matrix and the values of a device.
+    #[must_use]
+    pub fn map<'a, M, W>(
+        &'a self,
+        matrix: impl Fn(&'a Weight) -> M,
+        values: impl Fn(&'a Weight) -> W,
+    ) -> EmbedArgs<M, W> {
+        let Self { table, positions, scale } = self;
+        let positions = positions.as_ref().map(values);
+        EmbedArgs { table: matrix(table), positions, scale: *scale }
+    }
+}
+
+/// Inputs of a step that an [`Op::Embed`] reads. `W` holds values of a device, `I` the place of an input.
+#[derive(Debug, Clone, Copy)]
+pub struct EmbedInputs<W, I> {
+    /// Number of tokens `T`.
+    pub n_tokens: usize,
+    /// Tokens: rows of the table, or, with bit 31 set, indexes of values of `top_k` that are.
+    pub tokens: I,
+    /// Positions, which are read if there are position embeddings.
+    pub positions: I,
+    /// Result of a top-k, to which tokens refer.
+    pub top_k: Option<W>,
 }
 
 /// An op. `x`, `y`, ... are its operands in order. Shape letters: `T` rows of any count, others as in `stonechat-nn`.

@@ -68,7 +68,9 @@ pub use device::{
     PortRange, warmup_batch_sizes,
 };
 pub use error::Error;
-pub use fuse::{Capabilities, Conv1dKernels, MoeKernels, OfOp, Writes, fuse};
+pub use fuse::{
+    Capabilities, Capability, CapabilityKind, Conv1dKernels, Limit, MoeKernels, OpKind, fuse,
+};
 pub use inputs::{AttentionRows, CheckedStep, InputLimits, Step, resolve_token, token_reference};
 pub use linear::Linear;
 pub use load_stats::LoadStats;

@@ -42,6 +42,21 @@ impl RowClass {
     pub fn contains(self, n_rows: usize) -> bool {
         (self.min..=self.max).contains(&n_rows)
     }
+
+    /// Whether all of `other` is in the range.
+    pub(crate) fn includes(self, other: Self) -> bool {
+        self.contains(other.min) && self.contains(other.max)
+    }
+}
+
+impl fmt::Display for RowClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            &Self::ALL => f.write_str("any number of rows"),
+            Self { min, max: usize::MAX } => write!(f, "{min} rows and more"),
+            Self { min, max } => write!(f, "{min} to {max} rows"),
+        }
+    }
 }
 
 /// Number of each [`Count`] in a step.
@@ -275,10 +290,9 @@ impl fmt::Display for Program {
 impl fmt::Display for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, class, .. } = self;
-        match class {
-            &RowClass::ALL => write!(f, "{name:?}:"),
-            RowClass { min, max: usize::MAX } => write!(f, "{name:?}, {min} rows and more:"),
-            RowClass { min, max } => write!(f, "{name:?}, {min} to {max} rows:"),
+        match *class {
+            RowClass::ALL => write!(f, "{name:?}:"),
+            class => write!(f, "{name:?}, {class}:"),
         }
     }
 }

@@ -94,18 +94,6 @@ impl<'a> QuantMatrix<'a> {
         self.dtype
     }
 
-    /// Rows, the outputs of a matmul.
-    #[must_use]
-    pub fn n(&self) -> usize {
-        self.n
-    }
-
-    /// Elements of a row.
-    #[must_use]
-    pub fn k(&self) -> usize {
-        self.k
-    }
-
     /// Dequantizes rows into `out`, `[rows.len(), K]`.
     ///
     /// # Panics

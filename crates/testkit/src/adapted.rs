@@ -94,13 +94,13 @@ impl DeviceApi for Adapted {
         self.device.stored_dtype(dtype)
     }
 
-    fn divide(&self, n: usize) -> Result<Vec<Device>, Error> {
+    fn parts(&self, n: usize) -> Result<Option<Vec<Device>>, Error> {
         let &Self { fuses, log_mel, .. } = self;
         let adapted = |device| {
             let max_in_flight = self.max_in_flight.clone();
             Device::new(Self { device, fuses, max_in_flight, log_mel, memory: self.memory })
         };
-        Ok(self.device.divide(n)?.into_iter().map(adapted).collect())
+        Ok(self.device.parts(n)?.map(|parts| parts.into_iter().map(adapted).collect()))
     }
 
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {

@@ -22,3 +22,14 @@ impl<W> NormArgs<W> {
         NormArgs { weight: values(weight), bias: bias.as_ref().map(&values), eps: *eps }
     }
 }
+
+/// RMS norm that a product applies to its operand of one row. `W` holds values of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct InputNorm<W> {
+    /// `[K]`.
+    pub weight: W,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Result `[K]` in f32, for later readers.
+    pub out: W,
+}

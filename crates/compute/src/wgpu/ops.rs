@@ -23,7 +23,7 @@ pub mod q8;
 pub mod rope;
 pub mod top_k;
 
-pub use kernel::{ACTIVATIONS, GpuRows, activation_code, check_len, kernel_source};
+pub use kernel::{ACTIVATIONS, GpuRows, check_len, kernel_source};
 
 use super::{CoopMatrices, Source, Variant};
 

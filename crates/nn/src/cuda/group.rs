@@ -24,7 +24,7 @@ use crate::fuse::{Capabilities, fuse};
 use crate::inputs::{CheckedStep, InputLimits, Step};
 use crate::program::{Counts, Program};
 use crate::shard::{shard, sharded_matrix, sharded_values};
-use crate::{BoxFuture, Error, KvShape, LoadStats, MatrixSource, OpTime};
+use crate::{BoxFuture, Error, KvShape, MatrixSource, OpTime};
 
 /// GPUs that compute each layer together. Clones share them.
 #[derive(Debug, Clone)]
@@ -116,10 +116,6 @@ impl DeviceApi for CudaGroup {
         text
     }
 
-    fn load_stats(&self) -> LoadStats {
-        LoadStats::default()
-    }
-
     /// Memory of as many GPUs as there are, each as large as the smallest.
     fn total_memory_bytes(&self) -> Option<u64> {
         let devices = self.ranks().iter().map(|rank| rank.gpu.device());
@@ -141,11 +137,6 @@ impl DeviceApi for CudaGroup {
 
     fn saturating_batch(&self) -> usize {
         SATURATING_BATCH
-    }
-
-    /// Passes run one by one.
-    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
-        Ok(vec![Device::new(self.clone())])
     }
 
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
@@ -189,8 +180,8 @@ impl DeviceApi for CudaGroup {
         let shards = shard(program, &devices)?;
         replicated.lock().unwrap_or_else(PoisonError::into_inner).extend(shards.replicated);
         let executable = |(i, program): (usize, &Program)| {
-            let fused = fuse(program, &ranks[i].capabilities());
-            CudaExecutable::new(&ranks[i].gpu, &fused, max, Some(communicator.rank(i)))
+            let fused = fuse(program, &ranks[i].capabilities);
+            CudaExecutable::new(&ranks[i], &fused, max, Some(communicator.rank(i)))
         };
         let ranks = shards.programs.iter().enumerate().map(executable);
         Ok(Box::new(GroupExecutable {

@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use stonechat_compute::op::{
-    AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, MatmulArgs, MoeRouteArgs,
-    NormArgs, Op, PoolId, Port, Routing, SlotTable, Tensor, TensorInfo,
+    AttentionArgs, Count, EmbedInputs, ExpertMatmulArgs, ExpertRoutes, Im2colArgs, InputNorm,
+    NormArgs, Op, PoolId, Port, SlotTable, Tensor, TensorInfo,
 };
 use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, convert};
@@ -19,16 +19,14 @@ use stonechat_compute::wgpu::ops::{
     norm, rope, top_k,
 };
 use stonechat_compute::wgpu::{CommandList, CopyRange, Gpu, GpuBuffer, HostCopies, Recorder};
-use stonechat_quant::wgpu::{
-    ExpertMatmul, GpuEmbed, GpuEpilogue, GpuInput, InputNorm, embed, matmul, matmul_experts,
-    matmul_gated, matmul_group,
-};
+use stonechat_quant::wgpu::{GpuInput, embed, matmul, matmul_experts, matmul_gated, matmul_group};
 
 use web_time::Instant;
 
-use super::capabilities::{operand_of, operand_type};
+use super::capabilities::{ONE_ROW, operand_of};
 use super::weights::{NAME, allocation_error, matrix, values};
 use crate::device::{Executable, PortRange};
+use crate::fuse::Capabilities;
 use crate::inputs::{CheckedStep, InputLimits, Step, export_offset};
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Counts, Node, Program, RowClass, Segment};
@@ -43,11 +41,6 @@ const MAX_LISTS: usize = 64;
 const STEP_WORDS: usize = 1 << 14;
 
 impl_grid!(AttentionGrid);
-
-fn epilogue(args: &MatmulArgs, accumulate: bool) -> GpuEpilogue<'_> {
-    let bias = args.bias.as_ref().map(values);
-    GpuEpilogue { bias, activation: args.activation, accumulate }
-}
 
 /// A compiled program.
 #[derive(Debug)]
@@ -85,9 +78,15 @@ struct ProgramMemory {
 }
 
 impl GpuExecutable {
-    pub(super) fn new(gpu: &Gpu, program: &Program, max: &Counts) -> Result<Self, Error> {
+    pub(super) fn new(
+        gpu: &Gpu,
+        capabilities: &Capabilities,
+        program: &Program,
+        max: &Counts,
+    ) -> Result<Self, Error> {
         for segment in &program.segments {
-            segment.nodes.iter().try_for_each(|node| check_operand(gpu, program, segment, node))?;
+            let check = |node| check_operand(capabilities, program, segment, node);
+            segment.nodes.iter().try_for_each(check)?;
         }
         program.nodes().try_for_each(|node| check_op(program, node, max))?;
         let plan = plan_slots(program, max);
@@ -189,7 +188,7 @@ fn check_op(program: &Program, node: &Node, max: &Counts) -> Result<(), Error> {
 
 /// Checks that an op reads its operand in the type of its kernels.
 fn check_operand(
-    gpu: &Gpu,
+    capabilities: &Capabilities,
     program: &Program,
     segment: &Segment,
     node: &Node,
@@ -200,8 +199,8 @@ fn check_operand(
     }
     let dtype = program.tensors[node.inputs[0].id].dtype;
     // Kernels of all rows read one type, or the segment has to be fused.
-    let expected = operand_type(gpu, &node.op, segment.class);
-    let of_one_row = operand_type(gpu, &node.op, RowClass { min: 1, max: 1 });
+    let most = RowClass { min: segment.class.max, ..segment.class };
+    let [expected, of_one_row] = [most, ONE_ROW].map(|class| capabilities.operand(&node.op, class));
     let is_any = segment.class.min <= 1 && segment.class.max > 1 && expected != of_one_row;
     let fits = dtype == expected || node.norm.is_some();
     if fits && !is_any {
@@ -325,13 +324,12 @@ impl ProgramMemory {
         let accumulate = node.residual.is_some();
         let x = |i: usize| self.view(node.inputs[i], counts);
         match op {
-            Op::Embed(EmbedArgs { table, positions, scale }) => {
-                let positions = positions.as_ref().map(|p| (values(p), places.positions));
-                let (tokens, scale) = (places.tokens, *scale);
+            Op::Embed(args) => {
+                let Places { tokens, positions, .. } = *places;
                 let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TOP_K);
                 let top_k = top_k.map(|(_, x)| self.buffer(x.id));
-                let args = GpuEmbed { n_tokens: n_rows, tokens, top_k, scale, positions };
-                embed(list, out, matrix(table), args);
+                let inputs = EmbedInputs { n_tokens: n_rows, tokens, positions, top_k };
+                embed(list, out, args.map(matrix, values), inputs);
             }
             Op::Constant(constant) => {
                 for i in 0..counts[rows.count] {
@@ -364,7 +362,7 @@ impl ProgramMemory {
                 convert(list, out, format, x(0));
             }
             Op::Matmul(args) => {
-                let (w, epilogue) = (matrix(&args.weight), epilogue(args, accumulate));
+                let (w, epilogue) = (matrix(&args.weight), args.epilogue(accumulate, values));
                 matmul(list, output, self.input(node, counts), w, epilogue);
             }
             Op::GatedProduct(args) => {
@@ -379,13 +377,10 @@ impl ProgramMemory {
             Op::Im2col(Im2colArgs { stride, cols }) => {
                 copy::im2col(list, out, *cols, *stride, x(0));
             }
-            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => {
-                let normalize_top_k = *routing == Routing::NormalizedTopK;
-                moe::route(list, out, x(0), *n_used, normalize_top_k);
-            }
+            Op::MoeRoute(args) => moe::route(list, out, x(0), *args),
             Op::ExpertMatmul(ExpertMatmulArgs { weight, bias, .. }) => {
                 let input = self.input(node, counts);
-                let args = ExpertMatmul {
+                let args = ExpertRoutes {
                     routes: self.buffer(node.inputs[1].id),
                     n_routes: n_rows,
                     routes_per_row: n_rows / input.rows,

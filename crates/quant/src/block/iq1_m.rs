@@ -29,8 +29,6 @@ pub struct BlockIq1M {
     pub scales: [[u8; 2]; 4],
 }
 
-const _: () = assert!(size_of::<BlockIq1M>() == 56 && align_of::<BlockIq1M>() == 1);
-
 impl BlockIq1M {
     /// `8 * (v + 1)`, and `8 * delta + 1`, of elements `32 * u ..`: they have no bits in common.
     #[inline(always)]

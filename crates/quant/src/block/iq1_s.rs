@@ -26,8 +26,6 @@ pub struct BlockIq1S {
     pub qh: [[u8; 2]; 8],
 }
 
-const _: () = assert!(size_of::<BlockIq1S>() == 50 && align_of::<BlockIq1S>() == 1);
-
 /// Quants are `8 * (v + delta) + 9`, 0 to 18.
 impl RowBlock for BlockIq1S {
     const GROUP_LEN: usize = 32;

@@ -30,8 +30,6 @@ pub struct BlockIq2S {
     pub scales: [u8; 8],
 }
 
-const _: () = assert!(size_of::<BlockIq2S>() == 82 && align_of::<BlockIq2S>() == 1);
-
 impl RowBlock for BlockIq2S {
     const GROUP_LEN: usize = 16;
     const QUANTS: Quants = Quants::Signed;

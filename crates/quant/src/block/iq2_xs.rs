@@ -25,8 +25,6 @@ pub struct BlockIq2Xs {
     pub scales: [u8; 8],
 }
 
-const _: () = assert!(size_of::<BlockIq2Xs>() == 74 && align_of::<BlockIq2Xs>() == 1);
-
 impl RowBlock for BlockIq2Xs {
     const GROUP_LEN: usize = 16;
     const QUANTS: Quants = Quants::Signed;

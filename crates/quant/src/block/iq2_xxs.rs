@@ -23,8 +23,6 @@ pub struct BlockIq2Xxs {
     pub qs: [[u8; 8]; 8],
 }
 
-const _: () = assert!(size_of::<BlockIq2Xxs>() == 66 && align_of::<BlockIq2Xxs>() == 1);
-
 impl BlockIq2Xxs {
     #[inline(always)]
     fn word(&self, u: usize) -> u32 {

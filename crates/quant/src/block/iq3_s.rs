@@ -30,8 +30,6 @@ pub struct BlockIq3S {
     pub scales: [u8; 4],
 }
 
-const _: () = assert!(size_of::<BlockIq3S>() == 110 && align_of::<BlockIq3S>() == 1);
-
 impl RowBlock for BlockIq3S {
     const GROUP_LEN: usize = 32;
     const QUANTS: Quants = Quants::Signed;

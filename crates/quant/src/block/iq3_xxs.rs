@@ -25,8 +25,6 @@ pub struct BlockIq3Xxs {
     pub words: [[u8; 4]; 8],
 }
 
-const _: () = assert!(size_of::<BlockIq3Xxs>() == 98 && align_of::<BlockIq3Xxs>() == 1);
-
 impl RowBlock for BlockIq3Xxs {
     const GROUP_LEN: usize = 32;
     const QUANTS: Quants = Quants::Signed;

@@ -25,11 +25,8 @@ pub struct BlockIq4Nl {
     pub qs: [u8; 16],
 }
 
-const _: () = assert!(size_of::<BlockIq4Nl>() == 18 && align_of::<BlockIq4Nl>() == 1);
-
 impl Block for BlockIq4Nl {
     const DTYPE: DType = DType::Iq4Nl;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

@@ -26,8 +26,6 @@ pub struct BlockMxfp4 {
     pub qs: [u8; 16],
 }
 
-const _: () = assert!(size_of::<BlockMxfp4>() == 17 && align_of::<BlockMxfp4>() == 1);
-
 impl BlockMxfp4 {
     /// `2^(e - 128)`: half of the format's scale, for [`E2M1_TWICE`].
     #[inline(always)]
@@ -45,7 +43,6 @@ pub(crate) fn half_power(e: u8) -> f32 {
 
 impl Block for BlockMxfp4 {
     const DTYPE: DType = DType::Mxfp4;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

@@ -23,8 +23,6 @@ pub struct BlockNvfp4 {
     pub qs: [[u8; 8]; 4],
 }
 
-const _: () = assert!(size_of::<BlockNvfp4>() == 36 && align_of::<BlockNvfp4>() == 1);
-
 impl RowBlock for BlockNvfp4 {
     const GROUP_LEN: usize = 16;
     const QUANTS: Quants = Quants::Levels(&E2M1_TWICE);

@@ -28,14 +28,11 @@ pub struct BlockQ2K {
     pub dmin: Half,
 }
 
-const _: () = assert!(size_of::<BlockQ2K>() == 84 && align_of::<BlockQ2K>() == 1);
-
 const SEARCH: AffineSearch =
     AffineSearch { limit: 3, first: -0.5, step: 0.1, steps: 15, absolute: true };
 
 impl Block for BlockQ2K {
     const DTYPE: DType = DType::Q2K;
-    const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
     #[inline(always)]

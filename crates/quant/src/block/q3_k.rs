@@ -29,8 +29,6 @@ pub struct BlockQ3K {
     pub d: Half,
 }
 
-const _: () = assert!(size_of::<BlockQ3K>() == 110 && align_of::<BlockQ3K>() == 1);
-
 impl BlockQ3K {
     /// `s - 32` of the groups.
     #[inline(always)]
@@ -53,7 +51,6 @@ impl BlockQ3K {
 
 impl Block for BlockQ3K {
     const DTYPE: DType = DType::Q3K;
-    const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
     #[inline(always)]

@@ -23,11 +23,8 @@ pub struct BlockQ4_1 {
     pub qs: [u8; 16],
 }
 
-const _: () = assert!(size_of::<BlockQ4_1>() == 20 && align_of::<BlockQ4_1>() == 1);
-
 impl Block for BlockQ4_1 {
     const DTYPE: DType = DType::Q4_1;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

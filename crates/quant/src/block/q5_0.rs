@@ -23,11 +23,8 @@ pub struct BlockQ5_0 {
     pub qs: [u8; 16],
 }
 
-const _: () = assert!(size_of::<BlockQ5_0>() == 22 && align_of::<BlockQ5_0>() == 1);
-
 impl Block for BlockQ5_0 {
     const DTYPE: DType = DType::Q5_0;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

@@ -20,11 +20,8 @@ pub struct BlockQ8_0 {
     pub qs: [i8; 32],
 }
 
-const _: () = assert!(size_of::<BlockQ8_0>() == 34 && align_of::<BlockQ8_0>() == 1);
-
 impl Block for BlockQ8_0 {
     const DTYPE: DType = DType::Q8_0;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

@@ -24,11 +24,8 @@ pub struct BlockQ8K {
     pub bsums: [[u8; 2]; 16],
 }
 
-const _: () = assert!(size_of::<BlockQ8K>() == 292 && align_of::<BlockQ8K>() == 1);
-
 impl Block for BlockQ8K {
     const DTYPE: DType = DType::Q8K;
-    const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
     #[inline(always)]

@@ -67,7 +67,6 @@ macro_rules! row_block {
     ($Block:ty: $dtype:ident, $len:literal) => {
         impl $crate::block::Block for $Block {
             const DTYPE: stonechat_compute::DType = stonechat_compute::DType::$dtype;
-            const BLOCK_LEN: usize = $len;
             type Values = [f32; $len];
 
             #[inline(always)]

@@ -27,8 +27,6 @@ pub struct BlockTq1_0 {
     pub d: Half,
 }
 
-const _: () = assert!(size_of::<BlockTq1_0>() == 54 && align_of::<BlockTq1_0>() == 1);
-
 impl RowBlock for BlockTq1_0 {
     const GROUP_LEN: usize = 32;
     const QUANTS: Quants = Quants::Unsigned { offset: 1 };

@@ -23,8 +23,6 @@ pub struct BlockTq2_0 {
     pub d: Half,
 }
 
-const _: () = assert!(size_of::<BlockTq2_0>() == 66 && align_of::<BlockTq2_0>() == 1);
-
 impl RowBlock for BlockTq2_0 {
     const GROUP_LEN: usize = 32;
     const QUANTS: Quants = Quants::Unsigned { offset: 1 };
@@ -52,7 +50,6 @@ impl RowBlock for BlockTq2_0 {
 
 impl Block for BlockTq2_0 {
     const DTYPE: DType = DType::Tq2_0;
-    const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
     #[inline(always)]

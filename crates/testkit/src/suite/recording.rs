@@ -4,9 +4,9 @@ use pollster::block_on;
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::op::{Count, MatmulArgs, Op, Port, RowTable, Rows, SlotTable, Tensor, Weight};
 use stonechat_nn::{
-    Activation, AttentionRows, Capabilities, Counts, Device, Error, Executable, KvRow, LogitFilter,
-    MatrixSource, PageCopy, PortRange, Program, QueryRow, Recorder, Segment, SegmentName, StateRun,
-    Step, fuse,
+    Activation, AttentionRows, CapabilityKind, Counts, Device, Error, Executable, KvRow,
+    LogitFilter, MatrixSource, PageCopy, PortRange, Program, QueryRow, Recorder, Segment,
+    SegmentName, StateRun, Step, fuse,
 };
 
 use super::{Tolerance, Tolerances};
@@ -163,12 +163,8 @@ fn executables(
     }
     match device.compile_fused(program, max) {
         Err(Error::Unsupported { .. }) => {
-            let single = Capabilities {
-                accepts: Box::new(|_, _| false),
-                fuses_norm: Box::new(|_, _| false),
-                writes: Box::new(|_, _, _, _| false),
-                ..device.capabilities()
-            };
+            let mut single = device.capabilities();
+            single.table.retain(|row| matches!(row.kind, CapabilityKind::Read(_)));
             let converted = fuse(program, &single);
             if converted.to_string() != fused.to_string() {
                 let executable = device.compile_fused(&converted, max).expect("a small program");

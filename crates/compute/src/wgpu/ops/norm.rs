@@ -43,6 +43,7 @@ kernel_params! {
         has_bias: u32,
         /// RMS norm only: add the result to `out`.
         accumulate: u32,
+        /// Whether to write `out`, and format of `out_operand`.
         has_values: u32,
         operand: u32,
         eps: f32,
