@@ -46,9 +46,8 @@ pub(super) struct KvTypeArgs {
 impl KvTypeArgs {
     /// Refuses values of another type than keys.
     pub(super) fn check(&self) -> Result<(), UsageError> {
-        const ONE_TYPE: UsageError = UsageError(
-            "--cache-type-v: expected the type of --cache-type-k, which values have, too",
-        );
+        const ONE_TYPE: UsageError =
+            UsageError("--cache-type-v: expected the same type as --cache-type-k, got another");
         if self.cache_type_v.is_none_or(|v| v == self.keys.cache_type_k) {
             Ok(())
         } else {

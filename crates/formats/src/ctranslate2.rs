@@ -158,7 +158,7 @@ fn dtype_of_id(name: &str, id: u8) -> Result<DType> {
         .ok_or_else(|| Error::tensor(name, "a CTranslate2 dtype of 0 to 5", format!("dtype {id}")))
 }
 
-/// Before version 4 a type was known by its size alone.
+/// Type of a file before version 4, which stores the size of an element alone.
 fn dtype_of_item_size(name: &str, size: u8) -> Result<DType> {
     match size {
         4 => Ok(DType::F32),

@@ -95,7 +95,7 @@ fn open_shards(files: &mut Files<'_>) -> Result<ModelFile> {
     })
 }
 
-/// A shard's name, which must not lead out of the folder.
+/// Checks that the name of a shard is a plain file name, which cannot lead out of the folder.
 fn plain_name(name: &str) -> Result<&str> {
     let mut components = Path::new(name).components();
     match (components.next(), components.next()) {

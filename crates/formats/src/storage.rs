@@ -12,7 +12,7 @@ use crate::read_at::ReadAt;
 
 /// Bytes of one file.
 pub(crate) enum Storage {
-    /// Memory map, or bytes where there are no maps. Their start has no alignment to rely on.
+    /// Memory map, or bytes where there are no maps. The start has no guaranteed alignment.
     Memory(SharedBytes),
     /// Random-access source and its length.
     Reader(Box<dyn ReadAt>, u64),

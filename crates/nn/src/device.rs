@@ -243,7 +243,7 @@ pub trait Executable: Debug + Send + Sync {
     /// Enqueues a step that `dyn Executable::run` checked.
     ///
     /// # Panics
-    /// If it has more rows than the executable.
+    /// If the step has more rows than the executable.
     fn run_checked(&mut self, step: CheckedStep<'_>);
 
     /// Enqueues a copy of outputs of the last step. Fetches are read in groups; `is_last` ends a group.

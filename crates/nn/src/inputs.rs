@@ -31,7 +31,7 @@ pub struct AttentionRows<'a> {
 /// Bit of a [`token_reference`].
 const TOKEN_REFERENCE: u32 = 1 << 31;
 
-/// In place of a token: the most probable token of row `row` of `Port::TOP_K` of the step before, which had `k` of each row.
+/// Element of [`Step::tokens`] that stands for the most probable token of row `row` of `Port::TOP_K` of the step before, which had `k` of each row.
 ///
 /// # Panics
 /// If the port is too large.
@@ -45,7 +45,7 @@ pub fn token_reference(row: usize, k: usize) -> u32 {
 /// The token that an element of [`Step::tokens`] stands for, with the values of `Port::TOP_K` of the step before.
 ///
 /// # Panics
-/// If it refers to a value that is not there.
+/// If `token` refers to a value out of range.
 #[must_use]
 pub fn resolve_token(token: u32, top_k: impl Fn(usize) -> f32) -> u32 {
     if token & TOKEN_REFERENCE == 0 {
@@ -76,9 +76,9 @@ pub struct Step<'a> {
     pub k: usize,
     /// Page copies in pool 0, done first.
     pub copies: &'a [PageCopy],
-    /// By [`SlotTable`].
+    /// KV slots to write, by [`SlotTable`].
     pub slots: [&'a [KvRow]; SlotTable::N],
-    /// By [`RowTable`].
+    /// Pages and visible positions of the query rows, by [`RowTable`].
     pub rows: [AttentionRows<'a>; RowTable::N],
     /// Place of the first window of audio in exported values.
     pub first_window: usize,

@@ -41,7 +41,7 @@ impl Slot {
     }
 }
 
-/// Why a run does not fit a plan.
+/// Reason why a run does not fit a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// The sequence would be longer than the context.
@@ -237,14 +237,14 @@ impl Sequences {
     /// Makes sequence `to` a copy of `from`; they share pages until one of them writes.
     ///
     /// # Panics
-    /// If they are the same or there is no such sequence.
+    /// If `from` and `to` are the same, or `from` does not exist.
     pub fn fork(&mut self, from: Slot, to: Slot) {
         let slots = [from.index(), to.index()];
         let [from, to] = self.sequences.get_disjoint_mut(slots).expect("two sequences");
         self.pages.fork(from, to);
     }
 
-    /// Appends `n` positions to an empty sequence. The caller writes their keys and values, or lets them undefined.
+    /// Appends `n` positions to an empty sequence. The caller writes their keys and values, or leaves them undefined.
     ///
     /// # Errors
     /// If the context or the pool is too small; the sequence stays empty.

@@ -62,7 +62,7 @@ pub(crate) struct StepShape<G> {
     pub(crate) n_logit_filters: usize,
     /// Page copies, padded with copies of a page to itself.
     pub(crate) n_copies: usize,
-    /// By number of the attention, see [`StepWords::attention`].
+    /// Dispatch grid of each attention, see [`StepWords::attention`].
     pub(crate) grids: Vec<G>,
 }
 

@@ -417,9 +417,9 @@ pub(crate) fn number(weight: &Weight) -> usize {
 /// Symbols of what a program computes: hashes of formulas. Fused ops have the formulas of their parts.
 #[derive(Debug, Default)]
 pub(crate) struct Meaning {
-    /// By value.
+    /// Symbol of each value.
     pub(crate) values: BTreeMap<usize, u64>,
-    /// By port and layer of a KV pool.
+    /// Symbol of the contents of each port, and of each layer of a KV pool.
     pub(crate) contents: BTreeMap<String, u64>,
 }
 

@@ -64,7 +64,7 @@ pub(crate) struct ChatBody {
     #[serde(default)]
     #[cfg_attr(test, schema(ignore))]
     web_search_options: Value,
-    /// Kinds of output, of which only `text` is known.
+    /// Kinds of output; only `text` is supported.
     #[serde(default)]
     #[cfg_attr(test, schema(ignore))]
     modalities: Value,

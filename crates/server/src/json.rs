@@ -171,7 +171,7 @@ fn field_error(error: serde_path_to_error::Error<serde_json::Error>) -> ApiError
     let error = plain(&error);
     match path.as_str() {
         "." if is_data => ApiError::bad_request(format!("the body is invalid: {error}")),
-        // No field was read yet.
+        // The error precedes the first field.
         "." | "?" => ApiError::bad_request(format!("the body is no JSON: {error}")),
         path if is_data => {
             ApiError::bad_request(format!("`{path}`: {error}")).with_field("param", path.into())

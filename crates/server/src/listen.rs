@@ -30,7 +30,7 @@ pub(crate) enum Listener {
     Unix(tokio::net::UnixListener, Option<SocketFile>),
 }
 
-/// A socket that another program has opened and listens on, such as systemd.
+/// Listening socket that another program has opened, such as systemd.
 #[derive(Debug)]
 pub enum OpenSocket {
     /// TCP.
@@ -46,7 +46,7 @@ pub(crate) struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // It may have been removed by hand.
+        // The file may have been removed by hand.
         let _ = std::fs::remove_file(&self.0);
     }
 }

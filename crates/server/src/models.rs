@@ -44,7 +44,7 @@ pub struct ListedModel {
     pub status: ModelStatus,
     /// Reason why the last load failed.
     pub failure: Option<String>,
-    /// Requests that use it.
+    /// Requests that use the model.
     pub n_users: usize,
 }
 
@@ -353,7 +353,7 @@ impl ServerModels {
             if let Some(found) = self.exact(name, kind).transpose()? {
                 return Ok(found);
             }
-            // It may have been installed since.
+            // The model may have been installed since.
             self.rescan().await;
             if let Some(found) = self.exact(name, kind).transpose()? {
                 return Ok(found);

@@ -142,7 +142,7 @@ pub struct ServerOptions {
     pub hosts: Vec<String>,
     /// TCP port; 0 is a free one.
     pub port: u16,
-    /// Keys, one of which a client must send; none: no key is needed.
+    /// API keys; a client must send one of them. An empty list needs none.
     pub api_keys: Vec<String>,
     /// Origins of browsers that may send requests, or `*`; none: CORS is off.
     pub cors_origins: Vec<String>,

@@ -153,7 +153,7 @@ impl PageStore for PageFile {
     }
 
     fn contains(&mut self, name: PageName) -> bool {
-        // Not the table of pages: a page has megabytes.
+        // Reads the table of uses, not the one of pages: a page has megabytes.
         let is_found = self.find(USES, name, |_| ()).is_some();
         if is_found {
             self.send(Write::Use(name));
@@ -246,7 +246,7 @@ impl Writer {
                         n_bytes += bytes.len() as u64;
                         bytes.len() as u64
                     }
-                    // It was removed since it was read.
+                    // The page was removed after it was read.
                     (None, None) => continue,
                 };
                 by_use.insert(now, (name, size))?;

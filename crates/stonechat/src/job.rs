@@ -173,7 +173,7 @@ impl<I, O> Job<I, O> {
     }
 }
 
-// No field is pinned.
+// No field of a job is pinned.
 impl<I, O> Unpin for Job<I, O> {}
 
 impl<I, O> Stream for Job<I, O> {

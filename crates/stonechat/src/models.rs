@@ -38,7 +38,7 @@ pub struct Installed {
     pub path: PathBuf,
     /// Total bytes of its files.
     pub bytes: u64,
-    /// Whether it lies in the Hugging Face cache instead of the models folder.
+    /// Whether the model is in the Hugging Face cache instead of the models folder.
     pub is_in_hub_cache: bool,
     /// Files that are removed with it.
     pub files: Vec<PathBuf>,

@@ -115,7 +115,7 @@ pub(crate) fn start(
                 if request.recording.may_block() {
                     spawn_reader(request, &model, Arc::downgrade(&to_engine));
                 } else if let Some(prepared) = prepare(request, &model) {
-                    // An engine that stopped drops it.
+                    // A stopped engine drops the recording.
                     let _ = to_engine.send(prepared);
                 }
             }

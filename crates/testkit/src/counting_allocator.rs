@@ -50,7 +50,7 @@ impl CountingAllocator {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Runs `f`; returns its result and the most bytes that were allocated at once meanwhile. Calls must not overlap.
+    /// Runs `f`; returns its result and the peak of allocated bytes during the call. Calls must not overlap.
     pub fn peak_bytes<R>(&self, f: impl FnOnce() -> R) -> (R, usize) {
         self.peak_bytes.store(self.bytes(), Ordering::Relaxed);
         let result = f();

@@ -84,7 +84,7 @@ fn page(executable: &mut dyn Executable, page: u32) -> Vec<u8> {
 /// Pages read from and written to the device have the layout of the CPU's.
 ///
 /// # Panics
-/// If they have not.
+/// If the layouts differ.
 pub fn pages_leave_and_enter_in_the_order_of_the_cpu(device: &Device) {
     let cpu = Device::from(Cpu::new(1).expect("a CPU"));
     {
@@ -119,7 +119,7 @@ pub fn pages_leave_and_enter_in_the_order_of_the_cpu(device: &Device) {
 /// Steps see the values imported before them, large ones, too.
 ///
 /// # Panics
-/// If they do not.
+/// If a step sees other values.
 pub fn steps_see_what_was_imported_before_them(device: &Device) {
     {
         let n = 3 << 20;

@@ -14,7 +14,7 @@ use crate::{SAMPLE_RATE, WINDOW_SAMPLES};
 const MARGIN_SAMPLES: usize = 3 * SAMPLE_RATE;
 /// Samples of a window that leave room for that margin.
 const STEP_SAMPLES: usize = WINDOW_SAMPLES - MARGIN_SAMPLES;
-/// Most windows of a chunk. The first window of a chunk has no earlier text in its prompt, which
+/// Maximum windows of a chunk. The first window of a chunk has no earlier text in its prompt, which
 /// costs accuracy; a long chunk delays the segments of the chunks after it.
 const MAX_WINDOWS: usize = 4;
 /// Samples whose energy is compared to find a quiet place: a pause between sentences, not words.

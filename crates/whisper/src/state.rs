@@ -43,7 +43,7 @@ pub struct StateOptions {
     pub kv_dtype: KvDType,
     /// Whether words can be aligned with the audio.
     pub has_alignment: bool,
-    /// Most windows of a pass of the encoder; at most all.
+    /// Maximum windows of a pass of the encoder, limited to all windows.
     pub encoder_batch_size: usize,
 }
 
@@ -292,7 +292,7 @@ impl State {
         Ok(state)
     }
 
-    /// Compiles kernels and allocates device memory for the passes of one window and of as many as there can be, and for decoder
+    /// Compiles kernels and allocates device memory for encoder passes of one window and of the maximum number, and for decoder
     /// steps of every size that selects kernels.
     fn warm_up(&mut self) -> Result<(), Error> {
         let Self { executable, options, pages, sequences, filters, outputs, n_mel_values, .. } =
@@ -467,7 +467,7 @@ fn run_all_sizes(
     let tokens = vec![0; max_tokens];
     let mut run = |sequences: &mut Sequences, slots: usize, n: usize| {
         let mut plan = sequences.plan();
-        // Logits of as many rows as a step can have, since their product has kernels of its own sizes.
+        // Logits of the maximum number of rows of a step, since their matmul has kernels for its own sizes.
         let n_outputs = (max_outputs / slots).clamp(1, n);
         for slot in (0..slots).map(Slot::new) {
             plan.add(slot, &tokens[..n], n - n_outputs..n)?;

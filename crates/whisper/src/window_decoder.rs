@@ -274,7 +274,7 @@ impl WindowDecoder {
         self.remove_abandoned();
     }
 
-    /// Encodes waiting windows if there are places for them, and runs one decoder step of all windows.
+    /// Encodes waiting windows into free slots, and runs one decoder step of all windows.
     ///
     /// # Errors
     /// If the device fails: the windows are lost.
@@ -452,7 +452,7 @@ impl WindowDecoder {
             candidates.is_empty() || candidates.contains(language)
         };
         let languages = || languages.clone().filter(is_candidate);
-        // The logits are those of the languages of the model, of which candidates are some.
+        // The logits cover all languages of the model; candidates are a subset.
         let best = languages().max_by(|a, b| a.1.total_cmp(b.1));
         let (&language, &best) = best.expect("a language of the model");
         let total: f32 = languages().map(|(_, logit)| (logit - best).exp()).sum();

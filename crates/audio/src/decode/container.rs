@@ -45,9 +45,9 @@ const MAX_BAD_IN_A_ROW: u32 = 512;
 
 /// A part of the track to keep.
 struct Cut {
-    /// Silence before it.
+    /// Seconds of silence before the part.
     pause_s: f64,
-    /// Frames to skip before it, from the end of the last part.
+    /// Frames to skip before the part, from the end of the last one.
     skip: u64,
     keep: u64,
 }
@@ -192,7 +192,7 @@ struct Clock {
     packet_s: f64,
     /// Silence before the next packet.
     pause_s: f64,
-    /// The part of it that stands for damage.
+    /// Seconds of `pause_s` that replace damaged data.
     damage_s: f64,
 }
 
@@ -353,7 +353,7 @@ impl Run<'_, '_> {
             sniff::is_mkv(&self.head) && mend::is_cut_mkv(&self.head, self.state.n_bytes());
         let rate = f64::from(source.sample_rate.max(1));
         let total_s = self.total_s.or(self.sink.total_frames.map(|n| n as f64 / rate));
-        // Their readers end at the end of the file without a word.
+        // The readers of FLAC and WAV report no error at the end of a cut file.
         if matches!(&*self.container, "flac" | "wav") {
             source.is_cut |=
                 total_s.is_some_and(|total_s| total_s > source.duration_s + LEAST_GAP_S);
@@ -449,7 +449,7 @@ impl Run<'_, '_> {
         self.total_s = stated_s(track.duration, track.time_base)
             .or_else(|| stated_s(info.duration, info.time_base))
             .or(entry.and_then(|one| one.fragments_s));
-        // The header may state the rate before the encoder for Opus.
+        // An Opus header may state the sample rate of the encoder's input, not of the decoded audio.
         let is_opus = params.codec == CODEC_ID_OPUS;
         let rate = if is_opus { Some(opus::RATE) } else { params.sample_rate }.map(f64::from);
         let by_time = self.total_s.zip(rate).map(|(total_s, rate)| (total_s * rate) as u64);

@@ -1,6 +1,6 @@
 //! Formats that are not read here, through an installed `ffmpeg`.
 //!
-//! It is run on files and streams of the user of this machine only, without a shell, and may read that file or pipe alone.
+//! `ffmpeg` runs on files and streams of the user of this machine only, without a shell, and may read that file or pipe alone.
 //! Its output is WAV in a pipe, which is read within the limits of every stream.
 
 use std::ffi::OsString;

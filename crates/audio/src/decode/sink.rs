@@ -102,7 +102,7 @@ impl<'a> Sink<'a> {
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             self.block.clear();
             match channels {
-                // With one channel, samples are frames.
+                // A frame of one channel is a sample.
                 _ if n_channels == 1 && index == 0 => {
                     self.block.extend(mono.iter().map(|&x| finite(x)));
                 }

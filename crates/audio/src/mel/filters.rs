@@ -4,7 +4,7 @@ use stonechat_compute::MelFilter;
 
 use super::N_BINS;
 
-/// One triangle: its weights over `first_bin..first_bin + weights.len()`.
+/// Triangular mel filter: weights over `first_bin..first_bin + weights.len()`.
 #[derive(Debug, Clone)]
 struct Band {
     first_bin: usize,

@@ -14,7 +14,7 @@ use crate::Error;
 pub enum Turn {
     /// Speech begins here.
     Start(u64),
-    /// Speech ended here; as much silence as the options ask for has followed.
+    /// End of a speech segment; the minimum silence of the options has followed.
     End(u64),
 }
 

@@ -83,7 +83,7 @@ impl ChatArgs {
     }
 }
 
-/// A conversation to hold.
+/// Model and options of a conversation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChatWork<'a> {
     pub(super) args: &'a ChatArgs,

@@ -224,7 +224,7 @@ impl Gpu {
             Error::NoPeerAccess { from, to, reason }
         };
         if !self.device().can_access(other.device())? {
-            return Err(refused("the driver offers no access between them".to_owned()));
+            return Err(refused("the driver reports no peer access between them".to_owned()));
         }
         self.enter()?;
         // SAFETY: both contexts live.

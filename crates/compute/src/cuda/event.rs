@@ -23,7 +23,7 @@ impl Event {
         Self::with_flags(gpu, CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
-    /// An event that has a time.
+    /// Creates an event with a timestamp.
     pub(super) fn with_time(gpu: &Gpu) -> Result<Self> {
         Self::with_flags(gpu, CUevent_flags::CU_EVENT_DEFAULT)
     }

@@ -49,7 +49,7 @@ pub struct CommandList {
     gpu: Gpu,
     commands: Vec<Command>,
     params: Vec<u64>,
-    /// Bounds of parts, see [`start`](Self::start): a collective command is a part of its own.
+    /// Bounds of parts, see [`start`](Self::start). Each collective command is a part by itself.
     cuts: Vec<usize>,
     graph: Option<Graph>,
     /// Mode of the run that was started.

@@ -1,4 +1,4 @@
-//! Norms of rows.
+//! RMS norm and layer norm of rows.
 
 use super::Weight;
 

@@ -20,9 +20,9 @@ use super::shader::{Access, Kernel, PARAM_BYTES};
 use crate::{Error, Result};
 use crate::{check_at_most, check_eq};
 
-/// Most storage buffers of a kernel.
+/// Maximum storage buffers of a kernel.
 const MAX_BINDINGS: usize = 15;
-/// Bytes of parameters at first, and lists of the length of the longest that they have room for.
+/// Initial bytes of the parameter buffer, and the number of lists of maximum length that it holds.
 const PARAMS_BYTES: usize = 64 << 10;
 const LISTS: usize = 16;
 
@@ -172,7 +172,7 @@ impl Recorder {
         match new.or_else(|_| GpuBuffer::new(&self.gpu, bytes)) {
             Ok(buffer) => {
                 if let Some(former) = self.scratch.insert(name, buffer.clone()) {
-                    // No later dispatch binds it, and a bind group keeps its memory.
+                    // No later dispatch binds the former buffer, and a bind group would keep its memory.
                     self.bind_groups.retain(|key, _| !key.ids.contains(&former.id()));
                 }
                 buffer
@@ -243,7 +243,7 @@ impl Recorder {
             self.words.clear();
             self.params = param_buffer(&self.gpu, LISTS * bytes)?;
             self.invalidate();
-            // They bind the old parameters.
+            // The bind groups hold the old parameter buffer.
             self.bind_groups.clear();
             return Ok(None);
         }

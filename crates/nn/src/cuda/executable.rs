@@ -28,7 +28,7 @@ use crate::program::{Counts, Node, Program};
 use crate::step_words::{StepShape, StepWords, impl_grid};
 use crate::{BoxFuture, Error};
 
-/// Most lists of an executable; all are dropped if there would be more.
+/// Maximum lists of an executable; one more drops all of them.
 const MAX_LISTS: usize = 64;
 /// Bytes of inputs that most steps fit: tokens of a short prompt with their pages.
 const STEP_BYTES: usize = 1 << 16;
@@ -202,7 +202,7 @@ fn check_op(program: &Program, node: &Node) -> Result<(), Error> {
             if dtype == expected || node.norm.is_some() {
                 return Ok(());
             }
-            format!("an operand of {}, expected {}", dtype.name(), expected.name())
+            format!("operand: expected {}, got {}", expected.name(), dtype.name())
         }
         _ => return Ok(()),
     };

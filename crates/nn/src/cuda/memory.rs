@@ -20,7 +20,7 @@ pub(super) struct ProgramMemory {
     pub(super) program: Program,
     slot_of: Vec<Option<usize>>,
     slots: Vec<Buffer>,
-    /// By pool and layer.
+    /// KV pool of each layer, by pool.
     pub(super) pools: Vec<Vec<Pool>>,
     exports: BTreeMap<Port, Buffer>,
     /// Rank of a program with collective ops.

@@ -57,7 +57,7 @@ enum Source {
 #[derive(Debug)]
 struct ShardedWeight {
     source: Source,
-    /// By rank.
+    /// Loaded parts, by rank and range.
     parts: Mutex<HashMap<(usize, Part), Weight>>,
 }
 

@@ -37,7 +37,7 @@ use crate::{BoxFuture, Error, KvShape};
 
 type StepShape = crate::step_words::StepShape<AttentionGrid>;
 
-/// Most lists of an executable; all are dropped if there would be more.
+/// Maximum lists of an executable; one more drops all of them.
 const MAX_LISTS: usize = 64;
 /// Words of inputs that most steps fit: tokens of a short prompt with their pages.
 const STEP_WORDS: usize = 1 << 14;
@@ -79,7 +79,7 @@ struct ProgramMemory {
     program: Program,
     slot_of: Vec<Option<usize>>,
     slots: Vec<GpuBuffer>,
-    /// By pool and layer.
+    /// KV pool of each layer, by pool.
     pools: Vec<Vec<kv::GpuKvPool>>,
     exports: BTreeMap<Port, GpuBuffer>,
 }
@@ -207,7 +207,7 @@ fn check_operand(
     if fits && !is_any {
         return Ok(());
     }
-    let reason = format!("an operand of {}, expected {}", dtype.name(), expected.name());
+    let reason = format!("operand: expected {}, got {}", expected.name(), dtype.name());
     Err(Error::Unsupported { backend: NAME, op: node.op.name(), reason })
 }
 
@@ -533,7 +533,7 @@ impl Executable for GpuExecutable {
         }
         if let Some(list) = list {
             gpu.count_host_time(self.started.elapsed());
-            // While the device works.
+            // Encodes the next step while the device runs this one.
             gpu.encode_ahead(list);
         }
     }

@@ -1,4 +1,4 @@
-//! `IQ1_M`: 256 ternary values from the codebook of `IQ1_S`, 1.75 bits an element.
+//! `IQ1_M`: 256 ternary values from the codebook of `IQ1_S`, 1.75 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::simd::RowInt8;

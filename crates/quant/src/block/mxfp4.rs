@@ -1,4 +1,4 @@
-//! `MXFP4`: 32 values of 4-bit floats (E2M1) with one power of two (E8M0), 4.25 bits an element.
+//! `MXFP4`: 32 values of 4-bit floats (E2M1) with one power of two (E8M0), 4.25 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

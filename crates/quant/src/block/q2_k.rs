@@ -1,4 +1,4 @@
-//! `Q2_K`: 16 groups of 16 unsigned 2-bit values, 2.625 bits an element.
+//! `Q2_K`: 16 groups of 16 unsigned 2-bit values, 2.625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

@@ -1,4 +1,4 @@
-//! `Q4_K`: 8 groups of 32 unsigned 4-bit values, 4.5 bits an element.
+//! `Q4_K`: 8 groups of 32 unsigned 4-bit values, 4.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

@@ -82,7 +82,7 @@ pub fn matmul(
 /// Multiplies one operand with several matrices. `all`: matrix, output and bias.
 ///
 /// # Panics
-/// If they cannot be [grouped](can_group).
+/// If the matrices cannot be [grouped](can_group).
 pub fn matmul_group(
     list: &mut CommandList,
     scratch: &mut dyn Scratch,
@@ -111,7 +111,7 @@ pub fn matmul_group(
 /// `act(gate · x) * (up · x)` of at most [`MAX_GEMV_ROWS`] rows.
 ///
 /// # Panics
-/// If they cannot be [paired](can_pair).
+/// If the matrices cannot be [paired](can_pair).
 pub fn matmul_gated(
     list: &mut CommandList,
     scratch: &mut dyn Scratch,

@@ -1,4 +1,4 @@
-// out[t] = scale * table[tokens[t]] + positions[pos[t]]; 16 values an invocation.
+// out[t] = scale * table[tokens[t]] + positions[pos[t]]; 16 values per invocation.
 
 struct Params {
     w_stride: u32,

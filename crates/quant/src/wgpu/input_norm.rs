@@ -8,7 +8,7 @@ use super::planes::CHUNK;
 
 /// Longest row: a workgroup keeps it in registers and workgroup memory.
 const MAX_COLS: usize = 8192;
-/// Most workgroups that compute the norm redundantly: about one wave of a large GPU.
+/// Maximum workgroups that compute the norm redundantly: about one wave of a large GPU.
 const MAX_GROUPS: usize = 1024;
 
 /// RMS norm to apply to the input `x` of a matmul: `x / sqrt(mean(x²) + eps) * weight`, of one row.

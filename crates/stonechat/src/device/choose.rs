@@ -67,8 +67,8 @@ impl fmt::Display for ChosenDevice {
 }
 
 impl Device {
-    /// Bytes of weights from which [`Self::Auto`] takes a GPU: to open one takes about half a second, which is longer than
-    /// short runs of smaller models.
+    /// Minimum bytes of weights for [`Self::Auto`] to take a GPU: opening one takes about half a second, longer than short
+    /// runs of smaller models.
     pub const AUTO_MIN_BYTES: u64 = 200_000_000;
 
     /// A GPU of any kind, integrated ones included: of NVIDIA where there is one with compiled kernels, else the best through
@@ -139,7 +139,7 @@ fn first_discrete(backends: &[Backend], needs: DeviceNeeds) -> ChosenDevice {
 }
 
 impl ChosenDevice {
-    /// Whether it is a GPU.
+    /// Whether the device is a GPU.
     #[must_use]
     pub fn is_gpu(&self) -> bool {
         matches!(self, Self::Gpu(_))
@@ -208,7 +208,7 @@ fn has_room(gpu: &stonechat_nn::Device, needs: DeviceNeeds) -> bool {
     needs.can_split || gpu.free_memory_bytes().is_none_or(|free| needs.gpu_bytes() <= free)
 }
 
-/// Whether a GPU driver has a device file: the drivers are loaded for nothing otherwise.
+/// Whether a GPU driver has a device file. Without one, loading the drivers is useless.
 #[cfg(target_os = "linux")]
 fn has_device_file() -> bool {
     let has = |folder: &str, prefix: &str| {

@@ -18,7 +18,7 @@ pub(super) trait GpuApi: Sync {
     /// First discrete GPU with kernels and `needed` bytes of memory; the reason if there is none.
     fn discrete(&self, needed: u64) -> Result<Arc<dyn FoundGpu>, &'static str>;
 
-    /// GPUs of `device`, by its indexes; the best GPU without one.
+    /// GPUs that the indexes of `device` name; the best GPU if it has no index.
     fn named(&self, device: Device) -> Result<Arc<dyn FoundGpu>, Error>;
 
     /// GPUs of this machine; the reason if none can be listed.

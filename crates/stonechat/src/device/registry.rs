@@ -76,7 +76,7 @@ pub(super) fn after(device: Device) -> &'static [Backend] {
 pub struct GpuList {
     /// Name of the backend in [`Device`].
     pub backend: &'static str,
-    /// Its GPUs; the reason if none can be listed.
+    /// GPUs of the backend; the reason if none can be listed.
     pub gpus: Result<Vec<GpuInfo>, String>,
 }
 

@@ -65,7 +65,7 @@ fn receive(
     let request = remote.info_request().uri(remote.url(file)).header("range", range);
     let response = request.call().map_err(Box::new)?;
     if response.status() != 206 && done > 0 {
-        // It is the whole file again.
+        // The server ignored the range and sends the whole file.
         output.set_len(0)?;
         done = 0;
     }

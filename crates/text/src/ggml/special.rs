@@ -145,7 +145,7 @@ impl Special {
     }
 }
 
-/// The named token, else the first of `texts` that is a token, which becomes a control token.
+/// Token of a role: `named`, else the first of `texts` in the vocabulary, which becomes a control token.
 fn role(tokens: &mut Tokens, named: Option<u32>, texts: &[&str]) -> Option<u32> {
     if named.is_some() {
         return named;

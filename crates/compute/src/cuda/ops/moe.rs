@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use super::{Rows, launch, launch_elements};
 use crate::cuda::CommandList;
 
-/// Most experts of a layer.
+/// Maximum experts of a layer.
 pub const MAX_EXPERTS: usize = 1024;
 
 const MODULE: &str = "moe";

@@ -1,4 +1,4 @@
-//! Arguments of attention, and what its kernels share.
+//! Arguments of attention, and the code that its kernels share.
 
 use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter};
 use super::kv::{GpuKvPool, KvWords};
@@ -50,7 +50,7 @@ pub struct AttentionGrid {
     pub(super) n_rows: usize,
     /// Blocks of adjacent rows with the same pages; in decode one per row.
     pub(super) n_blocks: usize,
-    /// Most rows of a block.
+    /// Maximum rows of a block.
     pub(super) block_rows: usize,
     pub(super) n_splits: usize,
     /// Pages (`Blocks`) or positions (`Decode`) of a split.

@@ -1,4 +1,4 @@
-// Rounds rows to f16; eight values an invocation.
+// Rounds rows to f16; eight values per invocation.
 
 struct Params {
     rows: u32,

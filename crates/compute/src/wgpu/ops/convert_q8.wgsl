@@ -1,4 +1,4 @@
-// Quantizes rows to q8; four adjacent values an invocation.
+// Quantizes rows to q8; four adjacent values per invocation.
 
 struct Params {
     rows: u32,

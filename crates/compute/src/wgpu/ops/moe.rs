@@ -4,7 +4,7 @@ use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter, check_len};
 use crate::kernel_params;
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
 
-/// Most experts of a layer.
+/// Maximum experts of a layer.
 pub const MAX_EXPERTS: usize = 1024;
 
 pub(super) const ROUTE: KernelSpec = KernelSpec {

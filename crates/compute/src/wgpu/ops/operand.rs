@@ -119,7 +119,7 @@ pub(super) const Q8_SPEC: KernelSpec = KernelSpec {
     operand_writer: OperandWriter::Q8,
 };
 
-/// Eight values an invocation.
+/// Conversion to f16; eight values per invocation.
 pub(super) const F16_SPEC: KernelSpec = KernelSpec {
     name: "convert_f16",
     params: ConvertParams::LAYOUT,

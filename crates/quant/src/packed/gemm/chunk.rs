@@ -51,7 +51,7 @@ pub(super) struct KChunk<'a, S: Int8> {
 /// The groups of a chunk, the same for all weight rows.
 #[derive(Clone, Copy)]
 pub(super) struct ChunkGroups {
-    /// Half of 32 activations from which a group of weights starts, in the chunk: `2 * q8 block + half`.
+    /// First half q8 block (16 activations) of each group of weights, in the chunk: `2 * q8 block + half`.
     pub(super) halves: [u32; CHUNK_GROUPS],
     /// First vector of each group's quants.
     pub(super) starts: [u32; CHUNK_GROUPS],

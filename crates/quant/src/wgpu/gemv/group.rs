@@ -36,7 +36,7 @@ pub(super) const ACCESS: &[Access] = &[
 pub(super) const ACCESS_WITH_NORM: [Access; ACCESS.len() + 2] = access_with_norm(ACCESS);
 /// Invocations in a workgroup: a tradeoff, since every workgroup computes a fused norm.
 pub(super) const GROUP_WORKGROUP: u32 = 256;
-/// Most matrices of a group.
+/// Maximum matrices of a group.
 const MAX_GROUP: usize = 3;
 
 kernel_params! {

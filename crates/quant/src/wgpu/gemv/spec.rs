@@ -12,7 +12,7 @@ use crate::wgpu::matmul_args::{
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::{CHUNK, Format};
 
-/// Most rows of activations of a GEMV.
+/// Maximum rows of activations of a GEMV.
 pub const MAX_GEMV_ROWS: usize = 8;
 /// Rows of activations for which kernels are compiled.
 pub(super) const ROW_BUCKETS: [u32; 4] = [1, 2, 4, MAX_GEMV_ROWS as u32];
@@ -26,7 +26,7 @@ pub(super) const MIN_BUSY_INVOCATIONS: usize = 48 << 10;
 pub(super) const WAVE_INVOCATIONS: usize = 64 << 10;
 /// Shape of kernels that write q8: one q8 group of rows per workgroup.
 pub(super) const Q8_OUTPUT_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
-/// Most rows of activations of these: a team has an invocation for each of its sums.
+/// Maximum rows of activations of kernels that write q8: a team has one invocation per sum.
 pub(super) const Q8_OUTPUT_MAX_ROWS: u32 = Q8_OUTPUT_SHAPE.lanes / Q8_OUTPUT_SHAPE.rows;
 const _: () = assert!(WORKGROUP / Q8_OUTPUT_SHAPE.lanes * Q8_OUTPUT_SHAPE.rows == 32);
 /// [`ACCESS`] with the weight and the output of a fused norm.
@@ -50,7 +50,7 @@ impl Shape {
         while lanes < WORKGROUP as usize && n * lanes < MIN_BUSY_INVOCATIONS && lanes < steps {
             lanes *= 2;
         }
-        // A team has an invocation for each of its sums.
+        // A team has one invocation per sum.
         let rows = if n * lanes >= 2 * WAVE_INVOCATIONS && x_rows <= 2 { 2 } else { 1 };
         Self { lanes: lanes as u32, rows }
     }
@@ -85,7 +85,7 @@ pub(super) fn with_reduction(source: Source, variant: Variant) -> Source {
     source.file(include_str!("../gemv_sums.wgsl"))
 }
 
-/// Kernels, by number in their keys.
+/// Kernels; the discriminant is part of their cache keys.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum GemvKind {
     Plain,
