@@ -129,7 +129,7 @@ pub struct SourceInfo {
 pub struct Progress {
     /// Seconds decoded.
     pub decoded_s: f64,
-    /// Seconds in all, where the container says so.
+    /// Total seconds, if the container states them.
     pub total_s: Option<f64>,
 }
 

@@ -98,7 +98,7 @@ pub enum Error {
         /// The error of the last one.
         reason: String,
     },
-    /// A decoder ran into a fault of its own; the file is damaged in a way that it does not expect.
+    /// A decoder panicked: the file is damaged in a way that the decoder does not expect.
     #[error("{container} file: the decoder failed ({reason}); the file may be damaged")]
     DecoderFailed {
         /// Name of the container.

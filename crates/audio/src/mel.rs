@@ -4,7 +4,7 @@
 //! the Python packages keep the transpose. Values agree with openai-whisper's
 //! `log_mel_spectrogram` within 1e-4 (golden test).
 //!
-//! Own code: no kept crate computes it. The FFT is `rustfft`'s, through `realfft`.
+//! Own code: no maintained crate computes it. The FFT is `rustfft`'s, through `realfft`.
 
 mod filters;
 

@@ -48,7 +48,7 @@ impl Vad {
     /// Unpacks the weights, for one thread.
     ///
     /// # Errors
-    /// If `STONECHAT_ISA` has no meaning.
+    /// If `STONECHAT_ISA` is malformed.
     pub fn new() -> Result<Self, Error> {
         Self::with_threads(1)
     }
@@ -57,7 +57,7 @@ impl Vad {
     /// in parallel, but for the recurrence of the LSTM.
     ///
     /// # Errors
-    /// If `STONECHAT_ISA` has no meaning or threads cannot be started.
+    /// If `STONECHAT_ISA` is malformed or threads cannot be started.
     pub fn with_threads(n_threads: usize) -> Result<Self, Error> {
         let n_threads = if n_threads == 0 { usable_cores() } else { n_threads };
         Ok(Self { network: Network::new(Cpu::new(n_threads.min(MAX_THREADS))?) })

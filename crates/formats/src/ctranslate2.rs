@@ -15,7 +15,7 @@
 //! `value = q / scale[row]`; an i16 weight has one scalar scale with the same rule. Flags and
 //! numbers are scalar tensors (shape `[]`), strings are i8 tensors `[length]`.
 //!
-//! Own reader: no kept crate reads this format.
+//! Own reader: no maintained crate reads this format.
 //! Source: `Model::load` in CTranslate2's `src/models/model.cc`, `ModelSpec._serialize` in its
 //! `python/ctranslate2/specs/model_spec.py`.
 

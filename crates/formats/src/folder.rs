@@ -1,5 +1,5 @@
 //! Model folders: Hugging Face's (`model.safetensors`, or its shards and their index) and
-//! CTranslate2's (`model.bin`), with their companions; readers with the names of such files.
+//! CTranslate2's (`model.bin`), with their companions. Readers get the files by name.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -14,7 +14,7 @@ use crate::split;
 /// Name of the index of sharded weights.
 pub const SHARD_INDEX: &str = "model.safetensors.index.json";
 
-/// Names of files that hold all weights; the first that exists counts.
+/// Names of files that hold all weights; the first that exists is read.
 pub const WEIGHTS: &[&str] = &["model.safetensors", "model.bin", "model.gguf"];
 
 /// Maximum number of file names in the error of a folder without a model.

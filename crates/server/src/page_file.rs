@@ -91,7 +91,7 @@ impl PageFile {
         Ok(Self(Arc::new(Shared { database, queue, writer, is_off })))
     }
 
-    /// Writes the pages that wait, and takes no more.
+    /// Writes the queued pages, and accepts no more.
     pub fn close(&self) {
         self.0.close();
     }

@@ -84,7 +84,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // A moving reallocation has both for a moment.
+        // A moving reallocation holds both blocks during the copy.
         self.add_one(new_size);
         self.subtract(layout.size());
         // SAFETY: as in `dealloc`; the caller vouches for `new_size`.

@@ -124,7 +124,7 @@ pub fn run(devices: &[Device]) {
     run_with(devices, Tolerances::F32);
 }
 
-/// As [`run`], with the tolerances of other factors.
+/// As [`run`], with other tolerances.
 ///
 /// # Panics
 /// Like [`run`].

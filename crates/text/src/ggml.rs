@@ -1,6 +1,6 @@
 //! The vocabularies of GGUF files, encoded and decoded as llama.cpp does.
 //!
-//! Own code: no kept crate gives llama.cpp's token ids for every vocabulary of a GGUF file.
+//! Own code: no maintained crate gives llama.cpp's token ids for every vocabulary of a GGUF file.
 //!
 //! Source: llama.cpp `src/llama-vocab.cpp`. File map: `attributes` flags of tokens; `special` ids
 //! by role and the ends of generation; `fragments` cutting text at special tokens; then one file

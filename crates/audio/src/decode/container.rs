@@ -329,7 +329,7 @@ impl Run<'_, '_> {
         self.silence(std::mem::take(&mut clock.pause_s), n_channels, rate)
     }
 
-    /// Puts out silence; one that is longer than such a file can be is none.
+    /// Emits silence; a pause longer than such a file can be is ignored.
     fn silence(&mut self, pause_s: f64, n_channels: usize, rate: u32) -> Result<(), Error> {
         let room_s = sink::max_seconds(self.state.n_bytes()) as f64 / 2.0;
         if !(pause_s > 0.0 && pause_s + self.sink.source.duration_s < room_s) {

@@ -28,7 +28,7 @@ pub(super) struct Edit {
 }
 
 impl Edit {
-    /// Seconds in all, if every part states its own.
+    /// Total seconds, if every part states its own.
     pub(super) fn total_s(&self) -> Option<f64> {
         self.parts.iter().map(|part| part.duration_s.map(|s| s + part.pause_s)).sum()
     }
@@ -185,7 +185,7 @@ fn parse_list(list: &[u8], movie_scale: f64, media: Clock) -> Option<Edit> {
         if start_s + 1.0 / movie_scale < end_s {
             return None;
         }
-        // The list counts in units of the movie, often milliseconds; the track knows its end exactly.
+        // The list counts in units of the movie, often milliseconds; the track has its exact end.
         let exact_s = (media.duration - start) / media.scale;
         let agree = (exact_s - duration_s).abs() <= 1.0 / movie_scale;
         let duration_s = (duration > 0).then_some(if agree { exact_s } else { duration_s });

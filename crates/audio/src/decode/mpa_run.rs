@@ -174,7 +174,7 @@ impl Run<'_, '_> {
         let n_channels = usize::from(header.n_channels);
         let part = &mut self.part;
         if part.left.is_none() {
-            // Without sound beside what is added, the header is wrong.
+            // The header is wrong if the part has only its stated padding.
             let total = part.info.n_frames.map(|n| n.saturating_mul(header.n_frames.into()));
             let added = part.info.delay + part.info.padding;
             part.left = Some(total.and_then(|n| n.checked_sub(added)).unwrap_or(u64::MAX));

@@ -44,7 +44,7 @@ impl Lane {
 /// Mixes down or takes channels apart, resamples and collects.
 pub(super) struct Sink<'a> {
     pub(super) source: SourceInfo,
-    /// Source frames in all, where the container says so.
+    /// Total source frames, if the container states them.
     pub(super) total_frames: Option<u64>,
     source_state: Arc<SourceState>,
     options: Decoder<'a>,

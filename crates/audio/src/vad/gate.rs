@@ -47,7 +47,7 @@ impl SpeechGate {
     /// A gate before the first sample.
     ///
     /// # Errors
-    /// If an option is out of its range, or `STONECHAT_ISA` has no meaning.
+    /// If an option is out of its range, or `STONECHAT_ISA` is malformed.
     pub fn new(options: &VadOptions) -> Result<Self, Error> {
         options.validate()?;
         let network = Network::new(Cpu::new(1)?);

@@ -140,7 +140,7 @@ struct Talk {
 /// End of a conversation with a model.
 enum Outcome {
     Exit(ExitCode),
-    /// Another model continues.
+    /// Path of another model, with which the conversation continues.
     Model(PathBuf),
 }
 

@@ -166,7 +166,7 @@ impl Recorder {
         if let Some(buffer) = self.scratch.get(name).filter(|buffer| buffer.bytes() >= bytes) {
             return buffer.clone();
         }
-        // Steps of rising sizes share a few buffers.
+        // Rounding lets steps of rising sizes share a few buffers.
         let rounded = bytes.checked_next_power_of_two().unwrap_or(bytes);
         let new = GpuBuffer::new(&self.gpu, rounded);
         match new.or_else(|_| GpuBuffer::new(&self.gpu, bytes)) {

@@ -44,7 +44,7 @@ impl CudaGroup {
     /// Maximum GPUs of a group.
     pub const MAX_RANKS: usize = MAX_RANKS;
 
-    /// Opens GPUs that access each other's memory. A GPU that is there twice is two ranks.
+    /// Opens GPUs that access each other's memory. A GPU that is listed twice is two ranks.
     ///
     /// # Errors
     /// If a GPU cannot be opened, or cannot access the memory of another one.

@@ -177,7 +177,7 @@ fn check_op(program: &Program, node: &Node, max: &Counts) -> Result<(), Error> {
     let n_windows = node.outputs.first().map_or(0, |&id| max[program.tensors[id].rows.count]);
     let reason = match node.op {
         Op::Im2col(_) if n_windows > 1 => {
-            format!("a convolution of up to {n_windows} windows, expected 1")
+            format!("convolution: expected 1 window, got up to {n_windows}")
         }
         Op::Moe(_) | Op::Conv1d(_) | Op::ExpertMlp(_) | Op::MoeSort(_) | Op::RopeAttention(_) => {
             "no kernel, see `capabilities`".to_owned()

@@ -22,7 +22,7 @@ pub(crate) const E2M1_TWICE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3,
 pub struct BlockMxfp4 {
     /// Exponent.
     pub e: u8,
-    /// Values.
+    /// Quants.
     pub qs: [u8; 16],
 }
 

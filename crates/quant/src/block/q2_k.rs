@@ -20,7 +20,7 @@ use super::search::{AffineSearch, nearest, search_scale_min};
 pub struct BlockQ2K {
     /// Scales and mins of the groups.
     pub scales: [u8; 16],
-    /// Values.
+    /// Quants.
     pub qs: [u8; 64],
     /// Scale of the scales.
     pub d: Half,

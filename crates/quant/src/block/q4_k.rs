@@ -24,7 +24,7 @@ pub struct BlockQ4K {
     pub dmin: Half,
     /// Scales and mins of the groups.
     pub scales: [u8; 12],
-    /// Values.
+    /// Quants.
     pub qs: [u8; 128],
 }
 

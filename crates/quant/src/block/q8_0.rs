@@ -16,7 +16,7 @@ use super::definition::{Block, Half, QuantizeBlock, reciprocal, truncate};
 pub struct BlockQ8_0 {
     /// Scale.
     pub d: Half,
-    /// Values.
+    /// Quants.
     pub qs: [i8; 32],
 }
 

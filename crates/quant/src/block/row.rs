@@ -37,7 +37,7 @@ pub(crate) trait RowBlock: Block {
         }
     }
 
-    /// Scale of the scales, if they have one; else any.
+    /// Scale of the scales; unused if the format has none.
     fn d(&self) -> Half;
 
     /// Scales of the groups, where `d` is [`d`](Self::d) widened; zeros beyond them.

@@ -19,7 +19,7 @@ use crate::packed::task::PanelTask;
 pub(super) const NR: usize = 2;
 /// Q8 blocks of K that are unpacked at a time: quants and scales stay in the first-level cache.
 pub(super) const CHUNK_QBLOCKS: usize = 16;
-/// Groups of a chunk at most: 32 or 16 values with a scale.
+/// Maximum groups of a chunk; a group is 32 or 16 values with one scale.
 pub(super) const CHUNK_GROUPS: usize = 2 * CHUNK_QBLOCKS;
 /// Quads of a q8 block.
 pub(super) const QUADS: usize = 8;
@@ -67,7 +67,7 @@ pub(super) struct ChunkGroups {
 }
 
 impl<'a, S: Int8> KChunk<'a, S> {
-    /// Vectors of quants of one of [`NR`] vectors.
+    /// Vectors of quants per vector of weight rows, of which a chunk has [`NR`].
     const N_QUANTS: usize = CHUNK_QBLOCKS * QUADS;
     /// Floats of scratch memory.
     pub(super) const LEN: usize = NR * (Self::N_QUANTS + 2 * CHUNK_GROUPS) * S::LANES;
