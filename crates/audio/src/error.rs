@@ -103,7 +103,7 @@ pub enum Error {
     DecoderFailed {
         /// Name of the container.
         container: String,
-        /// The first line of its panic.
+        /// First line of the panic message.
         reason: String,
     },
     /// Far more audio than such a file can hold, as only damaged or hostile files unpack to.

@@ -35,7 +35,7 @@ const MIN_GAP: usize = 2 * SAMPLE_RATE as usize;
 const MIN_STEPS: usize = 12;
 /// Root mean square below which nothing is searched, -70 dB of full scale: speech of a recording of 16 bits is louder.
 const QUIET: f32 = 0.000_316;
-/// Samples whose level is compared with it, half a second.
+/// Samples of a level measurement, half a second.
 const QUIET_BLOCK: usize = SAMPLE_RATE as usize / 2;
 
 /// The Silero VAD network and its thread team.

@@ -30,7 +30,7 @@ use crate::tensor::{Place, TensorInfo, TensorTable};
 /// The newest binary version that is read.
 const MAX_VERSION: u32 = 6;
 
-/// Highest version that detection accepts, newer than any that is read.
+/// Highest version that detection accepts; versions above [`MAX_VERSION`] are refused later, by number.
 const PLAUSIBLE_VERSION: u32 = 64;
 
 /// The highest rank that is read; real models stop at 3.

@@ -70,7 +70,7 @@ pub enum Error {
         /// Some names that it holds.
         found: String,
     },
-    /// The format is known, this version of it is not.
+    /// An unsupported version of a supported format.
     #[error("unsupported {what}: expected {expected}, got {got}")]
     Version {
         /// The kind of version: `GGUF version`, …

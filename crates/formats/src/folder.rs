@@ -44,7 +44,7 @@ pub(crate) fn open(files: &mut Files<'_>) -> Result<ModelFile> {
     Ok(model)
 }
 
-/// Name of the first reader whose extension is that of weights. `None` for a folder, which may hold
+/// Name of the first reader with an extension of weights. `None` for a folder, which may hold
 /// several models.
 fn first_weights(files: &Files<'_>) -> Result<Option<String>> {
     let Files::Readers(_) = files else { return Ok(None) };

@@ -97,7 +97,7 @@ impl fmt::Debug for Storage {
     }
 }
 
-/// Allocates `len` zeros for the bytes that `what` names.
+/// Allocates `len` zeros; `what` names them in errors.
 pub(crate) fn zeroed(len: usize, what: impl fmt::Display) -> Result<AlignedBytes> {
     AlignedBytes::try_zeroed(len)
         .ok_or_else(|| Error::OutOfMemory { what: what.to_string(), bytes: len })

@@ -144,7 +144,7 @@ pub trait DeviceApi: Debug + Send + Sync {
     /// Type in which weights of `dtype` are stored: `dtype`, unless no kernel reads it.
     fn stored_dtype(&self, dtype: DType) -> DType;
 
-    /// Rows of a pass that keep all of the device at work: with more of them, a row takes no less time.
+    /// Rows of a pass that saturate the device: more rows take proportionally longer.
     fn saturating_batch(&self) -> usize {
         1
     }

@@ -126,8 +126,8 @@ fn join(a: Option<SlotInfo>, b: SlotInfo) -> SlotInfo {
     SlotInfo { dtype: b.dtype, rows, cols, len }
 }
 
-/// Chain of each value: values that follow each other in one memory have that of the first. A result is in the memory of
-/// the value that it may overwrite, if that is read no more and lives in this segment alone.
+/// Chain of each value: the first of the values that use one memory in turn. A result takes the memory of a value that it
+/// may overwrite, if nothing reads that value later and no other segment has it.
 fn chains(program: &Program, segment: &Segment, is_pinned: &[bool]) -> Vec<usize> {
     let mut chain_of: Vec<usize> = (0..program.tensors.len()).collect();
     let last_read = last_reads(segment, program.tensors.len());

@@ -106,7 +106,7 @@ pub(crate) fn gpu_rules() -> Capabilities {
     }
 }
 
-/// Products that read a type of their own, some of them.
+/// Products that read an operand of another type than f32, in part of the tests.
 pub(crate) fn mixed_rules() -> Capabilities {
     Capabilities {
         operand: Box::new(|op, _| match op {

@@ -65,7 +65,7 @@ impl JsonFields {
         }
     }
 
-    /// Moves the fields of the structure `T` into it.
+    /// Moves the fields of `T` out of the body.
     ///
     /// # Errors
     /// 400 with the field, what was expected and what was found.
@@ -73,7 +73,7 @@ impl JsonFields {
         serde_path_to_error::deserialize(self).map_err(field_error)
     }
 
-    /// Refuses a field that no structure has taken and whose name is nearly that of one which some structure knows.
+    /// Refuses an unknown field whose name is similar to a known one: a misspelled field.
     pub(crate) fn check_rest(&self) -> ApiResult<()> {
         limits::check_names(self.rest.keys(), &self.names)
     }

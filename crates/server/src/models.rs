@@ -56,7 +56,7 @@ pub struct ServerModels {
     draft: Option<Arc<DraftHeaders>>,
     /// Held while the folder of installed models is read, so that no model is added twice.
     scan: Arc<Mutex<Scan>>,
-    /// Bytes of the GPU for models, measured for the first of them; `None` if it does not tell.
+    /// GPU memory in bytes for models, measured before the first load; `None` if the GPU does not report it.
     gpu_memory: Arc<OnceLock<Option<u64>>>,
 }
 
@@ -345,8 +345,8 @@ impl ServerModels {
         })
     }
 
-    /// Model of a name. No name, or one that no model has, is that of the only model of the kind, or else of the only one
-    /// that was named at the start.
+    /// Model of a name. A missing or unknown name selects the only model of the kind, else the only one named at the
+    /// start.
     async fn find(&self, name: Option<&str>, kind: ModelKind) -> Result<ModelId, ApiError> {
         let name = name.filter(|name| !name.is_empty());
         if let Some(name) = name {
@@ -398,7 +398,7 @@ impl ServerModels {
         })
     }
 
-    /// Adds the installed models that are new, and drops those that are gone or replaced, on a thread that may block.
+    /// Adds new installed models, and drops removed or replaced ones, on a thread that may block.
     async fn rescan(&self) {
         let Some(installed) = self.options.installed.clone() else { return };
         let models = self.clone();

@@ -222,7 +222,7 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// Time at which a request that arrives now must have ended; `None` beyond all times.
+    /// Deadline of a request that arrives now; `None` beyond all times.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.request_timeout.and_then(|timeout| Instant::now().checked_add(timeout))
     }

@@ -217,11 +217,11 @@ impl Writer {
         }
     }
 
-    /// Writes a batch in one transaction; `syncs` makes it and those before it outlive a crash.
+    /// Writes a batch in one transaction; with `syncs`, it and the batches before it survive a crash.
     fn write(&mut self, batch: &[Write], syncs: bool) -> Result<(), redb::Error> {
         let mut transaction = self.database.begin_write()?;
         if syncs {
-            // After a crash the file need not be read as a whole before it is used.
+            // The file needs no full scan after a crash.
             transaction.set_quick_repair(true);
         } else {
             transaction.set_durability(Durability::None)?;

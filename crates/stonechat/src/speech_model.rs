@@ -176,7 +176,7 @@ impl WhisperBuilder {
         Ok(())
     }
 
-    /// Serves the queue that `open` returns for a model that is open.
+    /// Serves the queue that `open` returned, with the open model.
     fn serve(
         self,
         model: &Model,

@@ -1,4 +1,4 @@
-//! Devices that behave otherwise than the one whose kernels they run.
+//! Devices with the kernels of another one, but other capabilities or errors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -172,8 +172,8 @@ impl ChatTemplate {
     }
 
     /// The prompt of [`render`](Self::render), or with `continues` of
-    /// [`render_continued`](Self::render_continued), in which only the template's own text and the
-    /// tokens that it looks for in what the assistant said are special tokens.
+    /// [`render_continued`](Self::render_continued), in which special tokens come only from
+    /// the template's own text, and from tokens that it looks for in assistant messages.
     ///
     /// # Errors
     /// As [`ChatTemplate::render`].

@@ -161,8 +161,8 @@ impl Ggml {
         ids
     }
 
-    /// Adds the tokens at which `text` is cut, and what `encode` adds for each part between them, of which it learns
-    /// whether a token comes before it.
+    /// Adds the tokens at which `text` is cut. `encode` adds the tokens of each part between them, and gets whether a token
+    /// precedes the part.
     fn encode_fragments(
         &self,
         text: &str,

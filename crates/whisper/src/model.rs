@@ -145,7 +145,7 @@ impl Model {
         });
         let mel = mel.unwrap_or_else(|| {
             self.info.log_mel.compute_by(samples, padding_samples, |parts, task| {
-                // The other task first: it is longer than a part.
+                // The other task is first, since it is longer than a part.
                 let mut tasks: Vec<_> =
                     iter::once(None).chain(parts.iter_mut().map(Some)).collect();
                 self.device.for_each(&mut tasks, |part| match part {

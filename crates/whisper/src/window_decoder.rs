@@ -370,7 +370,7 @@ impl WindowDecoder {
         Ok(Decoding { request, fallback, search, is_prefilled: false, no_speech_prob: 0.0 })
     }
 
-    /// Frees what belongs to handles that were dropped.
+    /// Frees the windows of dropped handles.
     fn remove_abandoned(&mut self) {
         let is_alive = |handle: &Weak<()>| handle.strong_count() > 0;
         self.queue.retain(|queued| is_alive(&queued.handle));

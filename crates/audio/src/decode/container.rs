@@ -28,7 +28,7 @@ const LEAST_GAP_S: f64 = 0.1;
 /// The latest start of a track that is taken for a pause, where nothing else is in the file before it.
 const MAX_LEAD_S: f64 = 600.0;
 
-/// Properties of the container that are known before it is opened.
+/// Properties of the container that are read before it is opened.
 pub(super) struct Open {
     /// Audio tracks of an MP4 file.
     pub(super) tracks: Vec<AudioTrack>,
@@ -56,7 +56,7 @@ struct Cut {
 struct Span(VecDeque<Cut>);
 
 impl Span {
-    /// `rate` is that of the decoded frames, which the header may state wrongly.
+    /// `rate`: sample rate of the decoded frames; the header may state another one.
     fn new(edit: Option<&Edit>, decoder: &TrackDecoder, rate: u32) -> Self {
         let frames = |seconds: f64| (seconds * f64::from(rate)).round() as u64;
         let Some(edit) = edit else {

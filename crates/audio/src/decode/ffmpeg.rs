@@ -53,7 +53,7 @@ pub(super) fn decode(
     sink: &mut Sink<'_>,
 ) -> Result<(), Error> {
     let what = foreign.name();
-    // The track that was chosen, where another reader lists them.
+    // The requested track, else the one that another reader has chosen.
     let track = track.or(Some(sink.source.track).filter(|&number| number > 0));
     let mut child = match start(path, track) {
         Ok(child) => child,

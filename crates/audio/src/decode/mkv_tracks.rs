@@ -1,5 +1,5 @@
-//! Tracks that a Matroska file marks as default. The mark holds where it is absent, which symphonia 0.6 does not tell
-//! from one that is off.
+//! Default tracks of a Matroska file. An absent `FlagDefault` means on; symphonia 0.6 does not distinguish it from
+//! off.
 //!
 //! Elements: RFC 8794 §4 (EBML), RFC 9559 §5 (Matroska).
 

@@ -17,7 +17,7 @@ pub(super) struct Part {
     pub(super) start_s: f64,
     /// `None`: to the end.
     pub(super) duration_s: Option<f64>,
-    /// Pause before it.
+    /// Seconds of silence before the part.
     pub(super) pause_s: f64,
 }
 

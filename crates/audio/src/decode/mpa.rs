@@ -147,7 +147,7 @@ pub(super) fn zeros(source: &mut impl Read) -> io::Result<Option<u64>> {
 pub(super) enum Item<'a> {
     /// Start of a part, before its first frame.
     Part(Info),
-    /// A frame, and the bytes of no frame before it.
+    /// A frame, and the bytes skipped before it.
     Frame(Header, &'a [u8], u64),
 }
 

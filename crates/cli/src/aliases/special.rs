@@ -18,7 +18,7 @@ const REQUESTS: &str = "requests turn thinking off: `chat_template_kwargs`";
 const NO_TEMPLATE: &str = "a completion has no chat template";
 const FIRST_GPU: &str = "--device cuda:N names another GPU";
 const DEVICE: &[&str] = &["--device"];
-/// Flags that say what whisper-cli's standard output has.
+/// Flags that set the standard output of whisper-cli.
 const PRINTS: &[&str] = &["--print-timestamps", "--no-timestamps", "--output-dir", "-o"];
 
 /// Number of consumed arguments, or the hint of a refused value; `None` for flags that are not special.

@@ -145,7 +145,7 @@ impl Communicator {
     fn clear(&self) -> Result<()> {
         for RankMemory { gpu, memory, .. } in &self.ranks {
             gpu.enter()?;
-            // SAFETY: the range is that of the buffer, which no work uses.
+            // SAFETY: the range is the whole buffer, which no enqueued work uses.
             check(unsafe {
                 sys::cuMemsetD8Async(memory.address(), 0, memory.bytes(), gpu.stream())
             })?;

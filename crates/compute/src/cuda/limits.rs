@@ -28,7 +28,7 @@ pub struct Limits {
     pub has_clusters: bool,
 }
 
-/// One row of [`Limits::ALL`]: capability, KiB of shared memory of a block and of a multiprocessor, threads of it.
+/// One row of [`Limits::ALL`]: capability, KiB of shared memory of a block and of a multiprocessor, threads of a multiprocessor.
 const fn of(capability: (u32, u32), block_kib: usize, kib: usize, threads: usize) -> Limits {
     Limits {
         capability,

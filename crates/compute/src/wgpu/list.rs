@@ -1,7 +1,7 @@
 //! Lists of dispatches: recorded once, submitted as often as a step repeats.
 //!
 //! ```text
-//! step   = array<u32>: the inputs of a step, written once a step                         Bind::Step
+//! step   = array<u32>: the inputs of a step, written once per step                       Bind::Step
 //! params = params 0 | params 1 | ...     each at a multiple of `param_align`, written when a list is recorded
 //! list   = (pipeline, bind group, offset of the params, workgroups), ...
 //! ```

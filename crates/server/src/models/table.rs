@@ -1,4 +1,4 @@
-//! Table of models: which ones are open, their users, and what is loaded or closed next.
+//! Table of models: the open ones, their users, and the next load or close.
 //!
 //! ```text
 //!              request                 next: it fits               loaded

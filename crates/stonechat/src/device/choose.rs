@@ -22,7 +22,7 @@ pub struct DeviceNeeds {
 }
 
 impl DeviceNeeds {
-    /// A model that is not small, some layers of which any GPU can hold.
+    /// Needs of a large model that can be split: any GPU can hold some of its layers.
     pub const GPU_OF_ANY_SIZE: Self =
         Self { weight_bytes: Device::AUTO_MIN_BYTES, can_split: true };
 

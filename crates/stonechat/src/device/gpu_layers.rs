@@ -18,7 +18,7 @@ pub enum GpuLayers {
     Auto,
     /// All.
     All,
-    /// The last ones.
+    /// The last layers.
     Last(usize),
 }
 

@@ -64,7 +64,7 @@ pub(super) fn api(device: Device) -> Result<&'static dyn GpuApi, Error> {
     backend.and_then(|backend| backend.api).ok_or(Error::NoGpuSupport { feature })
 }
 
-/// Backends that [`Device::Auto`] tries after that of `device`.
+/// Backends that [`Device::Auto`] tries after the backend of `device`.
 pub(super) fn after(device: Device) -> &'static [Backend] {
     let at = BACKENDS.iter().position(|backend| backend.name == device.backend());
     &BACKENDS[at.map_or(0, |at| at + 1)..]

@@ -1,6 +1,6 @@
 //! Download of one file, which resumes.
 //!
-//! The headers of a file are read once: the names that they have are checked, and are those that are used. The client of
+//! The headers of a file are read once: the names in them are checked, and then used. The client of
 //! the hub would read them again, and a hostile hub could answer otherwise the second time.
 
 use std::fs::{self, OpenOptions};

@@ -219,7 +219,7 @@ fn defaults(vocabulary: &GgmlVocabulary<'_>, pre_type: Option<&PreType>) -> Spec
     Special { bos, eos, unk, sep, ..Special::default() }
 }
 
-/// Sets the flags of tokens that strip adjacent white space, which files lack. `matched`: tokens
+/// Sets the flags to strip adjacent white space, which files do not store. `matched`: tokens
 /// matched as a whole.
 pub(super) fn set_strip_flags(
     vocabulary: &GgmlVocabulary<'_>,
