@@ -32,7 +32,7 @@ impl KeyTypeArgs {
 pub(super) struct KvTypeArgs {
     #[command(flatten)]
     keys: KeyTypeArgs,
-    /// The same for values, which have the type of keys
+    /// KV cache data type of values, equal to that of keys
     #[arg(
         long,
         visible_alias = "ctv",

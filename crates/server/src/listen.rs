@@ -35,7 +35,7 @@ pub(crate) enum Listener {
 pub enum OpenSocket {
     /// TCP.
     Tcp(std::net::TcpListener),
-    /// A unix socket, whose file stays.
+    /// A unix socket, whose file is not removed.
     #[cfg(unix)]
     Unix(std::os::unix::net::UnixListener),
 }
@@ -129,8 +129,8 @@ impl Listener {
         }
     }
 
-    /// Closes the socket; returns the connections that the kernel has accepted before. Tokio's `accept` knows of them
-    /// only after its next look at the socket.
+    /// Closes the socket; returns the connections that the kernel has accepted before. Tokio's `accept` returns them
+    /// only after its next poll of the socket.
     pub(crate) fn close(self) -> Vec<Stream> {
         let queued = || -> io::Result<Vec<Stream>> {
             match self {

@@ -221,7 +221,7 @@ impl<'a, I, O> IntoIterator for &'a mut Job<I, O> {
     }
 }
 
-/// Items of a job that nobody else uses.
+/// Iterator that owns its job.
 #[derive(Debug)]
 pub struct IntoItems<I, O>(Job<I, O>);
 

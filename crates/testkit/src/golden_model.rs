@@ -17,7 +17,7 @@ pub struct GoldenModel {
     pub n_ctx: usize,
     /// Prompt.
     pub tokens: Vec<u32>,
-    /// Greedy tokens after it.
+    /// Greedy tokens after the prompt.
     pub greedy: Vec<u32>,
     /// Positions of `logits`.
     pub positions: Vec<usize>,

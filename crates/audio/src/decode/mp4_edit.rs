@@ -58,7 +58,7 @@ pub(super) fn read<S: Read + Seek>(source: &mut S) -> Vec<AudioTrack> {
 fn parse_moov(moov: &[u8]) -> Vec<AudioTrack> {
     let traks = boxes(moov).filter(|(kind, _)| kind == b"trak");
     let mut tracks: Vec<_> = traks.filter_map(|(_, trak)| parse_track(trak, moov)).collect();
-    // The tag of the file is about a track of its own.
+    // The file's gapless tag applies to its only track.
     if let [track] = &mut tracks[..]
         && track.1.is_none()
     {

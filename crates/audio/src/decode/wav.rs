@@ -171,7 +171,7 @@ fn tolerant_layout<S: Read + Seek>(source: &mut S) -> Result<Option<Layout>, Err
             b"data" => {
                 let bytes = match size {
                     UNKNOWN_SIZE => long_data_bytes,
-                    // A writer that could not seek back; a finished empty file has its RIFF size.
+                    // The writer could not seek back to set the size. A finished empty file has its RIFF size.
                     0 if riff_bytes == UNKNOWN_SIZE || u64::from(riff_bytes) + 8 < pos => None,
                     size => Some(u64::from(size)),
                 };

@@ -58,7 +58,7 @@ impl Event {
 }
 
 impl Event {
-    /// Milliseconds since `earlier`; both have happened.
+    /// Milliseconds since `earlier`; both events have completed.
     pub(super) fn ms_since(&self, earlier: &Self) -> Result<f32> {
         let mut ms = 0.0;
         // SAFETY: the events live; writes the time.

@@ -51,10 +51,10 @@ pub(super) struct CudaExecutable {
     imports: HostWrites,
     /// Shape of the last step.
     shape: StepShape<AttentionGrid>,
-    /// Whether steps only record their list, and the first that could not.
+    /// Whether steps only record their list, and the first error of one.
     is_warming_up: bool,
     warm_up_error: Option<Error>,
-    /// Groups of fetches, oldest first, and whether the last one goes on.
+    /// Groups of fetches, oldest first, and whether the last group is still open.
     fetches: VecDeque<HostCopies>,
     is_fetching: bool,
     /// Memory of groups that were collected.

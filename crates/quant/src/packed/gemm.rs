@@ -123,7 +123,7 @@ impl PanelTask<'_> {
                 let cols = (panel * PANEL_ROWS).saturating_sub(self.rows.start)
                     ..((panel + n_panels) * PANEL_ROWS).saturating_sub(self.rows.start);
                 let quants = if const { reads_panel_directly::<S, F>() } {
-                    // A last panel without a neighbor is paired with itself, as where panels are unpacked.
+                    // A last panel without a neighbor is paired with itself, as in the unpacking of panels.
                     [panel, (panel + 1).min(self.panels.end - 1)].map(|panel| {
                         bytemuck::cast_slice(&self.w.panel(panel)[chunk_vectors::<F>(&blocks)])
                     })

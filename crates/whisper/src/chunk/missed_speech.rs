@@ -87,7 +87,7 @@ fn first_missed(
     None
 }
 
-/// Bytes of a text with its digits in words.
+/// Bytes of a text with its digits spelled out.
 fn spoken_bytes(text: &str) -> usize {
     let bytes = |c: char| if c.is_numeric() { DIGIT_BYTES.max(c.len_utf8()) } else { c.len_utf8() };
     text.trim().chars().map(bytes).sum()

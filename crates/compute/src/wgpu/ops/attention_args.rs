@@ -9,7 +9,7 @@ use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source};
 
 /// Invocations in a workgroup, one per position of a page.
 pub(super) const WORKGROUP: u32 = PAGE_LEN as u32;
-/// Widest head: 4 slots of it fit the workgroup memory of any adapter.
+/// Maximum channels of a head: 4 slots fit the workgroup memory of any adapter.
 pub const MAX_HEAD_DIM: usize = 512;
 
 /// Arguments of [`attention`](super::attention::attention).
