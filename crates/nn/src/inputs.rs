@@ -262,7 +262,7 @@ impl InputLimits {
     #[track_caller]
     pub(crate) fn check<'a>(&self, step: &'a Step<'a>) -> CheckedStep<'a> {
         self.readers.iter().for_each(|reader| reader.check(step));
-        // A reference is to a token of the table.
+        // Token references count as token 0 here.
         let tokens = step.tokens.iter().map(|&token| resolve_token(token, |_| 0.0));
         check_below("tokens", tokens, self.n_tokens);
         check_below("positions", step.positions.iter().copied(), self.n_positions);

@@ -71,7 +71,7 @@ struct Seen {
     model: Option<ModelId>,
 }
 
-/// Tells a model from one that replaced it, without reading it.
+/// Identity of a model's files without their contents: detects a replaced model.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp {
     name: String,

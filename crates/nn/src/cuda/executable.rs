@@ -59,7 +59,7 @@ pub(super) struct CudaExecutable {
     is_fetching: bool,
     /// Memory of groups that were collected.
     spare: Vec<HostCopies>,
-    /// Memory for pages of a pool, once there was one.
+    /// Staging memory for pages of each pool, allocated by the first copy.
     page_copies: HashMap<usize, PageCopies>,
 }
 

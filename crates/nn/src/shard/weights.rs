@@ -53,7 +53,7 @@ enum Source {
     Values(Vec<f32>),
 }
 
-/// A weight that no device has as a whole.
+/// Weight of a group: each rank loads its part.
 #[derive(Debug)]
 struct ShardedWeight {
     source: Source,

@@ -469,7 +469,8 @@ impl RecordedStep<'_> {
 fn pool(gpu: &Gpu, shape: &KvShape) -> Result<Vec<kv::GpuKvPool>, Error> {
     let KvShape { n_layers, n_pages, head_dim, .. } = *shape;
     if head_dim > attention::MAX_HEAD_DIM {
-        let reason = format!("heads of {head_dim} channels, at most {}", attention::MAX_HEAD_DIM);
+        let reason =
+            format!("heads: expected at most {} channels, got {head_dim}", attention::MAX_HEAD_DIM);
         return Err(Error::Unsupported { backend: NAME, op: "attention", reason });
     }
     let layer = |_| kv::GpuKvPool::new(gpu, shape.layout(), n_pages).map_err(allocation_error);

@@ -61,7 +61,7 @@ impl RowBlock for BlockIq1M {
         (bytemuck::cast(entries), 0)
     }
 
-    // Not by `quants32`: LLVM would vectorize the lookups with the addition, to a gather, which is slower.
+    // `quants32` would be slower: LLVM would vectorize its lookups and addition to a gather.
     #[inline(always)]
     fn load_quants<S: RowInt8>(&self, s: S, u: usize, part: usize) -> S::U32s {
         let (entries, deltas) = self.entries_deltas(u);

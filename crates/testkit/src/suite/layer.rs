@@ -159,7 +159,7 @@ impl Layer {
         KvRow { page: [2, 0, 1][pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 }
     }
 
-    /// Writes the keys and values before those of the tokens.
+    /// Writes the keys and values of the positions before the tokens.
     fn pool(r: &mut Recording<'_>) -> PoolId {
         let shape = KvShape {
             n_layers: 1,

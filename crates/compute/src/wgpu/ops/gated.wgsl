@@ -1,4 +1,4 @@
-// out[t, c] = act(gate[t, c]) * up[t, c]; four values of a row an invocation.
+// out[t, c] = act(gate[t, c]) * up[t, c]; four values of a row per invocation.
 
 struct Params {
     rows: u32,
