@@ -22,7 +22,7 @@ use speech::WHISPER;
 enum Alias {
     /// Replaced by these arguments; a value may follow.
     Is(&'static [&'static str]),
-    /// As `Is`, with a note.
+    /// Replaced as by `Is`, with a note.
     Noted(&'static [&'static str], &'static str),
     /// Dropped with this number of values, for this reason.
     Ignored(usize, &'static str),
@@ -81,7 +81,7 @@ const MISSING_VERBS: [(&str, &str); 5] = [
 /// Values of switches of other programs.
 const SWITCH_VALUES: [&str; 9] = ["on", "off", "auto", "1", "0", "True", "False", "true", "false"];
 
-/// A command line for clap.
+/// Command line with the aliases replaced, for clap.
 #[derive(Debug, Default)]
 pub(super) struct Expanded {
     pub(super) args: Vec<OsString>,
@@ -89,7 +89,7 @@ pub(super) struct Expanded {
     pub(super) notes: Vec<String>,
     /// Flags that clap gets with dashes, as the user wrote them.
     pub(super) spelled: Vec<(String, String)>,
-    /// Arguments, for command lines that have none of these flags.
+    /// Arguments to add unless one of the flags is given.
     defaults: Vec<(&'static [&'static str], String)>,
 }
 

@@ -199,7 +199,7 @@ fn installed(current: &OsStr) -> Vec<CompletionCandidate> {
     all.filter(|name| name.starts_with(&*current)).map(CompletionCandidate::new).collect()
 }
 
-/// Names of installed models, and of those of the catalog whose kind is wanted, that start with `current`.
+/// Names that start with `current`: of installed models, and of models of the catalog of this kind.
 pub(super) fn names(
     current: &OsStr,
     is_wanted: impl Fn(ModelKind) -> bool,

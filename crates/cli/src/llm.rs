@@ -80,7 +80,7 @@ pub(super) struct StopArgs {
 }
 
 impl StopArgs {
-    /// Most tokens; `None` is no limit.
+    /// Maximum new tokens; `None` is no limit.
     fn n_predict(&self) -> Option<usize> {
         usize::try_from(self.n_predict).ok()
     }

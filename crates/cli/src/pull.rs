@@ -30,8 +30,8 @@ pub(super) struct Args {
     /// Model names: base, qwen3:0.6b, user/repo or user/repo:TYPE
     ///
     /// `stonechat models --available` lists the short ones. base-q5_1, ggml-base and the like are
-    /// whisper.cpp's files. Of a repository with several GGUF files, the one of Q4_K_M weights is
-    /// taken unless another type is named.
+    /// whisper.cpp's files. From a repository with several GGUF files, the Q4_K_M one is taken
+    /// unless another type is named.
     #[arg(required = true, value_name = "NAME", add = model_names())]
     names: Vec<String>,
     /// Print nothing but errors
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// On a terminal, prints the short names before the error of a name that is like none of them.
+/// Prints the short names on a terminal, if a name resembles none of them.
 fn list_names(error: &anyhow::Error) {
     let is_unlike = |error| matches!(error, &Error::UnknownName { suggestion: None, .. });
     if error.downcast_ref().is_some_and(is_unlike) && io::stderr().is_terminal() {

@@ -132,13 +132,13 @@ impl Recognizer {
         name.display().to_string()
     }
 
-    /// Tells if the model of `file` knows no language but English.
+    /// Whether the model of `file` is English-only.
     pub(super) fn is_english_only(file: &ModelFile) -> bool {
         let special = Config::from_file(file).map(|config| SpecialTokens::new(config.vocab_size));
         matches!(special, Ok(Ok(special)) if !special.multilingual)
     }
 
-    /// Checks that the model of `file` knows the language and the task of `options`.
+    /// Checks that the model of `file` supports the language and the task of `options`.
     pub(super) fn check_language(&self, file: &ModelFile, options: &Options) -> anyhow::Result<()> {
         if !Self::is_english_only(file) {
             return Ok(());

@@ -64,7 +64,7 @@ pub(super) struct Args {
     offline: bool,
     /// Serve all installed models, too
     ///
-    /// They are served anyway if no model is named.
+    /// This is the default if no model is named.
     #[arg(long)]
     all_models: bool,
     /// Memory for open models; idle ones are unloaded for others [default: 80 %]

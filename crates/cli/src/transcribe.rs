@@ -71,7 +71,7 @@ pub(super) struct Args {
     batch_size: Option<usize>,
     /// Number of inputs to transcribe in parallel
     ///
-    /// They share the weights and divide the CPU threads; a GPU decodes them in one batch.
+    /// Inputs share the weights and divide the CPU threads; a GPU decodes them in one batch.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = DEVICE)]
     jobs: usize,
     /// Print the time of each stage

@@ -50,7 +50,7 @@ pub use weight::{Weight, WeightInfo, WeightLayout};
 
 /// Largest `k` of [`Op::TopK`].
 pub const MAX_TOP_K: usize = 128;
-/// Most columns of [`Op::TopK`]: an f32 represents every column index below it exactly.
+/// Maximum columns of [`Op::TopK`]: an f32 represents every column index below it exactly.
 pub const MAX_TOP_K_COLS: usize = 1 << 24;
 
 /// Largest kernel of [`Op::ConvState`].

@@ -82,7 +82,7 @@ macro_rules! isa_tiers {
                 }
             }
 
-            /// All tiers of this CPU, in rising order, whatever the environment says.
+            /// All tiers of this CPU, in rising order, regardless of `STONECHAT_ISA`.
             #[must_use]
             pub fn available() -> Vec<Self> {
                 let mut tiers = Vec::new();

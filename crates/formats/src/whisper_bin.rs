@@ -15,7 +15,7 @@
 //! f32 file loads, but its convolutions run on no whisper.cpp whose GGML builds them in f16
 //! alone, so f16 is the plain type to write for it.
 //!
-//! Own reader and writer: no kept crate reads this format.
+//! Own reader and writer: no maintained crate reads this format.
 //! Source: `whisper_model_load` in whisper.cpp's `src/whisper.cpp`, and its
 //! `models/convert-pt-to-ggml.py` and `examples/quantize/quantize.cpp`.
 

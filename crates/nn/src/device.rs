@@ -154,7 +154,7 @@ pub trait DeviceApi: Debug + Send + Sync {
     /// Type in which weights of `dtype` are stored: `dtype`, unless no kernel reads it.
     fn stored_dtype(&self, dtype: DType) -> DType;
 
-    /// Rows of a pass that keep all of the device at work: with more of them, a row takes no less time.
+    /// Rows of a pass that saturate the device: more rows take proportionally longer.
     fn saturating_batch(&self) -> usize {
         1
     }
@@ -255,7 +255,7 @@ pub trait Executable: Debug + Send + Sync {
     /// Enqueues a step that `dyn Executable::run` checked.
     ///
     /// # Panics
-    /// If it has more rows than the executable.
+    /// If the step has more rows than the executable.
     fn run_checked(&mut self, step: CheckedStep<'_>);
 
     /// Enqueues a copy of outputs of the last step. Fetches are read in groups; `is_last` ends a group.

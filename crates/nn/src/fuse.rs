@@ -538,12 +538,12 @@ impl Graph {
         };
         let producers: BTreeMap<usize, usize> =
             nodes.iter().enumerate().flat_map(outputs).collect();
-        // By layer: last write, and reads since.
+        // Last write of each layer of a pool, and the reads since.
         let mut layers: BTreeMap<(usize, usize), (Option<usize>, Vec<usize>)> = BTreeMap::new();
         let mut last_collective = None;
         for (i, node) in nodes.iter().enumerate() {
             if node.op.is_collective() {
-                // In one order on all ranks, whatever their kernels are.
+                // Collective ops keep their order, since all ranks must run them in the same one.
                 last_collective.replace(i).into_iter().for_each(|last| graph.add(last, i));
             }
             node.reads().filter_map(|x| producers.get(&x.id)).for_each(|&p| graph.add(p, i));

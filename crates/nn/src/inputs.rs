@@ -31,7 +31,7 @@ pub struct AttentionRows<'a> {
 /// Bit of a [`token_reference`].
 const TOKEN_REFERENCE: u32 = 1 << 31;
 
-/// In place of a token: the most probable token of row `row` of `Port::TOP_K` of the step before, which had `k` of each row.
+/// Element of [`Step::tokens`] that stands for the most probable token of row `row` of `Port::TOP_K` of the step before, which had `k` of each row.
 ///
 /// # Panics
 /// If the port is too large.
@@ -45,7 +45,7 @@ pub fn token_reference(row: usize, k: usize) -> u32 {
 /// The token that an element of [`Step::tokens`] stands for, with the values of `Port::TOP_K` of the step before.
 ///
 /// # Panics
-/// If it refers to a value that is not there.
+/// If `token` refers to a value out of range.
 #[must_use]
 pub fn resolve_token(token: u32, top_k: impl Fn(usize) -> f32) -> u32 {
     if token & TOKEN_REFERENCE == 0 {
@@ -76,9 +76,9 @@ pub struct Step<'a> {
     pub k: usize,
     /// Page copies in the pools of the sequences, see [`Program::sequence_pools`], done first.
     pub copies: &'a [PageCopy],
-    /// By [`SlotTable`].
+    /// KV slots to write, by [`SlotTable`].
     pub slots: [&'a [KvRow]; SlotTable::N],
-    /// By [`RowTable`].
+    /// Pages and visible positions of the query rows, by [`RowTable`].
     pub rows: [AttentionRows<'a>; RowTable::N],
     /// Runs of the rows of ops with [states](Op::states).
     pub states: &'a [StateRun],
@@ -285,7 +285,7 @@ impl InputLimits {
     #[track_caller]
     pub(crate) fn check<'a>(&self, step: &'a Step<'a>) -> CheckedStep<'a> {
         self.readers.iter().for_each(|reader| reader.check(step));
-        // A reference is to a token of the table.
+        // Token references count as token 0 here.
         let tokens = step.tokens.iter().map(|&token| resolve_token(token, |_| 0.0));
         check_below("tokens", tokens, self.n_tokens);
         check_below("positions", step.positions.iter().copied(), self.n_positions);

@@ -246,7 +246,7 @@ impl Program {
 }
 
 impl fmt::Display for Program {
-    /// Pools; one line an op: results, op, weights and arguments, operands; outputs.
+    /// Pools; one line per op: results, op, weights and arguments, operands; outputs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, pool) in self.pools.iter().enumerate() {
             let KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype } = pool;

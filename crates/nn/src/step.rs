@@ -43,7 +43,7 @@ impl Slot {
     }
 }
 
-/// Why a run does not fit a plan.
+/// Reason why a run does not fit a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// The sequence would be longer than the context.
@@ -268,7 +268,7 @@ impl Sequences {
     /// Makes sequence `to` a copy of `from`; they share pages until one of them writes.
     ///
     /// # Panics
-    /// If they are the same or there is no such sequence.
+    /// If `from` and `to` are the same, or `from` does not exist.
     pub fn fork(&mut self, from: Slot, to: Slot) {
         let slots = [from.index(), to.index()];
         if let Some(states) = &mut self.states {

@@ -225,7 +225,7 @@ impl StepWords {
         *shape = next;
     }
 
-    /// Number of the attention that an op is, in a segment.
+    /// Index of an attention op among those of its segment.
     pub(crate) fn attention(
         &self,
         args: &AttentionArgs,

@@ -117,7 +117,7 @@ pub(crate) fn gpu_rules() -> Capabilities {
     }
 }
 
-/// Products that read a type of their own, some of them.
+/// Products that read an operand of another type than f32, in part of the tests.
 pub(crate) fn mixed_rules() -> Capabilities {
     let mut rules = Capabilities { residuals: false, ..all_rules() };
     let (read, wide) = (Read(TensorType::Operand), [Limit::NMultiple(F)]);
@@ -424,9 +424,9 @@ pub(crate) fn number(weight: &Weight) -> usize {
 /// Symbols of what a program computes: hashes of formulas. Fused ops have the formulas of their parts.
 #[derive(Debug, Default)]
 pub(crate) struct Meaning {
-    /// By value.
+    /// Symbol of each value.
     pub(crate) values: BTreeMap<usize, u64>,
-    /// By port and layer of a KV pool.
+    /// Symbol of the contents of each port, and of each layer of a KV pool.
     pub(crate) contents: BTreeMap<String, u64>,
 }
 

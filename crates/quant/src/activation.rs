@@ -44,7 +44,7 @@ macro_rules! each_writer {
     };
 }
 
-/// Rows from which packed weights are multiplied by GEMM, which unpacks them first.
+/// Minimum rows for GEMM with packed weights, which unpacks the weights first.
 pub(crate) const MIN_GEMM_ROWS: usize = 17;
 
 /// Quantized rows `x[M, K]`, reusable: after [`reserve`](Self::reserve) nothing is allocated as

@@ -1,4 +1,4 @@
-//! The block formats: layout, quantize and dequantize, one file a format; the table of all of them, `block_formats!`.
+//! The block formats: layout, quantize and dequantize, one file per format; their table, `block_formats!`.
 //!
 //! Layouts are GGML's, byte for byte. Every struct has alignment 1, so that a block may lie
 //! anywhere in a memory-mapped file. Quantizers reproduce llama.cpp's (`ggml_quantize_chunk`

@@ -101,7 +101,7 @@ impl Charge {
         }
     }
 
-    /// [`raise`](Self::raise), or its error.
+    /// Raises the reservation as [`raise`](Self::raise) does, or returns the error to answer.
     pub(crate) fn try_raise(&self, n_bytes: u64) -> ApiResult<()> {
         if self.raise(n_bytes) { Ok(()) } else { Err(self.error(n_bytes)) }
     }

@@ -345,7 +345,7 @@ impl<L: Load> Drop for Engine<L> {
 fn lower_priority() {
     /// A tenth of the time of a busy core: the share of a thread of another engine is 9.3 times as large.
     const NICENESS: i32 = 10;
-    // On Linux the current process is the current thread.
+    // Linux applies the priority of "this process" to the calling thread alone.
     if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
         tracing::warn!("the priority of the thread is unchanged: {error}");
     }
@@ -378,7 +378,7 @@ fn run<L: Load>(
 pub(crate) struct EngineThread<'a, L: Load> {
     /// File of the model.
     pub(crate) file: ModelFile,
-    /// Its device.
+    /// Device of the model.
     pub(crate) device: OpenDevice,
     opened: &'a mut Opened<L>,
     queue: mpsc::Receiver<L::Message>,

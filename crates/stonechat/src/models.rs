@@ -38,7 +38,7 @@ pub struct Installed {
     pub path: PathBuf,
     /// Total bytes of its files.
     pub bytes: u64,
-    /// Whether it lies in the Hugging Face cache instead of the models folder.
+    /// Whether the model is in the Hugging Face cache instead of the models folder.
     pub is_in_hub_cache: bool,
     /// Files that are removed with it.
     pub files: Vec<PathBuf>,
@@ -334,7 +334,7 @@ fn models_in(folder: &Path, folder_name: &str, repo: Option<&str>) -> Vec<Instal
             (None, _) => format!("{folder_name}/{}", model.stem),
         })
     });
-    // `model.gguf` is the model of the folder.
+    // A file such as `model.gguf` is the model of the folder, which is added below.
     models.retain(|model| WEIGHTS.iter().all(|name| model.path != folder.join(name)));
     if has_weights(folder) {
         let files = own_files(folder);

@@ -42,9 +42,9 @@ pub struct Progress<'a> {
 
 /// Files of a repository to download.
 enum Files {
-    /// They make a folder.
+    /// Files that together make a folder.
     Folder(Vec<String>),
-    /// They lie in the repository's folder beside those of other downloads, or alone.
+    /// Files of one model, in the repository's folder beside those of other downloads, or alone.
     Single(Vec<String>),
 }
 
@@ -73,7 +73,7 @@ pub fn pull(
     let downloads = folder.join(DOWNLOADS);
     fs::create_dir_all(&downloads).map_err(io_error("create", &downloads))?;
     let _lock = Lock::take(&downloads, &name::folder_name(&repo_name))?;
-    // Another process may have downloaded it meanwhile.
+    // Another process may have downloaded the file in the meantime.
     if let Some(path) = models.find_installed(name) {
         return Ok(path);
     }

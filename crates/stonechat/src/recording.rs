@@ -105,7 +105,7 @@ impl Recording {
         self
     }
 
-    /// Sets a token that cancels this recording and others, beside that of its job.
+    /// Sets a token that cancels this recording; several recordings may share it. Each job also has a token of its own.
     #[must_use]
     pub fn cancelled_by(mut self, token: &CancelToken) -> Self {
         self.cancel = token.clone();
@@ -126,7 +126,7 @@ impl Recording {
         self
     }
 
-    /// Token that was set, or one that is never cancelled.
+    /// The token of [`cancelled_by`](Self::cancelled_by), else one that is never cancelled.
     pub(crate) fn cancel_token(&self) -> &CancelToken {
         &self.cancel
     }

@@ -39,7 +39,7 @@ pub struct SpeechStep {
     pub finished_seconds: f64,
 }
 
-/// Function that gets the counters.
+/// Callback that gets the counters of each step.
 type StepCallback = dyn FnMut(&SpeechStep) + Send;
 
 /// Callback of [`WhisperBuilder::on_step`](crate::WhisperBuilder::on_step).
@@ -68,9 +68,9 @@ impl Run<Transcription<'static>> {
 /// State of the loop.
 pub(crate) struct SpeechEngine {
     decoder: WindowDecoder,
-    /// Sizes of the decoder that it keeps without recordings.
+    /// Sizes of the decoder while there are no recordings.
     least: StateOptions,
-    /// Maximum windows of the batch; `None` is as many as a recording may have.
+    /// Maximum windows of the batch; `None`: the largest batch size of the recordings.
     max_windows: Option<usize>,
     prepared: Receiver<Prepared>,
     /// Recordings that have no place in the batch yet.

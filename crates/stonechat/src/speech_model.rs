@@ -112,7 +112,7 @@ impl WhisperBuilder {
     }
 
     /// Sets the number of windows of all recordings that are decoded in one batch, 1 to 64, whatever their batch sizes.
-    /// By default it is the largest batch size of those that are transcribed: recordings without one take turns.
+    /// Default: the largest batch size of the running recordings, which take turns if none has a batch size.
     ///
     /// A window takes memory: with 5 beams 45 MB for the model base, 600 MB for large-v3.
     #[must_use]
@@ -174,7 +174,7 @@ impl WhisperBuilder {
         Ok(())
     }
 
-    /// Serves the queue that `open` returns for a model that is open.
+    /// Serves the queue that `open` returned, with the open model.
     fn serve(
         self,
         model: &Model,

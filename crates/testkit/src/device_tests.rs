@@ -86,7 +86,7 @@ fn page(executable: &mut dyn Executable, pool: usize, page: u32) -> Vec<u8> {
 /// Pages read from and written to the device have the layout of the CPU's.
 ///
 /// # Panics
-/// If they have not.
+/// If the layouts differ.
 pub fn pages_leave_and_enter_in_the_order_of_the_cpu(device: &Device) {
     let cpu = Device::from(Cpu::new(1).expect("a CPU"));
     {
@@ -143,7 +143,7 @@ pub fn pages_are_copied_in_every_pool(device: &Device) {
 /// Steps see the values imported before them, large ones, too.
 ///
 /// # Panics
-/// If they do not.
+/// If a step sees other values.
 pub fn steps_see_what_was_imported_before_them(device: &Device) {
     {
         let n = 3 << 20;

@@ -125,7 +125,7 @@ pub fn run(devices: &[Device]) {
     run_with(devices, Tolerances::F32);
 }
 
-/// As [`run`], with the tolerances of other factors.
+/// As [`run`], with other tolerances.
 ///
 /// # Panics
 /// Like [`run`].
@@ -169,8 +169,8 @@ fn check_rows(suite: &Suite<'_>) {
     export_windows(suite.devices);
 }
 
-/// Row counts below and above every switch between kernels. wgpu compiles a kernel for most combinations: it gets one in two,
-/// of types with kernels of their own.
+/// Row counts below and above every switch between kernels. wgpu compiles a kernel for most combinations, so it tests every
+/// second one, of types with their own kernels.
 fn check_products(suite: &Suite<'_>, n_rows: [usize; 3]) {
     let is_wgpu = suite.devices.iter().all(|device| device.name() == "wgpu");
     for rows in n_rows {
@@ -413,7 +413,7 @@ impl Case {
         }
     }
 
-    /// With a matmul of the same operand by dense weights.
+    /// Records two matmuls of one operand: by weights of `dtype`, and by dense weights.
     fn matmul(&self, r: &mut Recording<'_>, dtype: DType, n: usize) {
         let w = r.weights(dtype, n, self.cols);
         let dense = r.weights(DType::F32, 3, self.cols);

@@ -38,7 +38,7 @@ const TAIL_SAMPLES: usize = 10 * SAMPLE_RATE;
 /// Frames by which the last timestamp may precede the end of speech: timestamps tend to be early.
 const MAX_EARLY_FRAMES: usize = 100;
 
-/// Most tokens of a character: one per byte.
+/// Maximum tokens of a character: one per byte.
 const MAX_CHAR_TOKENS: usize = 4;
 
 /// One chunk of a recording.

@@ -44,7 +44,7 @@ pub struct StateOptions {
     pub kv_dtype: KvDType,
     /// Whether words can be aligned with the audio.
     pub has_alignment: bool,
-    /// Most windows of a pass of the encoder; at most all.
+    /// Maximum windows of a pass of the encoder, limited to all windows.
     pub encoder_batch_size: usize,
 }
 
@@ -464,7 +464,7 @@ fn run_all_sizes(
     let tokens = vec![0; max_tokens];
     let mut run = |sequences: &mut Sequences, slots: usize, n: usize| {
         let mut plan = sequences.plan();
-        // Logits of as many rows as a step can have, since their product has kernels of its own sizes.
+        // Logits of the maximum number of rows of a step, since their matmul has kernels for its own sizes.
         let n_outputs = (max_outputs / slots).clamp(1, n);
         for slot in (0..slots).map(Slot::new) {
             plan.add(slot, &tokens[..n], n - n_outputs..n)?;

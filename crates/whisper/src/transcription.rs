@@ -70,7 +70,7 @@ static N_TRANSCRIPTIONS: AtomicU64 = AtomicU64::new(0);
 /// ```
 #[derive(Debug)]
 pub struct Transcription<'a> {
-    /// Number of the recording among those of the process.
+    /// Id of the recording, unique in the process.
     id: u64,
     model: Model,
     options: Arc<Options>,
@@ -435,8 +435,8 @@ impl<'a> Transcription<'a> {
         Ok(chunk)
     }
 
-    /// Opens pending chunks with speech while windows of the batch are free, as many as the decoder encodes in a step. All but one
-    /// of as many may wait for a window, so that it need not encode fewer.
+    /// Opens pending chunks with speech while windows of the batch are free, up to the encoder's batch size. All but one of
+    /// a batch may wait for windows, so that batches are full.
     fn open_chunks(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
         let encoder_batch_size = decoder.state_options().encoder_batch_size;
         let n_open = self.chunks.iter().filter(|open| !open.chunk.is_done()).count();

@@ -275,7 +275,7 @@ impl WindowDecoder {
         self.remove_abandoned();
     }
 
-    /// Encodes waiting windows if there are places for them, and runs one decoder step of all windows.
+    /// Encodes waiting windows into free slots, and runs one decoder step of all windows.
     ///
     /// # Errors
     /// If the device fails: the windows are lost.
@@ -364,7 +364,7 @@ impl WindowDecoder {
         Ok(Decoding { request, fallback, search, is_prefilled: false, no_speech_prob: 0.0 })
     }
 
-    /// Frees what belongs to handles that were dropped.
+    /// Frees the windows of dropped handles.
     fn remove_abandoned(&mut self) {
         let is_alive = |handle: &Weak<()>| handle.strong_count() > 0;
         self.queue.retain(|(request, _)| is_alive(&request.handle));
@@ -445,7 +445,7 @@ impl WindowDecoder {
             candidates.is_empty() || candidates.contains(language)
         };
         let languages = || languages.clone().filter(is_candidate);
-        // The logits are those of the languages of the model, of which candidates are some.
+        // The logits cover all languages of the model; candidates are a subset.
         let best = languages().max_by(|a, b| a.1.total_cmp(b.1));
         let (&language, &best) = best.expect("a language of the model");
         let total: f32 = languages().map(|(_, logit)| (logit - best).exp()).sum();

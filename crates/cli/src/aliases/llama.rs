@@ -117,7 +117,7 @@ pub(super) const OLLAMA: Table = &[
     (&["--insecure"], Ignored(0, "models come from the Hugging Face hub")),
 ];
 
-/// Flags of llama.cpp that `generate` has no use for.
+/// Flags of llama.cpp that need a chat template, which `generate` does not apply.
 pub(super) const WITHOUT_TEMPLATE: Table = &[
     (&["-sys", "--system-prompt", "-sysf", "--system-prompt-file"], Refused(CHAT_INSTEAD)),
     (&["--chat-template", "--chat-template-file"], Refused(CHAT_INSTEAD)),

@@ -13,7 +13,7 @@ const SPLIT: &str = "--device cuda:0,1 splits every layer among GPUs";
 const EVEN: &str = "every layer is split evenly";
 const FIRST_GPU: &str = "--device cuda:N names another GPU";
 const DEVICE: &[&str] = &["--device"];
-/// Flags that say what whisper-cli's standard output has.
+/// Flags that set the standard output of whisper-cli.
 const PRINTS: &[&str] = &["--print-timestamps", "--no-timestamps", "--output-dir", "-o"];
 
 /// Number of consumed arguments, or the hint of a refused value; `None` for flags that are not special.

@@ -85,7 +85,7 @@ impl ChatArgs {
     }
 }
 
-/// A conversation to hold.
+/// Model and options of a conversation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChatWork<'a> {
     pub(super) args: &'a ChatArgs,
@@ -142,7 +142,7 @@ struct Talk {
 /// End of a conversation with a model.
 enum Outcome {
     Exit(ExitCode),
-    /// Another model continues.
+    /// Path of another model, with which the conversation continues.
     Model(PathBuf),
 }
 

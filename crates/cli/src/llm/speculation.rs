@@ -20,7 +20,7 @@ use crate::headings::SPECULATION;
 pub(crate) struct SpeculationArgs {
     /// Draft model: a smaller model of the same vocabulary
     ///
-    /// Its tokens are verified in one step of the model; the text is the same as without it. `serve` uses it for every model
+    /// The draft is verified in one step of the model; the text is the same as without it. `serve` uses it for every model
     /// of its vocabulary.
     #[arg(long, value_name = "MODEL", add = language_names())]
     model_draft: Option<String>,

@@ -48,7 +48,7 @@ pub(super) struct FileArgs {
     pub(super) output_file: Option<PathBuf>,
     /// Transcribe inputs again whose results are up to date
     ///
-    /// It also replaces files that were edited or are no results of the input, which are refused
+    /// Also replaces files that were edited or are no results of the input, which are refused
     /// otherwise.
     #[arg(long, help_heading = OUTPUT)]
     pub(super) overwrite: bool,

@@ -29,7 +29,7 @@ pub(super) struct Output<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Written {
     pub(super) paths: Vec<PathBuf>,
-    /// Why a result has no record.
+    /// Reason why a result has no record.
     pub(super) unrecorded: Option<anyhow::Error>,
 }
 

@@ -13,7 +13,7 @@ use crate::json::rounded;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Status {
     Done,
-    /// Its results were up to date.
+    /// The results of the input were up to date.
     Skipped,
     Failed,
     /// Interrupted by Ctrl-C.

@@ -19,7 +19,7 @@ pub(crate) struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended in most tests.
+        // The server has ended in most tests.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Norms of rows.
+//! RMS norm and layer norm of rows.
 
 use super::Weight;
 
@@ -15,7 +15,7 @@ pub struct NormArgs<W = Weight> {
 }
 
 impl<W> NormArgs<W> {
-    /// The same arguments with the values of a device.
+    /// Replaces the weights by those of a device.
     #[must_use]
     pub fn map<'a, V>(&'a self, values: impl Fn(&'a W) -> V) -> NormArgs<V> {
         let Self { weight, bias, eps } = self;

@@ -29,7 +29,7 @@ pub trait Int8: Simd {
     /// The tier whose kernels these are.
     const NAME: &'static str;
 
-    /// Rows of activations that GEMV multiplies together, as many as have their sums in registers: 4 or 8.
+    /// Rows of activations that GEMV multiplies together, limited by the registers for their sums: 4 or 8.
     const GEMV_ROWS: usize;
 
     /// Rows of activations of a tile of GEMM, 4 or 6.

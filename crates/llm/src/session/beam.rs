@@ -71,7 +71,7 @@ impl Session {
         let wrong = |option, expected: String, got: usize| {
             Err(Error::Option { option, expected, got: got.to_string() })
         };
-        // Not `2 * width`, which may overflow.
+        // The division avoids `2 * width`, which may overflow.
         if width == 0 || width > self.tokens.len() / 2 {
             return wrong("beams", format!("1 to {}", self.tokens.len() / 2), width);
         }

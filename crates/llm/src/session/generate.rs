@@ -124,7 +124,7 @@ impl Session {
                 break;
             }
             if !has_begun {
-                // Only now: a request that is cancelled before it begins leaves the cache of the others.
+                // The caches are truncated at the start only, so that a request cancelled before leaves those of the others.
                 generation.truncate(self.truncate(TEXT, cached));
                 generation.truncate_negative(self.truncate(NEGATIVE_PROMPT, cached_negative));
                 has_begun = true;

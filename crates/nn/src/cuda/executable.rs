@@ -29,7 +29,7 @@ use crate::program::{Counts, Node, Program, RowClass};
 use crate::step_words::{StepShape, StepWords, impl_grid};
 use crate::{BoxFuture, Error};
 
-/// Most lists of an executable; all are dropped if there would be more.
+/// Maximum lists of an executable; one more drops all of them.
 const MAX_LISTS: usize = 64;
 /// Bytes of inputs that most steps fit: tokens of a short prompt with their pages.
 const STEP_BYTES: usize = 1 << 16;
@@ -52,15 +52,15 @@ pub(super) struct CudaExecutable {
     imports: HostWrites,
     /// Shape of the last step.
     shape: StepShape<AttentionGrid>,
-    /// Whether steps only record their list, and the first that could not.
+    /// Whether steps only record their list, and the first error of one.
     is_warming_up: bool,
     warm_up_error: Option<Error>,
-    /// Groups of fetches, oldest first, and whether the last one goes on.
+    /// Groups of fetches, oldest first, and whether the last group is still open.
     fetches: VecDeque<HostCopies>,
     is_fetching: bool,
     /// Memory of groups that were collected.
     spare: Vec<HostCopies>,
-    /// Memory for pages of a pool, once there was one.
+    /// Staging memory for pages of each pool, allocated by the first copy.
     page_copies: HashMap<usize, PageCopies>,
 }
 
@@ -204,7 +204,7 @@ fn check_op(capabilities: &Capabilities, program: &Program, node: &Node) -> Resu
             if dtype == expected || node.norm.is_some() {
                 return Ok(());
             }
-            format!("an operand of {}, expected {}", dtype.name(), expected.name())
+            format!("operand: expected {}, got {}", expected.name(), dtype.name())
         }
         _ => return Ok(()),
     };

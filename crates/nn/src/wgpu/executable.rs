@@ -35,7 +35,7 @@ use crate::{BoxFuture, Error, KvShape};
 
 type StepShape = crate::step_words::StepShape<AttentionGrid>;
 
-/// Most lists of an executable; all are dropped if there would be more.
+/// Maximum lists of an executable; one more drops all of them.
 const MAX_LISTS: usize = 64;
 /// Words of inputs that most steps fit: tokens of a short prompt with their pages.
 const STEP_WORDS: usize = 1 << 14;
@@ -72,7 +72,7 @@ struct ProgramMemory {
     program: Program,
     slot_of: Vec<Option<usize>>,
     slots: Vec<GpuBuffer>,
-    /// By pool and layer.
+    /// KV pool of each layer, by pool.
     pools: Vec<Vec<kv::GpuKvPool>>,
     exports: BTreeMap<Port, GpuBuffer>,
 }
@@ -176,7 +176,7 @@ fn check_op(program: &Program, node: &Node, max: &Counts) -> Result<(), Error> {
     let n_windows = node.outputs.first().map_or(0, |&id| max[program.tensors[id].rows.count]);
     let reason = match node.op {
         Op::Im2col(_) if n_windows > 1 => {
-            format!("a convolution of up to {n_windows} windows, expected 1")
+            format!("convolution: expected 1 window, got up to {n_windows}")
         }
         Op::Moe(_) | Op::Conv1d(_) | Op::ExpertMlp(_) | Op::MoeSort(_) | Op::RopeAttention(_) => {
             "no kernel, see `capabilities`".to_owned()
@@ -206,7 +206,7 @@ fn check_operand(
     if fits && !is_any {
         return Ok(());
     }
-    let reason = format!("an operand of {}, expected {}", dtype.name(), expected.name());
+    let reason = format!("operand: expected {}, got {}", expected.name(), dtype.name());
     Err(Error::Unsupported { backend: NAME, op: node.op.name(), reason })
 }
 
@@ -470,7 +470,8 @@ impl RecordedStep<'_> {
 fn pool(gpu: &Gpu, shape: &KvShape) -> Result<Vec<kv::GpuKvPool>, Error> {
     let KvShape { n_layers, n_pages, head_dim, .. } = *shape;
     if head_dim > attention::MAX_HEAD_DIM {
-        let reason = format!("heads of {head_dim} channels, at most {}", attention::MAX_HEAD_DIM);
+        let reason =
+            format!("heads: expected at most {} channels, got {head_dim}", attention::MAX_HEAD_DIM);
         return Err(Error::Unsupported { backend: NAME, op: "attention", reason });
     }
     let layer = |_| kv::GpuKvPool::new(gpu, shape.layout(), n_pages).map_err(allocation_error);
@@ -534,7 +535,7 @@ impl Executable for GpuExecutable {
         }
         if let Some(list) = list {
             gpu.count_host_time(self.started.elapsed());
-            // While the device works.
+            // Encodes the next step while the device runs this one.
             gpu.encode_ahead(list);
         }
     }

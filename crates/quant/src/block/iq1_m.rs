@@ -1,4 +1,4 @@
-//! `IQ1_M`: 256 ternary values from the codebook of `IQ1_S`, 1.75 bits an element.
+//! `IQ1_M`: 256 ternary values from the codebook of `IQ1_S`, 1.75 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::simd::RowInt8;
@@ -59,7 +59,7 @@ impl RowBlock for BlockIq1M {
         (bytemuck::cast(entries), 0)
     }
 
-    // Not by `quants32`: LLVM would vectorize the lookups with the addition, to a gather, which is slower.
+    // `quants32` would be slower: LLVM would vectorize its lookups and addition to a gather.
     #[inline(always)]
     fn load_quants<S: RowInt8>(&self, s: S, u: usize, part: usize) -> S::U32s {
         let (entries, deltas) = self.entries_deltas(u);

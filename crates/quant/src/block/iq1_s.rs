@@ -1,4 +1,4 @@
-//! `IQ1_S`: 256 ternary values from a codebook of 2048 entries, 1.5625 bits an element.
+//! `IQ1_S`: 256 ternary values from a codebook of 2048 entries, 1.5625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,4 +1,4 @@
-//! `IQ2_S`: 256 values from a codebook of 1024 entries, 2.5625 bits an element.
+//! `IQ2_S`: 256 values from a codebook of 1024 entries, 2.5625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,4 +1,4 @@
-//! `IQ2_XS`: 256 values from a codebook of 512 entries, 2.3125 bits an element.
+//! `IQ2_XS`: 256 values from a codebook of 512 entries, 2.3125 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 

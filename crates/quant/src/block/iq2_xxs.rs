@@ -1,4 +1,4 @@
-//! `IQ2_XXS`: 256 values from a codebook of 256 entries, 2.0625 bits an element.
+//! `IQ2_XXS`: 256 values from a codebook of 256 entries, 2.0625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 

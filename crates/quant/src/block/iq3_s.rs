@@ -1,4 +1,4 @@
-//! `IQ3_S`: 256 values from a codebook of 512 entries of 4, 3.4375 bits an element.
+//! `IQ3_S`: 256 values from a codebook of 512 entries of 4, 3.4375 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,4 +1,4 @@
-//! `IQ3_XXS`: 256 values from a codebook of 256 entries of 4, 3.0625 bits an element.
+//! `IQ3_XXS`: 256 values from a codebook of 256 entries of 4, 3.0625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 

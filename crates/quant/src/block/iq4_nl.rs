@@ -1,4 +1,4 @@
-//! `IQ4_NL`: 32 values of 16 uneven levels with one scale, 4.5 bits an element.
+//! `IQ4_NL`: 32 values of 16 uneven levels with one scale, 4.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

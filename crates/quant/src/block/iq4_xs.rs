@@ -1,4 +1,4 @@
-//! `IQ4_XS`: 8 groups of 32 values of the levels of `IQ4_NL`, 4.25 bits an element.
+//! `IQ4_XS`: 8 groups of 32 values of the levels of `IQ4_NL`, 4.25 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

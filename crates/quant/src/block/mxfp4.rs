@@ -1,4 +1,4 @@
-//! `MXFP4`: 32 values of 4-bit floats (E2M1) with one power of two (E8M0), 4.25 bits an element.
+//! `MXFP4`: 32 values of 4-bit floats (E2M1) with one power of two (E8M0), 4.25 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -22,7 +22,7 @@ pub(crate) const E2M1_TWICE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3,
 pub struct BlockMxfp4 {
     /// Exponent.
     pub e: u8,
-    /// Values.
+    /// Quants.
     pub qs: [u8; 16],
 }
 

@@ -1,5 +1,5 @@
 //! `NVFP4`: 4 groups of 16 values of 4-bit floats (E2M1), each with an 8-bit float (E4M3), 4.5 bits
-//! an element.
+//! per element.
 
 use bytemuck::{Pod, Zeroable};
 

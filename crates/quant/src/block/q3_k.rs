@@ -1,4 +1,4 @@
-//! `Q3_K`: 16 groups of 16 signed 3-bit values, 3.4375 bits an element.
+//! `Q3_K`: 16 groups of 16 signed 3-bit values, 3.4375 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

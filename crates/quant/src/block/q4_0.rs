@@ -1,4 +1,4 @@
-//! `Q4_0`: 32 signed 4-bit values with one scale, 4.5 bits an element.
+//! `Q4_0`: 32 signed 4-bit values with one scale, 4.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

@@ -1,4 +1,4 @@
-//! `Q4_1`: 32 unsigned 4-bit values with a scale and a minimum, 5 bits an element.
+//! `Q4_1`: 32 unsigned 4-bit values with a scale and a minimum, 5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -19,7 +19,7 @@ pub struct BlockQ4_1 {
     pub d: Half,
     /// Minimum.
     pub m: Half,
-    /// Values.
+    /// 4-bit quants, two per byte.
     pub qs: [u8; 16],
 }
 

@@ -1,4 +1,4 @@
-//! `Q4_K`: 8 groups of 32 unsigned 4-bit values, 4.5 bits an element.
+//! `Q4_K`: 8 groups of 32 unsigned 4-bit values, 4.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -24,7 +24,7 @@ pub struct BlockQ4K {
     pub dmin: Half,
     /// Scales and mins of the groups.
     pub scales: [u8; 12],
-    /// Values.
+    /// Quants.
     pub qs: [u8; 128],
 }
 

@@ -1,4 +1,4 @@
-//! `Q5_0`: 32 signed 5-bit values with one scale, 5.5 bits an element.
+//! `Q5_0`: 32 signed 5-bit values with one scale, 5.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

@@ -1,4 +1,4 @@
-//! `Q5_1`: 32 unsigned 5-bit values with a scale and a minimum, 6 bits an element.
+//! `Q5_1`: 32 unsigned 5-bit values with a scale and a minimum, 6 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

@@ -1,4 +1,4 @@
-//! `Q5_K`: 8 groups of 32 unsigned 5-bit values, 5.5 bits an element.
+//! `Q5_K`: 8 groups of 32 unsigned 5-bit values, 5.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

@@ -1,4 +1,4 @@
-//! `Q6_K`: 16 groups of 16 signed 6-bit values, 6.5625 bits an element.
+//! `Q6_K`: 16 groups of 16 signed 6-bit values, 6.5625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

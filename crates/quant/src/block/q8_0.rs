@@ -1,4 +1,4 @@
-//! `Q8_0`: 32 signed 8-bit values with one scale, 8.5 bits an element.
+//! `Q8_0`: 32 signed 8-bit values with one scale, 8.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -16,7 +16,7 @@ use super::definition::{Block, Half, QuantizeBlock, reciprocal, truncate};
 pub struct BlockQ8_0 {
     /// Scale.
     pub d: Half,
-    /// Values.
+    /// Quants.
     pub qs: [i8; 32],
 }
 

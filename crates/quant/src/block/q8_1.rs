@@ -20,7 +20,7 @@ pub struct BlockQ8_1 {
     pub d: Half,
     /// The scaled sum of the values.
     pub s: Half,
-    /// Values.
+    /// Quants.
     pub qs: [i8; 32],
 }
 

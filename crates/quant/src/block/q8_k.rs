@@ -18,7 +18,7 @@ use super::search::nearest;
 pub struct BlockQ8K {
     /// Scale, a little-endian f32.
     pub d: [u8; 4],
-    /// Values.
+    /// Quants.
     pub qs: [i8; 256],
     /// Sums of 16 values, little-endian i16.
     pub bsums: [[u8; 2]; 16],

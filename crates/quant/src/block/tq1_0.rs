@@ -1,4 +1,4 @@
-//! `TQ1_0`: 256 ternary values with one scale, five to a byte, 1.6875 bits an element.
+//! `TQ1_0`: 256 ternary values with one scale, five to a byte, 1.6875 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,4 +1,4 @@
-//! `TQ2_0`: 256 ternary values with one scale, four to a byte, 2.0625 bits an element.
+//! `TQ2_0`: 256 ternary values with one scale, four to a byte, 2.0625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;

@@ -85,7 +85,7 @@ const ROWS: [Rows; 4] = [
     Rows::of_warps("gemv_32", 32, 1),
     Rows::of_warps("gemv_32", 32, 2),
 ];
-/// As [`ROWS`], for devices with wgmma.
+/// Block shapes for devices with wgmma, in the order of [`ROWS`].
 const WARPGROUP_ROWS: [Rows; 3] = [
     Rows::of_warps("gemv_8", 8, 1),
     Rows::of_warpgroups("gemv_warpgroup_32", 32),
@@ -97,7 +97,7 @@ const ROW_GROUPS: usize = 2;
 const ROW_GROUP_THREADS: usize = 256;
 /// Minimum shared memory of its blocks, so that one block fits per SM.
 const MIN_ROW_BYTES: usize = 112 << 10;
-/// Its maximum columns, which are in shared memory.
+/// Maximum columns of a row that is kept in shared memory.
 const MAX_ROW: usize = 28 << 10;
 
 /// Number of blocks for the first of two formats in GEMV of one row, out of `n_blocks`, at least 2: minimizes the time of the slowest

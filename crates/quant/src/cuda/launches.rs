@@ -35,7 +35,7 @@ impl Scratch for Memory {
     }
 }
 
-/// Devices of the table, and one that is newer than all, which runs PTX. They unpack their archives once.
+/// Devices of the table, and a newer one that runs PTX. Archives are unpacked once.
 fn devices() -> &'static [Gpu] {
     static ALL: LazyLock<Vec<Gpu>> = LazyLock::new(|| {
         Limits::ALL.into_iter().chain([Limits::of((13, 0))]).map(Gpu::planned).collect()

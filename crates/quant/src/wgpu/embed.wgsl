@@ -1,4 +1,4 @@
-// out[t] = scale * table[tokens[t]] + positions[pos[t]]; 16 values an invocation.
+// out[t] = scale * table[tokens[t]] + positions[pos[t]]; 16 values per invocation.
 
 @group(0) @binding(2) var<storage, read> data: array<u32>;
 @group(0) @binding(3) var<storage, read> positions: array<f32>;

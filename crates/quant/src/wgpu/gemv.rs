@@ -5,7 +5,7 @@
 //! ```text
 //! workgroup    = WG / lanes teams
 //! team         = `lanes` adjacent invocations, `rows` rows of the matrix, `x_rows` rows of activations
-//! invocation i : steps i, i + lanes, ... of the K weights (64 quantized or 16 float weights a step), partial sums of
+//! invocation i : steps i, i + lanes, ... of the K weights (64 quantized or 16 float weights per step), partial sums of
 //!                all rows * x_rows outputs of the team in registers
 //! then         : reduce the sums over the team; invocation i < rows * x_rows of the team stores output i
 //! ```

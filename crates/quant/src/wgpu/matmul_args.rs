@@ -95,7 +95,7 @@ pub(super) fn with_format(source: Source, format: &Format) -> Source {
 pub(super) fn format_files(format: &Format) -> Vec<String> {
     let mut files: Vec<String> = format.files.iter().map(|&file| file.to_owned()).collect();
     if let Some(codebook) = format.codebook {
-        // Four bytes a word, the first one low.
+        // Four bytes per word, the first one low.
         let word = |four: &[i8]| {
             four.iter().rev().fold(0, |word, &x| word << 8 | u32::from(x.cast_unsigned()))
         };

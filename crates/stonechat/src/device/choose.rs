@@ -94,8 +94,8 @@ impl fmt::Display for ChosenDevice {
 }
 
 impl Device {
-    /// Bytes of weights from which [`Self::Auto`] takes a GPU: to open one takes about half a second, which is longer than
-    /// short runs of smaller models.
+    /// Minimum bytes of weights for [`Self::Auto`] to take a GPU: opening one takes about half a second, longer than short
+    /// runs of smaller models.
     pub const AUTO_MIN_BYTES: u64 = 200_000_000;
 
     /// Chooses the device of a model.
@@ -122,7 +122,7 @@ impl Device {
 }
 
 impl ChosenDevice {
-    /// Whether it is a GPU.
+    /// Whether the device is a GPU.
     #[must_use]
     pub fn is_gpu(&self) -> bool {
         self.gpu.is_some()

@@ -17,7 +17,7 @@ pub(super) trait GpuApi: Sync {
     /// Best GPU with kernels, integrated ones included; the reason if there is none.
     fn best(&self) -> Result<Arc<dyn FoundGpu>, String>;
 
-    /// GPUs of `device`, by its indexes; the best GPU without one.
+    /// GPUs that the indexes of `device` name; the best GPU if it has no index.
     fn named(&self, device: Device) -> Result<Arc<dyn FoundGpu>, Error>;
 
     /// GPUs of this machine; the reason if none can be listed.

@@ -11,11 +11,12 @@ use super::name::{Device, ParseError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuLayers {
-    /// As many as fit the free memory of the GPU, or all of one that tells no more; all layers if that is unknown, too.
+    /// As many as fit the free memory of the GPU, else its total memory, if the driver does not report free memory; all layers if it
+    /// reports neither.
     Auto,
-    /// All.
+    /// All layers.
     All,
-    /// The last ones.
+    /// The last layers.
     Last(usize),
 }
 

@@ -1,4 +1,4 @@
-//! Names of models: where a model lies in the models folder, and its files on the hub.
+//! Names of models: the path in the models folder, and the files on the hub.
 //!
 //! ```text
 //! base, turbo, qwen3:0.6b        a name of the catalog
@@ -47,7 +47,7 @@ pub(crate) struct Name {
 /// Files of a repository that make a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Its weights and their companions; of a GGUF repository the file with the preferred weight type.
+    /// Weights and their companions. A GGUF repository gives the file with the preferred weight type.
     Whole,
     /// The GGUF file with this weight type, which may be in several parts.
     Type(String),

@@ -453,7 +453,7 @@ fn rope(x: &Matrix, RopeArgs { head_dim, norm, rotation }: &RopeArgs, step: &Ste
     x
 }
 
-/// Expert and weight of each choice, `n_used` pairs a row.
+/// Expert and weight of each choice, `n_used` pairs per row.
 fn moe_route(logits: &Matrix, (n_used, routing): (usize, Routing)) -> Matrix {
     let pairs = |(expert, weight): (usize, f64)| [expert as f64, weight];
     let row = |row: &Vec<f64>| route(row, n_used, routing).into_iter().flat_map(pairs).collect();

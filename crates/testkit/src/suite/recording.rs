@@ -134,7 +134,7 @@ pub(super) fn compare(
         // Infinities are equal, but have no difference.
         assert!(
             got == expected || (got - expected).abs() <= limit,
-            "{}: value {i} is {got}, expected {expected} within {limit}",
+            "{}: value {i}: expected {expected} within {limit}, got {got}",
             describe()
         );
     }

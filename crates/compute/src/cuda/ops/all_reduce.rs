@@ -204,10 +204,10 @@ pub fn all_gather(list: &mut CommandList, rank: &Rank, out: u64, x: Rows, first_
 pub fn connect(gpus: &[Gpu]) -> Result<Arc<Communicator>> {
     let communicator = Communicator::new(gpus)?;
     for (index, gpu) in gpus.iter().enumerate() {
-        // The driver may load a kernel at its first launch, and wait for other work meanwhile.
+        // The driver may load a kernel at its first launch, and wait for other work while it does.
         load(gpu, &communicator.rank(index))?;
     }
-    // No rank writes memory that is still being cleared.
+    // The memory must be cleared before a rank writes to it.
     gpus.iter().try_for_each(Gpu::synchronize)?;
     Ok(communicator)
 }

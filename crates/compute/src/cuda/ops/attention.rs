@@ -12,7 +12,7 @@ use super::{Output, Rows, launch};
 use crate::cuda::{ARCHIVE, CommandList, Gpu, Launch, TensorMap};
 use crate::op::{AttentionArgs, KvDType, KvLayout, PAGE_LEN, QueryRow};
 
-/// Widest head.
+/// Maximum channels of a head.
 pub const MAX_HEAD_DIM: usize = 256;
 /// Minimum adjacent rows of a sequence for prefill; fewer rows are decoded.
 const PREFILL_ROWS: usize = 8;

@@ -6,7 +6,7 @@ use super::{Rows, launch, launch_elements};
 use crate::cuda::CommandList;
 use crate::op::{MoeRouteArgs, Routing};
 
-/// Most experts of a layer.
+/// Maximum experts of a layer.
 pub const MAX_EXPERTS: usize = 1024;
 
 const MODULE: &str = "moe";

@@ -7,7 +7,7 @@ use super::{Rows, launch};
 use crate::cuda::CommandList;
 use crate::op::{KvDType, RopeArgs, RopePairs, Rotation};
 
-/// Widest head.
+/// Maximum channels of a head.
 pub const MAX_HEAD_DIM: usize = 1024;
 
 /// Rows of a block of the KV write without rotation.

@@ -68,9 +68,9 @@ struct NormParams {
     eps: f32,
 }
 
-/// Most columns of a norm by warps, see `row_norm.cuh`.
+/// Maximum columns of a norm with one warp per row, see `row_norm.cuh`.
 const WARP_COLS: usize = 2048;
-/// Fewest rows of norms by warps: with fewer, a block has a row, and all blocks run at once.
+/// Minimum rows of a norm with one warp per row. Fewer rows get one block each, and all blocks run at once.
 const WARP_ROWS: usize = 256;
 
 /// Layer norm of every row.

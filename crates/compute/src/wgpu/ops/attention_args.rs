@@ -1,4 +1,4 @@
-//! Arguments of attention, and what its kernels share.
+//! Arguments of attention, and the code that its kernels share.
 
 use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter};
 use super::kv::{GpuKvPool, KvWords};
@@ -9,7 +9,7 @@ use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, Source};
 
 /// Invocations in a workgroup, one per position of a page.
 pub(super) const WORKGROUP: u32 = PAGE_LEN as u32;
-/// Widest head: 4 slots of it fit the workgroup memory of any adapter.
+/// Maximum channels of a head: 4 slots fit the workgroup memory of any adapter.
 pub const MAX_HEAD_DIM: usize = 512;
 
 /// Arguments of [`attention`](super::attention::attention).
@@ -50,7 +50,7 @@ pub struct AttentionGrid {
     pub(super) n_rows: usize,
     /// Blocks of adjacent rows with the same pages; in decode one per row.
     pub(super) n_blocks: usize,
-    /// Most rows of a block.
+    /// Maximum rows of a block.
     pub(super) block_rows: usize,
     pub(super) n_splits: usize,
     /// Pages (`Blocks`) or positions (`Decode`) of a split.

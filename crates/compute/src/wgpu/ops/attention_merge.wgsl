@@ -1,4 +1,4 @@
-// Combines the splits of a row and head; one workgroup a row and head, four channels an invocation.
+// Combines the splits of a row and head; one workgroup per row and head, four channels per invocation.
 //
 //   m = max over splits of their maximum m_s (and the sink)
 //   l = sum over splits of l_s * exp(m_s - m) (and exp(sink - m))

@@ -1,4 +1,4 @@
-// Rounds rows to f16; eight values an invocation.
+// Rounds rows to f16; eight values per invocation.
 
 @group(0) @binding(1) var<storage, read> src: array<f32>;
 @group(0) @binding(2) var<storage, read_write> dst: array<vec4<u32>>;

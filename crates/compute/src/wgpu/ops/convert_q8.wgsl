@@ -1,4 +1,4 @@
-// Quantizes rows to q8; four adjacent values an invocation.
+// Quantizes rows to q8; four adjacent values per invocation.
 
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read_write> out_operand: array<u32>;

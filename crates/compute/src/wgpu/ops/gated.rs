@@ -65,7 +65,7 @@ pub fn gated(
         has_values: u32::from(out.values.is_some()),
         operand: out.code(),
     };
-    // Four values of a row an invocation.
+    // Four values of a row per invocation.
     let groups = gate.rows * gate.cols.div_ceil(4 * WORKGROUP as usize);
     let kernel = SPEC.kernel(list.gpu());
     let [values, operand] = out.binds();

@@ -1,4 +1,4 @@
-// out[t, c] = act(gate[t, c]) * up[t, c]; four values of a row an invocation.
+// out[t, c] = act(gate[t, c]) * up[t, c]; four values of a row per invocation.
 
 @group(0) @binding(1) var<storage, read> gates: array<f32>;
 @group(0) @binding(2) var<storage, read> ups: array<f32>;

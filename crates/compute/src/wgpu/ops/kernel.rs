@@ -36,7 +36,7 @@ impl<'a> GpuRows<'a> {
     /// Asserts that the rows are inside the buffer.
     ///
     /// # Panics
-    /// If they are not.
+    /// If a row is outside of the buffer.
     #[must_use]
     #[track_caller]
     pub fn checked(self) -> Self {
@@ -53,7 +53,7 @@ impl<'a> GpuRows<'a> {
 /// Asserts that `buffer` has room for `len` f32 values.
 ///
 /// # Panics
-/// If it is smaller.
+/// If the buffer is smaller.
 #[track_caller]
 pub fn check_len(what: &str, buffer: &GpuBuffer, len: usize) {
     check_at_most!(4 * len, buffer.bytes(), "{what}: bytes of {len} values");

@@ -1,4 +1,4 @@
-//! Log-sum-exp of rows, for log-probabilities: one workgroup a row, sums in f32.
+//! Log-sum-exp of rows, for log-probabilities: one workgroup per row, sums in f32.
 
 use super::kernel::{GpuRows, KernelSpec, check_len};
 use crate::kernel_params;

@@ -5,7 +5,7 @@ use crate::kernel_params;
 use crate::op::{MoeRouteArgs, Routing};
 use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, WORKGROUP};
 
-/// Most experts of a layer.
+/// Maximum experts of a layer.
 pub const MAX_EXPERTS: usize = 1024;
 
 pub(super) const ROUTE: KernelSpec = KernelSpec::new::<MoeRouteParams>(

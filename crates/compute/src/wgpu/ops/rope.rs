@@ -8,7 +8,7 @@ use crate::op::{KvDType, RopeArgs, RopePairs, Rotation};
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
 use crate::{check_at_most, check_eq, check_multiple};
 
-/// Widest head.
+/// Maximum channels of a head.
 pub const MAX_HEAD_DIM: usize = 1024;
 
 pub(super) const SPEC: KernelSpec = KernelSpec::new::<RopeParams>(

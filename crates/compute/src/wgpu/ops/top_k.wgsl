@@ -1,9 +1,9 @@
-// Sorts each chunk of candidates and keeps k of them; one workgroup a chunk, see top_k.rs.
+// Sorts each chunk of candidates and keeps k of them; one workgroup per chunk, see top_k.rs.
 
 @group(0) @binding(1) var<storage, read> src: array<u32>;
 @group(0) @binding(2) var<storage, read_write> dst: array<u32>;
 
-// Four adjacent candidates an invocation.
+// Four adjacent candidates per invocation.
 const CHUNK: u32 = 4u * WG;
 
 // Integer key with the order of the f32 of these bits: NaN as -inf, +inf as the largest finite value, both zeros equal.

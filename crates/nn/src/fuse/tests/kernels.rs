@@ -265,7 +265,7 @@ fn a_norm_without_a_product_that_can_come_first_stays() {
     let sum = ops.r.add(rotated, term);
     ops.output(sum);
     check(ops, &["embed", "rms_norm", "rope", "matmul onto"]);
-    // It can come first, wherever it is recorded.
+    // The matmul can come first, wherever it is recorded.
     let mut ops = Ops::new();
     let x = ops.embed();
     let h = ops.rms_norm(x);

@@ -19,7 +19,7 @@ use crate::packed::task::PanelTask;
 pub(super) const NR: usize = 2;
 /// Q8 blocks of K that are unpacked at a time: quants and scales stay in the first-level cache.
 pub(super) const CHUNK_QBLOCKS: usize = 16;
-/// Groups of a chunk at most: 32 or 16 values with a scale.
+/// Maximum groups of a chunk; a group is 32 or 16 values with one scale.
 pub(super) const CHUNK_GROUPS: usize = 2 * CHUNK_QBLOCKS;
 /// Quads of a q8 block.
 pub(super) const QUADS: usize = 8;
@@ -45,7 +45,7 @@ pub(super) struct KChunk<'a, S: Int8> {
 /// The groups of a chunk, the same for all weight rows.
 #[derive(Clone, Copy)]
 pub(super) struct ChunkGroups {
-    /// Half of 32 activations from which a group of weights starts, in the chunk: `2 * q8 block + half`.
+    /// First half q8 block (16 activations) of each group of weights, in the chunk: `2 * q8 block + half`.
     pub(super) halves: [u32; CHUNK_GROUPS],
     /// First vector of each group's quants.
     pub(super) starts: [u32; CHUNK_GROUPS],
@@ -61,7 +61,7 @@ pub(super) struct ChunkGroups {
 }
 
 impl<'a, S: Int8> KChunk<'a, S> {
-    /// Vectors of quants of one of [`NR`] vectors.
+    /// Vectors of quants per vector of weight rows, of which a chunk has [`NR`].
     const N_QUANTS: usize = CHUNK_QBLOCKS * QUADS;
     /// Floats of scratch memory.
     pub(super) const LEN: usize = NR * (Self::N_QUANTS + 2 * CHUNK_GROUPS) * S::LANES;

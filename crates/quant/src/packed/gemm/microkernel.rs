@@ -19,7 +19,7 @@ use crate::activation::interleaved::{InterleavedQBlocks, OFFSET};
 use crate::activation::tiled::TiledRows;
 use crate::packed::panel::U32x16;
 
-/// All rows times a chunk.
+/// Products of all rows of activations with a chunk of weights.
 pub(super) struct Microkernel<'a, 'c, S: Int8, const MR: usize> {
     pub(super) s: S,
     pub(super) chunk: &'a KChunk<'c, S>,

@@ -83,7 +83,7 @@ impl GemvSpec {
     }
 }
 
-/// Order of the matrices in the kernel, and the format of the last one if it differs from that of the others; `None` if one
+/// Order of the matrices in the kernel, and the format of the last one if it differs from the others; `None` if one
 /// kernel cannot multiply `rows` rows of activations with all of them.
 fn order(all: &[&GpuMatrix], rows: usize) -> Option<([usize; MAX_GROUP], Option<&'static Format>)> {
     let first = all.first()?;

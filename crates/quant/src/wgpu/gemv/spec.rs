@@ -13,7 +13,7 @@ use crate::wgpu::matmul_args::{
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::{CHUNK, Format};
 
-/// Most rows of activations of a GEMV.
+/// Maximum rows of activations of a GEMV.
 pub const MAX_GEMV_ROWS: usize = 8;
 /// Rows of activations for which kernels are compiled.
 pub(super) const ROW_BUCKETS: [u32; 4] = [1, 2, 4, MAX_GEMV_ROWS as u32];
@@ -104,7 +104,7 @@ impl Shape {
         while lanes < WORKGROUP as usize && n * lanes < MIN_BUSY_INVOCATIONS && lanes < steps {
             lanes *= 2;
         }
-        // A team has an invocation for each of its sums.
+        // A team has one invocation per sum.
         let rows = if n * lanes >= 2 * WAVE_INVOCATIONS && x_rows <= 2 { 2 } else { 1 };
         Self { lanes: lanes as u32, rows }
     }
@@ -139,7 +139,7 @@ pub(super) fn with_reduction(source: Source, variant: Variant) -> Source {
     source.file(include_str!("../gemv_sums.wgsl"))
 }
 
-/// Kernels, by number in their keys.
+/// Kernels; the discriminant is part of their cache keys.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum GemvKind {
     Plain,
