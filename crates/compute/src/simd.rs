@@ -427,7 +427,6 @@ mod tests {
             let (lanes, sum) = isa.dispatch(Sum(&x));
             assert_eq!(sum, 666.0, "{isa}");
             let expected = match isa.name() {
-                "scalar" => 1,
                 "avx2" | "avxvnni" => 8,
                 "avx512" | "avx512vnni" | "avx512bf16" | "amx" => 16,
                 _ => 4,
