@@ -13,6 +13,7 @@ const FEW_ROWS: RowClass = RowClass { min: 1, max: MAX_INT_DOT_ROWS };
 const MANY_ROWS: RowClass = RowClass { min: MAX_INT_DOT_ROWS + 1, max: usize::MAX };
 /// Most matmuls of a group.
 pub(super) const MAX_GROUP: usize = 3;
+
 /// Kernels that fusion depends on.
 pub(super) fn capabilities() -> Capabilities {
     Capabilities {
