@@ -13,8 +13,7 @@
 use std::ops::Range;
 
 use stonechat_compute::cpu::{self, MatMut, MatRef, RoutedExpert};
-use stonechat_compute::op::GatedActivation;
-use stonechat_compute::op::{MoeArgs, Weight};
+use stonechat_compute::op::{GatedActivation, MoeArgs, Weight};
 use stonechat_quant::{ActivationBuffer, PackedRows, gated_packed};
 
 use super::matmul::{matmul_group, quantize_and_matmul};
@@ -82,15 +81,14 @@ fn run_expert(
         row.copy_from_slice(x.row(token(choice)));
     }
     let rows_of = |n: usize| expert * n..(expert + 1) * n;
-    let mlp = Mlp {
-        gate: part(&args.gate, args.gate_bias.as_ref(), rows_of(f)),
-        up: part(&args.up, args.up_bias.as_ref(), rows_of(f)),
-        down: part(&args.down, args.down_bias.as_ref(), rows_of(d)),
-        activation: args.activation,
-    };
+    let mlp = [
+        part(&args.gate, args.gate_bias.as_ref(), rows_of(f)),
+        part(&args.up, args.up_bias.as_ref(), rows_of(f)),
+        part(&args.down, args.down_bias.as_ref(), rows_of(d)),
+    ];
     let results = grown(&mut scratch.results, rows * d);
-    let (x, results_rows) = (MatRef::packed(tokens, rows, d), MatMut::packed(results, rows, d));
-    mlp.run(device, &mut scratch.mlp, results_rows, x, f);
+    let (x, y) = (MatRef::packed(tokens, rows, d), MatMut::packed(results, rows, d));
+    run_mlp(device, &mut scratch.mlp, (y, x), (mlp, f), args.activation);
     for (row, &choice) in results.chunks_exact(d).zip(group) {
         let weight = routes[choice as usize].weight;
         for (y, v) in out.row_mut(token(choice)).iter_mut().zip(row) {
@@ -99,74 +97,53 @@ fn run_expert(
     }
 }
 
-/// Rows of a matrix and their bias.
-fn part<'a>(
-    weight: &'a Weight,
-    bias: Option<&'a Weight>,
-    rows: Range<usize>,
-) -> (Weights<'a>, Option<&'a [f32]>) {
-    (matrix(weight).rows(rows.clone()), bias.map(|bias| &values(bias)[rows]))
+/// Rows of a matrix, and their bias in an epilogue.
+type Part<'a> = (Weights<'a>, cpu::Epilogue<'a>);
+
+fn part<'a>(weight: &'a Weight, bias: Option<&'a Weight>, rows: Range<usize>) -> Part<'a> {
+    let bias = bias.map(|bias| &values(bias)[rows.clone()]);
+    (matrix(weight).rows(rows), cpu::Epilogue { bias, ..cpu::Epilogue::default() })
 }
 
-/// Gated MLP of one expert: weights and biases.
-#[derive(Debug)]
-struct Mlp<'a> {
-    /// `[F, D]`, `[F]`.
-    gate: (Weights<'a>, Option<&'a [f32]>),
-    /// `[F, D]`, `[F]`.
-    up: (Weights<'a>, Option<&'a [f32]>),
-    /// `[D, F]`, `[D]`.
-    down: (Weights<'a>, Option<&'a [f32]>),
+/// Gate and up as panels, if the fused kernel takes them for `n_rows` rows of activations and down reads its result. Prefill
+/// only: decode is bound by memory bandwidth, where a thread reads a long run of one matrix faster than short runs of two in
+/// turn.
+fn gated_panels(mlp: [Part<'_>; 3], n_rows: usize) -> Option<[PackedRows<'_>; 2]> {
+    let [gate, up, down] = mlp.map(|(w, epilogue)| w.panels(epilogue.bias));
+    let factors = [gate?, up?];
+    let is_fused = n_rows > MAX_INT_DOT_ROWS && down.is_some();
+    (is_fused && factors.iter().all(PackedRows::are_whole_qblocks)).then_some(factors)
+}
+
+/// `out[t] = down · (act(gate · x[t]) * (up · x[t]))`, with `gate` and `up` `[F, D]`, `down` `[D, F]`.
+///
+/// ```text
+/// panels:  xq = quantize(x);  hq = quantize(act(gate · xq) * (up · xq));  out = down · hq
+/// else:    g = gate · x;  u = up · x;  h = act(g) * u;                    out = down · h
+/// ```
+fn run_mlp(
+    device: &stonechat_compute::Cpu,
+    scratch: &mut MlpScratch,
+    (out, x): (MatMut<'_>, MatRef<'_>),
+    (mlp, d_ff): ([Part<'_>; 3], usize),
     activation: GatedActivation,
-}
-
-impl<'a> Mlp<'a> {
-    /// Gate and up as panels, if the fused kernel takes them for `n_rows` rows of activations, and its result is what down
-    /// reads. It does in prefill only: decode is bound by memory bandwidth, where a thread reads a long run of one matrix faster than short runs
-    /// of two in turn.
-    fn panels(&self, n_rows: usize) -> Option<[PackedRows<'a>; 2]> {
-        let [gate, up, down] = [self.gate, self.up, self.down].map(|(w, bias)| w.panels(bias));
-        let factors = [gate?, up?];
-        let is_fused = n_rows > MAX_INT_DOT_ROWS && down.is_some();
-        (is_fused && factors.iter().all(PackedRows::are_whole_qblocks)).then_some(factors)
+) {
+    let MlpScratch { quantized, quantized_hidden, gate, up, hidden } = scratch;
+    let [gate_rows, up_rows, (w, epilogue)] = mlp;
+    let down = [Some((out, w, epilogue))];
+    if let Some(factors) = gated_panels(mlp, x.rows) {
+        quantized.prepare(device, x);
+        gated_packed(device, quantized_hidden, quantized, factors, activation);
+        return matmul_group(device, (None, Some(quantized_hidden)), down);
     }
-
-    /// `out[t] = down · (act(gate · x[t]) * (up · x[t]))`.
-    ///
-    /// ```text
-    /// panels:  xq = quantize(x);  hq = quantize(act(gate · xq) * (up · xq));  out = down · hq
-    /// else:    g = gate · x;  u = up · x;  h = act(g) * u;                    out = down · h
-    /// ```
-    fn run(
-        &self,
-        device: &stonechat_compute::Cpu,
-        scratch: &mut MlpScratch,
-        out: MatMut<'_>,
-        x: MatRef<'_>,
-        d_ff: usize,
-    ) {
-        let MlpScratch { quantized, quantized_hidden, gate, up, hidden } = scratch;
-        let activation = self.activation;
-        let (w, bias) = self.down;
-        let down = [Some((out, w, biased(bias)))];
-        if let Some(factors) = self.panels(x.rows) {
-            quantized.prepare(device, x);
-            gated_packed(device, quantized_hidden, quantized, factors, activation);
-            return matmul_group(device, (None, Some(quantized_hidden)), down);
-        }
-        let (rows, len) = (x.rows, x.rows * d_ff);
-        let [gate, up, hidden] = [gate, up, hidden].map(|memory| grown(memory, len));
-        let product = |out, (w, bias)| Some((MatMut::packed(out, rows, d_ff), w, biased(bias)));
-        let all = [product(&mut *gate, self.gate), product(&mut *up, self.up)];
-        quantize_and_matmul(device, quantized, x, all);
-        let [gate, up] = [&*gate, &*up].map(|values| MatRef::packed(values, rows, d_ff));
-        cpu::gated(device, MatMut::packed(hidden, rows, d_ff), gate, up, activation);
-        quantize_and_matmul(device, quantized_hidden, MatRef::packed(hidden, rows, d_ff), down);
-    }
-}
-
-fn biased(bias: Option<&[f32]>) -> cpu::Epilogue<'_> {
-    cpu::Epilogue { bias, ..cpu::Epilogue::default() }
+    let (rows, len) = (x.rows, x.rows * d_ff);
+    let [gate, up, hidden] = [gate, up, hidden].map(|memory| grown(memory, len));
+    let matmul = |out, (w, epilogue)| Some((MatMut::packed(out, rows, d_ff), w, epilogue));
+    let all = [matmul(&mut *gate, gate_rows), matmul(&mut *up, up_rows)];
+    quantize_and_matmul(device, quantized, x, all);
+    let [gate, up] = [&*gate, &*up].map(|values| MatRef::packed(values, rows, d_ff));
+    cpu::gated(device, MatMut::packed(hidden, rows, d_ff), gate, up, activation);
+    quantize_and_matmul(device, quantized_hidden, MatRef::packed(hidden, rows, d_ff), down);
 }
 
 /// The first `len` values; grows `memory` if it is shorter.
