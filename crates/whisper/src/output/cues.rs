@@ -18,7 +18,7 @@ pub(super) struct Cue {
 #[derive(Debug)]
 pub(super) struct Cues {
     layout: SubtitleLayout,
-    /// Decides on the markup.
+    /// Format, which decides on the markup.
     format: OutputFormat,
     /// Speaker of the current subtitle.
     speaker: Option<String>,
