@@ -145,7 +145,7 @@ impl Loader<'_> {
         let [rows, cols] = shape;
         let parts = names.iter().map(|(weight, _)| self.checked(weight, &shape));
         let parts = parts.collect::<Result<Vec<_>, _>>()?;
-        let (dtype, bytes) = load_joined(&parts)?;
+        let (dtype, bytes) = Tensor::load_joined(&parts)?;
         let weight = self.device.load_matrix(MatrixSource {
             name: &parts[0].name,
             rows: rows * parts.len(),
@@ -224,21 +224,6 @@ impl Loader<'_> {
         }
         Ok(tensor)
     }
-}
-
-/// Loads and concatenates matrices by rows; mixed types become f32.
-fn load_joined(parts: &[Tensor<'_>]) -> Result<(DType, SharedBytes), Error> {
-    let dtype = parts[0].dtype;
-    if parts.iter().all(|part| part.dtype == dtype) {
-        return Ok((dtype, Tensor::load_joined(parts)?));
-    }
-    let mut bytes = Vec::new();
-    for part in parts {
-        for value in part.to_f32()? {
-            bytes.extend_from_slice(&value.to_le_bytes());
-        }
-    }
-    Ok((DType::F32, SharedBytes::from(bytes)))
 }
 
 #[cfg(test)]
