@@ -23,7 +23,7 @@ pub(crate) struct AudioMemory {
 #[derive(Debug)]
 pub(crate) struct Charge {
     memory: AudioMemory,
-    permits: Mutex<Option<OwnedSemaphorePermit>>,
+    permits: Mutex<OwnedSemaphorePermit>,
     /// Whether the budget was used up.
     is_full: AtomicBool,
 }
@@ -47,7 +47,9 @@ impl AudioMemory {
 
     /// A charge of nothing.
     pub(crate) fn charge(&self) -> Charge {
-        Charge { memory: self.clone(), permits: Mutex::default(), is_full: AtomicBool::new(false) }
+        let none = Arc::clone(&self.units).try_acquire_many_owned(0);
+        let permits = Mutex::new(none.expect("none are always free"));
+        Charge { memory: self.clone(), permits, is_full: AtomicBool::new(false) }
     }
 
     /// Waits for a turn to decode.
@@ -62,17 +64,11 @@ impl Charge {
     pub(crate) fn raise(&self, n_bytes: u64) -> bool {
         let Self { memory, permits, is_full } = self;
         let mut permits = permits.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = permits.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) as u64;
-        let more = n_bytes.div_ceil(UNIT).saturating_sub(held);
-        if more == 0 {
-            return true;
-        }
+        let more = n_bytes.div_ceil(UNIT).saturating_sub(permits.num_permits() as u64);
         let more = u32::try_from(more).ok();
-        let got = more.and_then(|n| Arc::clone(&memory.units).try_acquire_many_owned(n).ok());
-        match (got, &mut *permits) {
-            (Some(got), Some(permits)) => permits.merge(got),
-            (Some(got), permits) => *permits = Some(got),
-            (None, _) => is_full.store(true, Ordering::Release),
+        match more.and_then(|n| Arc::clone(&memory.units).try_acquire_many_owned(n).ok()) {
+            Some(more) => permits.merge(more),
+            None => is_full.store(true, Ordering::Release),
         }
         !self.is_full()
     }
@@ -85,7 +81,7 @@ impl Charge {
     /// Bytes that are charged.
     pub(crate) fn n_bytes(&self) -> u64 {
         let permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
-        permits.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) as u64 * UNIT
+        permits.num_permits() as u64 * UNIT
     }
 
     /// 413 if `n_bytes` exceed the whole budget, 503 if others use it.

@@ -166,6 +166,7 @@ impl Recording {
     }
 }
 
+/// Conversions of sources by the constructors of a recording.
 macro_rules! from_sources {
     ($($source:ty => $new:ident),+ $(,)?) => {
         $(impl From<$source> for Recording {

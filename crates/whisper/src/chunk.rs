@@ -38,6 +38,8 @@ const TAIL_SAMPLES: usize = 10 * SAMPLE_RATE;
 /// Frames by which the last timestamp may precede the end of speech: timestamps tend to be early.
 const MAX_EARLY_FRAMES: usize = 100;
 
+/// Minimum seconds between the starts of two windows.
+pub(crate) const MIN_ADVANCE: f64 = 1.0;
 /// Maximum tokens of a character: one per byte.
 const MAX_CHAR_TOKENS: usize = 4;
 

@@ -118,8 +118,7 @@ impl Model {
     #[must_use]
     pub fn mel(&self, samples: &[f32], padding_samples: usize) -> Mel {
         let for_each: ForEachChunk<'_> = &|parts, task| self.device.for_each(parts, task);
-        self.mel_on_device(samples, padding_samples, |kernel| kernel(), for_each)
-            .unwrap_or_else(|| self.info.log_mel.compute_by(samples, padding_samples, for_each))
+        self.mel_by(samples, padding_samples, |kernel| kernel(), for_each)
     }
 
     /// As [`mel`](Self::mel), beside another task on a host thread.
@@ -140,20 +139,15 @@ impl Model {
             let mut run_other = run_other;
             self.device.run_on_host(&mut [kernel, &mut run_other]);
         };
-        let mel = self.mel_on_device(samples, padding_samples, run, &|parts, task| {
-            self.device.for_each(parts, task);
-        });
-        let mel = mel.unwrap_or_else(|| {
-            self.info.log_mel.compute_by(samples, padding_samples, |parts, task| {
-                // The other task is first, since it is longer than a part.
-                let mut tasks: Vec<_> =
-                    iter::once(None).chain(parts.iter_mut().map(Some)).collect();
-                self.device.for_each(&mut tasks, |part| match part {
-                    Some(part) => task(part),
-                    None => run_other(),
-                });
-            })
-        });
+        let for_each: ForEachChunk<'_> = &|parts, task| {
+            // The other task is first, since it is longer than a part.
+            let mut tasks: Vec<_> = iter::once(None).chain(parts.iter_mut().map(Some)).collect();
+            self.device.for_each(&mut tasks, |part| match part {
+                Some(part) => task(part),
+                None => run_other(),
+            });
+        };
+        let mel = self.mel_by(samples, padding_samples, run, for_each);
         // A recording without a whole window calls no kernel.
         run_other();
         let (_, result) = other.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -164,26 +158,28 @@ impl Model {
     /// here, too: it runs beside those steps and replaces most of the calling thread's work.
     pub(crate) fn mel_on_this_thread(&self, samples: &[f32], padding_samples: usize) -> Mel {
         let for_each: ForEachChunk<'_> = &|parts, task| parts.iter_mut().for_each(task);
-        self.mel_on_device(samples, padding_samples, |kernel| kernel(), for_each)
-            .unwrap_or_else(|| self.info.log_mel.compute(samples, padding_samples))
+        self.mel_by(samples, padding_samples, |kernel| kernel(), for_each)
     }
 
-    /// The spectrogram by the device's kernel, as a task of `run`; `None` if the device has none or failed.
-    fn mel_on_device(
+    /// The spectrogram by the device's kernel, as a task of `run`, or by `for_each` if the device has none or failed.
+    fn mel_by(
         &self,
         samples: &[f32],
         padding_samples: usize,
         run: impl FnOnce(HostTask<'_>),
         for_each: ForEachChunk<'_>,
-    ) -> Option<Mel> {
-        let kernel = self.log_mel_kernel.as_deref()?;
-        let log_powers = |samples: &[f32], out: &mut [f32]| {
-            let mut result = None;
-            run(&mut || result = Some(kernel.log_powers(samples, out)));
-            result.expect("the task ran")
-        };
-        let mel = self.info.log_mel.compute_with(samples, padding_samples, log_powers, for_each);
-        mel.inspect_err(|error| warn_of_log_mel(&self.device, error)).ok()
+    ) -> Mel {
+        let log_mel = &self.info.log_mel;
+        let on_device = self.log_mel_kernel.as_deref().and_then(|kernel| {
+            let log_powers = |samples: &[f32], out: &mut [f32]| {
+                let mut result = None;
+                run(&mut || result = Some(kernel.log_powers(samples, out)));
+                result.expect("the task ran")
+            };
+            let mel = log_mel.compute_with(samples, padding_samples, log_powers, for_each);
+            mel.inspect_err(|error| warn_of_log_mel(&self.device, error)).ok()
+        });
+        on_device.unwrap_or_else(|| log_mel.compute_by(samples, padding_samples, for_each))
     }
 
     /// Windows of a pass of the encoder ([`StateOptions::encoder_batch_size`](crate::StateOptions::encoder_batch_size)) of a state

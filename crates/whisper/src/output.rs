@@ -6,7 +6,7 @@ mod full;
 use std::io::{self, Write};
 
 use crate::transcript::{Segment, Transcript, Word};
-use cues::{Cue, Cues, Markup};
+use cues::{Cue, Cues};
 
 /// Formats of a transcript file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -135,11 +135,10 @@ impl TranscriptWriter {
     /// Creates a writer of one transcript.
     #[must_use]
     pub fn new(format: OutputFormat, layout: SubtitleLayout) -> Self {
-        let markup = if format == OutputFormat::Vtt { Markup::Vtt } else { Markup::Srt };
         let has_word_times = layout.highlight_words;
         // Plain text has no markup.
         let highlight_words = layout.highlight_words && format != OutputFormat::Txt;
-        let cues = Cues::new(SubtitleLayout { highlight_words, ..layout }, markup);
+        let cues = Cues::new(SubtitleLayout { highlight_words, ..layout }, format);
         Self { format, cues, n_cues: 0, has_times: false, has_word_times }
     }
 

@@ -39,23 +39,28 @@ impl Tensor<'_> {
 
     /// Loads the values: a reference to the memory map if it can be one, else new memory.
     pub(crate) fn load(&self) -> Result<SharedBytes, Error> {
-        Self::load_joined(slice::from_ref(self))
+        Ok(Self::load_joined(slice::from_ref(self))?.1)
     }
 
-    /// Loads and concatenates tensors of one type.
-    pub(crate) fn load_joined(parts: &[Self]) -> Result<SharedBytes, Error> {
-        if parts.iter().all(|part| part.scales.is_none()) {
+    /// Loads and concatenates tensors; mixed types become f32.
+    pub(crate) fn load_joined(parts: &[Self]) -> Result<(DType, SharedBytes), Error> {
+        let dtype = parts[0].dtype;
+        let is_mixed = parts.iter().any(|part| part.dtype != dtype);
+        if !is_mixed && parts.iter().all(|part| part.scales.is_none()) {
             let stored: Vec<TensorData<'_>> = parts.iter().map(|part| part.stored).collect();
-            return Ok(TensorData::joined(&stored)?);
+            return Ok((dtype, TensorData::joined(&stored)?));
         }
         let mut bytes = Vec::with_capacity(parts.iter().filter_map(Self::n_bytes).sum());
         for part in parts {
             match part.scales {
+                _ if is_mixed => {
+                    bytes.extend(part.to_f32()?.into_iter().flat_map(f32::to_le_bytes))
+                }
                 None => bytes.extend_from_slice(&part.stored.load()?),
                 Some(scales) => part.convert_int8(&scales.load()?, &mut bytes)?,
             }
         }
-        Ok(SharedBytes::from(bytes))
+        Ok((if is_mixed { DType::F32 } else { dtype }, SharedBytes::from(bytes)))
     }
 
     /// Loads the values and converts them to f32.

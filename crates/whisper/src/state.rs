@@ -245,6 +245,9 @@ impl Model {
     ///
     /// # Errors
     /// If the device is out of memory.
+    ///
+    /// # Panics
+    /// If a pass of the encoder has no windows, or more than the state.
     pub fn state(&self, options: StateOptions) -> Result<State, Error> {
         let sizes = 1..=options.n_windows;
         assert!(sizes.contains(&options.encoder_batch_size), "a pass encodes {sizes:?} windows");

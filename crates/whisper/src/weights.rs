@@ -61,8 +61,7 @@ impl Weights {
             .collect::<Result<_, _>>()?;
         let decoder = Decoder {
             tokens: loader.stacked(
-                &["decoder.token_embedding.weight"],
-                &[],
+                &[("decoder.token_embedding.weight".to_owned(), None)],
                 [config.vocab_size, config.d_model],
             )?,
             positions: loader
@@ -126,31 +125,27 @@ impl Loader<'_> {
 
     /// Stacks `[D, D]` projections into one matrix; keys have no bias.
     fn projections(&self, name: &str, parts: &[&str]) -> Result<Linear, Error> {
-        let weights: Vec<_> = parts.iter().map(|part| format!("{name}.{part}.weight")).collect();
-        let biases: Vec<_> = parts
-            .iter()
-            .map(|part| (*part != "key").then(|| format!("{name}.{part}.bias")))
-            .collect();
-        let weights: Vec<&str> = weights.iter().map(String::as_str).collect();
-        let biases: Vec<Option<&str>> = biases.iter().map(Option::as_deref).collect();
-        self.stacked(&weights, &biases, [self.d_model, self.d_model])
+        let part = |part: &&str| {
+            let bias = (*part != "key").then(|| format!("{name}.{part}.bias"));
+            (format!("{name}.{part}.weight"), bias)
+        };
+        self.stacked(&Vec::from_iter(parts.iter().map(part)), [self.d_model, self.d_model])
     }
 
     fn linear(&self, name: &str, shape: [usize; 2]) -> Result<Linear, Error> {
-        self.stacked(&[&format!("{name}.weight")], &[Some(&format!("{name}.bias"))], shape)
+        self.stacked(&[(format!("{name}.weight"), Some(format!("{name}.bias")))], shape)
     }
 
-    /// Stacks matrices of `shape` by rows; a missing bias is zero.
+    /// Stacks matrices of `shape`, each with the name of its bias, by rows; if some have no bias, theirs is zero.
     fn stacked(
         &self,
-        weights: &[&str],
-        biases: &[Option<&str>],
+        names: &[(String, Option<String>)],
         shape: [usize; 2],
     ) -> Result<Linear, Error> {
         let [rows, cols] = shape;
-        let parts =
-            weights.iter().map(|name| self.checked(name, &shape)).collect::<Result<Vec<_>, _>>()?;
-        let (dtype, bytes) = load_joined(&parts)?;
+        let parts = names.iter().map(|(weight, _)| self.checked(weight, &shape));
+        let parts = parts.collect::<Result<Vec<_>, _>>()?;
+        let (dtype, bytes) = Tensor::load_joined(&parts)?;
         let weight = self.device.load_matrix(MatrixSource {
             name: &parts[0].name,
             rows: rows * parts.len(),
@@ -158,19 +153,17 @@ impl Loader<'_> {
             dtype,
             bytes: &bytes,
         })?;
-        let bias = if biases.is_empty() {
-            None
-        } else {
-            let mut values = Vec::with_capacity(rows * biases.len());
-            for name in biases {
-                match name {
-                    Some(name) => values.extend(self.floats(name, &[rows])?),
-                    None => values.resize(values.len() + rows, 0.0),
-                }
+        if names.iter().all(|(_, bias)| bias.is_none()) {
+            return Ok(Linear { weight, bias: None });
+        }
+        let mut values = Vec::with_capacity(rows * names.len());
+        for (_, bias) in names {
+            match bias {
+                Some(name) => values.extend(self.floats(name, &[rows])?),
+                None => values.resize(values.len() + rows, 0.0),
             }
-            Some(self.device.load_values(&values)?)
-        };
-        Ok(Linear { weight, bias })
+        }
+        Ok(Linear { weight, bias: Some(self.device.load_values(&values)?) })
     }
 
     /// A convolution; its weight is permuted from `[D, n_in, 3]` to `[D, 3, n_in]`.
@@ -231,21 +224,6 @@ impl Loader<'_> {
         }
         Ok(tensor)
     }
-}
-
-/// Loads and concatenates matrices by rows; mixed types become f32.
-fn load_joined(parts: &[Tensor<'_>]) -> Result<(DType, SharedBytes), Error> {
-    let dtype = parts[0].dtype;
-    if parts.iter().all(|part| part.dtype == dtype) {
-        return Ok((dtype, Tensor::load_joined(parts)?));
-    }
-    let mut bytes = Vec::new();
-    for part in parts {
-        for value in part.to_f32()? {
-            bytes.extend_from_slice(&value.to_le_bytes());
-        }
-    }
-    Ok((DType::F32, SharedBytes::from(bytes)))
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@ use std::cell::LazyCell;
 
 use stonechat_audio::vad::STEP;
 
-use super::{Chunk, WindowSegments};
+use super::{Chunk, MIN_ADVANCE, WindowSegments};
 use crate::times::{frames, samples, seconds};
-use crate::{HOP_LENGTH, SAMPLE_RATE, chunking};
+use crate::{HOP_LENGTH, chunking};
 
 /// Bytes of text in a second of slow speech, without its pauses: 11.3 or more in 138 of 140 clips of 15 languages. A language with
 /// more bytes per character has fewer characters per second.
@@ -21,8 +21,6 @@ const BYTES_PER_SECOND: f64 = 11.0;
 const DIGIT_BYTES: usize = 5;
 /// Maximum seconds of speech without text: timestamps of segments are not more exact.
 const MAX_SECONDS: f64 = 2.0;
-/// Minimum seconds between the starts of two windows.
-const MIN_ADVANCE: f64 = 1.0;
 /// A shorter window is not cut.
 const MIN_CUT_FRAMES: usize = 800;
 
@@ -72,7 +70,7 @@ fn first_missed(
     offset: f64,
     speech_seconds: impl Fn(f64, f64) -> f64,
 ) -> Option<(usize, f64)> {
-    let window_end = (new.advance * HOP_LENGTH) as f64 / SAMPLE_RATE as f64;
+    let window_end = seconds(new.advance * HOP_LENGTH);
     let spans = new.segments.iter().map(|s| (s.end - offset, spoken_bytes(&s.text)));
     let mut spans: Vec<_> = spans.collect();
     spans.push((window_end, 0));

@@ -1,6 +1,6 @@
 //! Subtitle cues from segments and words (openai/whisper `utils.py`, `SubtitlesWriter`).
 
-use super::{SubtitleLayout, milliseconds, one_line};
+use super::{OutputFormat, SubtitleLayout, milliseconds, one_line};
 use crate::transcript::{Segment, Word};
 
 /// Minimum pause in seconds that ends a subtitle of several segments.
@@ -14,37 +14,12 @@ pub(super) struct Cue {
     pub(super) text: String,
 }
 
-/// Markup of the subtitle format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Markup {
-    Srt,
-    Vtt,
-}
-
-impl Markup {
-    /// Escapes tags and character references of WebVTT.
-    fn escape(self, text: &str) -> String {
-        match self {
-            Self::Srt => text.to_owned(),
-            Self::Vtt => text.replace('&', "&amp;").replace('<', "&lt;"),
-        }
-    }
-
-    /// Text before the words of `speaker`.
-    fn speaker(self, speaker: &str) -> String {
-        let speaker = self.escape(&one_line(speaker));
-        match self {
-            Self::Srt => format!("[{speaker}] "),
-            Self::Vtt => format!("<v {}>", speaker.replace('>', "&gt;")),
-        }
-    }
-}
-
 /// Builder of subtitles from consecutive segments.
 #[derive(Debug)]
 pub(super) struct Cues {
     layout: SubtitleLayout,
-    markup: Markup,
+    /// Format, which decides on the markup.
+    format: OutputFormat,
     /// Speaker of the current subtitle.
     speaker: Option<String>,
     /// Words of the current subtitle; the first word of a further line begins with a line break.
@@ -56,9 +31,9 @@ pub(super) struct Cues {
 }
 
 impl Cues {
-    pub(super) fn new(layout: SubtitleLayout, markup: Markup) -> Self {
+    pub(super) fn new(layout: SubtitleLayout, format: OutputFormat) -> Self {
         let words = Vec::new();
-        Self { layout, markup, speaker: None, words, line_width: 0, n_lines: 1, last: None }
+        Self { layout, format, speaker: None, words, line_width: 0, n_lines: 1, last: None }
     }
 
     /// Adds a segment and returns the completed subtitles.
@@ -163,11 +138,19 @@ impl Cues {
 
     /// Prepends the speaker and replaces arrows, which only lines of times may have.
     fn with_speaker(&self, text: &str) -> String {
-        let speaker = self.speaker.as_deref().map(|name| self.markup.speaker(name));
+        let speaker = self.speaker.as_deref().map(|name| match self.format {
+            OutputFormat::Vtt => format!("<v {}>", self.escape(name).replace('>', "&gt;")),
+            _ => format!("[{}] ", self.escape(name)),
+        });
         speaker.unwrap_or_default() + &text.replace("-->", "->")
     }
 
+    /// Escapes tags and character references of WebVTT.
     fn escape(&self, text: &str) -> String {
-        self.markup.escape(&one_line(text))
+        let text = one_line(text);
+        match self.format {
+            OutputFormat::Vtt => text.replace('&', "&amp;").replace('<', "&lt;"),
+            _ => text,
+        }
     }
 }

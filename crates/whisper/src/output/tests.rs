@@ -142,7 +142,7 @@ fn spoken() -> Transcript {
 
 #[track_caller]
 fn check_cues(layout: SubtitleLayout, expected: &[(u64, u64, &str)]) {
-    let mut cues = Cues::new(layout, Markup::Srt);
+    let mut cues = Cues::new(layout, OutputFormat::Srt);
     let mut got: Vec<Cue> = spoken().segments.iter().flat_map(|s| cues.push(s)).collect();
     got.extend(cues.finish());
     let got: Vec<_> = got.iter().map(|c| (c.start, c.end, c.text.as_str())).collect();

@@ -12,6 +12,7 @@ use stonechat_audio::vad::STEP;
 
 use super::{DecodedSegments, Request, Transcription};
 use crate::align::AlignRequest;
+use crate::chunk::MIN_ADVANCE;
 use crate::error::Error;
 use crate::options::Task;
 use crate::times::{samples, seconds};
@@ -22,8 +23,6 @@ use crate::{HOP_LENGTH, hallucination};
 
 /// Minimum seconds of speech after the last word for a further window: times of words are not more exact.
 const MIN_SPEECH_LEFT: f64 = 1.5;
-/// Minimum seconds between the starts of two windows.
-const MIN_ADVANCE: f64 = 1.0;
 
 impl Transcription<'_> {
     /// Requests the times of the tokens of `decoded`, over the audio that `handle` kept.

@@ -32,7 +32,7 @@ pub(super) async fn decode(
     })?
 }
 
-/// [`decode`] on this thread, while `is_wanted`.
+/// Decodes a file on this thread, as long as `is_wanted`.
 fn decode_while(
     is_wanted: impl Fn() -> bool,
     (bytes, file_charge): (Vec<u8>, Charge),
