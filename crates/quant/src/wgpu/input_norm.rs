@@ -14,15 +14,11 @@ pub(super) const fn access_with_norm<const N: usize>(access: &[Access]) -> [Acce
     Access::concat(access, &[Access::Read, Access::Write])
 }
 
-/// `binds` of a kernel, then the bindings that [`access_with_norm`] adds.
-pub(super) fn binds_with_norm<'a, const N: usize>(
-    binds: &[Bind<'a>],
-    norm: InputNorm<&'a GpuBuffer>,
-) -> [Bind<'a>; N] {
-    let mut all = [Bind::Buffer(norm.weight); N];
-    all[..binds.len()].copy_from_slice(binds);
-    all[N - 1] = Bind::Buffer(norm.out);
-    all
+/// Bindings that [`access_with_norm`] adds, if there is a norm.
+pub(super) fn norm_binds<'a>(
+    norm: Option<InputNorm<&'a GpuBuffer>>,
+) -> impl Iterator<Item = Bind<'a>> {
+    norm.into_iter().flat_map(|norm| [norm.weight, norm.out].map(Bind::Buffer))
 }
 
 /// Appends a prologue that computes the norm of a row of `k` values, for a kernel of `n_buffers` other buffers.

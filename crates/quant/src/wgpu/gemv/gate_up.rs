@@ -10,7 +10,7 @@ use stonechat_compute::wgpu::{Access, Bind, Gpu, Kernel, KernelParams, Recorder,
 use stonechat_compute::{check_at_most, check_eq, check_multiple, kernel_params};
 
 use super::spec::{GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction};
-use crate::wgpu::input_norm::{access_with_norm, binds_with_norm};
+use crate::wgpu::input_norm::{access_with_norm, norm_binds};
 use crate::wgpu::matmul_args::{Activations, GpuInput};
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::CHUNK;
@@ -77,11 +77,6 @@ impl GemvSpec {
     }
 }
 
-/// Workgroups of the kernel.
-fn n_groups(gate: &GpuMatrix) -> usize {
-    gate.n.div_ceil(GATE_UP_ROWS)
-}
-
 /// Gate and up of a gated MLP in one kernel: `out[t] = act(x[t] · gate) * (x[t] · up)`, for up to [`MAX_GEMV_ROWS`] rows, in
 /// f32 or q8.
 ///
@@ -124,10 +119,6 @@ pub fn matmul_gated(
     let out_bind = out.operand.map(|(_, buffer)| buffer).or(out.values).into();
     let binds = [gate_bind, Bind::Buffer(&x.buffer), gate_bind, up_bind, up_bind, out_bind];
     let kernel = spec.gate_up_kernel(list.gpu(), out.operand.is_some());
-    if let Some(norm) = x.norm {
-        let binds = binds_with_norm::<{ ACCESS_WITH_NORM.len() }>(&binds, norm);
-        list.dispatch_linear(&kernel, &params, binds, n_groups(gate));
-    } else {
-        list.dispatch_linear(&kernel, &params, binds, n_groups(gate));
-    }
+    let binds: Vec<_> = binds.into_iter().chain(norm_binds(x.norm)).collect();
+    list.dispatch_linear(&kernel, &params, binds, n.div_ceil(GATE_UP_ROWS));
 }

@@ -12,7 +12,7 @@ use stonechat_compute::wgpu::{
 use super::spec::{
     GROUP_WORKGROUP, GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction,
 };
-use crate::wgpu::input_norm::{access_with_norm, binds_with_norm};
+use crate::wgpu::input_norm::{access_with_norm, norm_binds};
 use crate::wgpu::matmul_args::{Activations, GpuInput, format_files};
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::{CHUNK, Format};
@@ -172,10 +172,6 @@ pub fn matmul_group(
         ..GemvSpec::new(list.gpu(), w.format, x_rows, shape)
     };
     let kernel = spec.with_norm(&x, w).group_kernel(list.gpu());
-    if let Some(norm) = x.norm {
-        let binds = binds_with_norm::<{ ACCESS_WITH_NORM.len() }>(&binds, norm);
-        list.dispatch_linear(&kernel, &params, binds, groups);
-    } else {
-        list.dispatch_linear(&kernel, &params, binds, groups);
-    }
+    let binds: Vec<_> = binds.into_iter().chain(norm_binds(x.norm)).collect();
+    list.dispatch_linear(&kernel, &params, binds, groups);
 }
