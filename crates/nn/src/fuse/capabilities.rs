@@ -85,7 +85,7 @@ impl OpKind {
     }
 }
 
-/// What a kernel can do.
+/// Ability of a kernel beyond the recorded op in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapabilityKind {
     /// Runs an op that fusion makes.
@@ -198,7 +198,7 @@ fn has_bias(op: &Op) -> bool {
 pub struct Capability {
     /// Ops.
     pub ops: &'static [OpKind],
-    /// What the kernel can do.
+    /// Ability of the kernel.
     pub kind: CapabilityKind,
     /// Numbers of rows.
     pub rows: RowClass,
@@ -247,7 +247,7 @@ impl Capabilities {
         }
     }
 
-    /// What kernels can do for all numbers of rows of `class` of an op with a result of `cols` columns.
+    /// Abilities of the kernels for all numbers of rows of `class` of an op with a result of `cols` columns.
     fn kinds(&self, op: &Op, class: RowClass, cols: usize) -> impl Iterator<Item = CapabilityKind> {
         let kind = OpKind::of(op);
         let rows = self.table.iter().filter(move |row| {
