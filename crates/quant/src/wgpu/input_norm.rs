@@ -1,8 +1,9 @@
 //! RMS norm of a matmul's input: fused into GEMV kernels of one row, where every workgroup computes it for itself.
 
 use stonechat_compute::op::InputNorm;
+use stonechat_compute::wgpu::Access::{self, Read, Write};
 use stonechat_compute::wgpu::ops::q8;
-use stonechat_compute::wgpu::{Access, Bind, GpuBuffer, Source};
+use stonechat_compute::wgpu::{Bind, GpuBuffer, Source};
 
 use super::planes::CHUNK;
 
@@ -11,7 +12,7 @@ pub const NORM_BUFFERS: usize = 2;
 
 /// `access` of a kernel, followed by the weight and the output of a fused norm.
 pub(super) const fn access_with_norm<const N: usize>(access: &[Access]) -> [Access; N] {
-    Access::concat(access, &[Access::Read, Access::Write])
+    Access::concat(access, &[Read, Write])
 }
 
 /// Bindings that [`access_with_norm`] adds, if there is a norm.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use stonechat_compute::op::GatedActivation;
+use stonechat_compute::wgpu::Access::{self, Read, Write};
 use stonechat_compute::wgpu::ops::gated::GATED_ACTIVATION;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, check_len, q8};
-use stonechat_compute::wgpu::{Access, Bind, Gpu, Kernel, KernelParams, Recorder, Source, Variant};
+use stonechat_compute::wgpu::{Bind, Gpu, Kernel, KernelParams, Recorder, Source, Variant};
 use stonechat_compute::{check_at_most, check_eq, check_multiple, kernel_params};
 
 use super::spec::{GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction};
@@ -24,8 +25,7 @@ pub const GATE_UP_ROWS: usize =
 const _: () = assert!(GATE_UP_ROWS == q8::GROUP_LEN);
 
 /// Gate matrix, activations, gate matrix again, up matrix twice, output.
-pub(super) const ACCESS: &[Access] =
-    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
+pub(super) const ACCESS: &[Access] = &[Read, Read, Read, Read, Read, Write];
 /// Storage buffers of the kernel.
 pub const GATE_UP_BUFFERS: usize = ACCESS.len();
 /// [`ACCESS`] with the weight and the output of a fused norm.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use stonechat_compute::kernel_params;
+use stonechat_compute::wgpu::Access::{self, Read, Write};
 use stonechat_compute::wgpu::ops::check_len;
 use stonechat_compute::wgpu::ops::operand::OperandFormat;
 use stonechat_compute::wgpu::{
-    Access, Bind, Gpu, GpuBuffer, Kernel, KernelParams, Recorder, Source, Variant,
+    Bind, Gpu, GpuBuffer, Kernel, KernelParams, Recorder, Source, Variant,
 };
 
 use super::spec::{
@@ -19,21 +20,8 @@ use crate::wgpu::planes::{CHUNK, Format};
 
 /// Bindings of `gemv_group.wgsl`: matrix 0, activations, matrix 0 again, matrices 1 and 2 twice each, 3 biases, 3
 /// outputs.
-pub(super) const ACCESS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
-    Access::Write,
-];
+pub(super) const ACCESS: &[Access] =
+    &[Read, Read, Read, Read, Read, Read, Read, Read, Read, Read, Write, Write, Write];
 /// [`ACCESS`] with the weight and the output of a fused norm.
 pub(super) const ACCESS_WITH_NORM: [Access; ACCESS.len() + 2] = access_with_norm(ACCESS);
 /// Most matrices of a group.
