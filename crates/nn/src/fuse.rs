@@ -63,15 +63,17 @@ pub fn fuse(program: &Program, capabilities: &Capabilities) -> Program {
             };
             rules.lower(nodes, capabilities);
             rules.operands(|op| capabilities.operand(op, class));
-            let accepts = |op: &Op| capabilities.runs(op, class);
+            let accepts = |op: &Op| capabilities.has(CapabilityKind::Run, op, class, 0);
             rules.gated_products(accepts);
             rules.rotations(accepts);
             if capabilities.residuals {
                 rules.residuals();
             }
             rules.groups(accepts);
-            rules.norms(|op| capabilities.fuses_norm(op, class));
-            rules.results(|op, dtype, cols| capabilities.writes(op, class, (dtype, cols)));
+            rules.norms(|op| capabilities.has(CapabilityKind::Norm, op, class, 0));
+            rules.results(|op, dtype, cols| {
+                capabilities.has(CapabilityKind::Write(dtype), op, class, cols)
+            });
             rules.reduced_norms(accepts);
             rules.rotated_attention(accepts);
             let nodes = ordered(rules.nodes.into_iter().flatten().collect());

@@ -188,11 +188,11 @@ impl Recorder {
     ///
     /// # Panics
     /// If the parameters or the number of buffers are not those of the kernel.
-    pub fn dispatch<const N: usize>(
+    pub fn dispatch<'a>(
         &mut self,
         kernel: &Arc<Kernel>,
         params: &impl KernelParams,
-        binds: [Bind<'_>; N],
+        binds: impl AsRef<[Bind<'a>]>,
         groups: [u32; 3],
     ) {
         if groups.contains(&0) || self.error.is_some() {
@@ -205,7 +205,7 @@ impl Recorder {
         let first = self.words.len();
         self.words.extend_from_slice(params);
         self.words.resize(first + self.param_words(), 0);
-        let group = self.bind_group(kernel, &binds);
+        let group = self.bind_group(kernel, binds.as_ref());
         let (kernel, offset) = (Arc::clone(kernel), 4 * first as u32);
         self.dispatches.push(Dispatch { kernel, group, offset, groups });
     }
@@ -215,11 +215,11 @@ impl Recorder {
     ///
     /// # Panics
     /// As [`dispatch`](Self::dispatch).
-    pub fn dispatch_linear<const N: usize>(
+    pub fn dispatch_linear<'a>(
         &mut self,
         kernel: &Arc<Kernel>,
         params: &impl KernelParams,
-        binds: [Bind<'_>; N],
+        binds: impl AsRef<[Bind<'a>]>,
         groups: usize,
     ) {
         let max_x = self.gpu.inner.limits.max_compute_workgroups_per_dimension as usize;

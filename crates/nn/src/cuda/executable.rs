@@ -15,7 +15,7 @@ use stonechat_compute::cuda::ops::kv::{PageCopies, Pool};
 use stonechat_compute::cuda::{
     CommandList, CopyRange, Gpu, HostCopies, HostWrites, Rank, StepBuffer,
 };
-use stonechat_compute::op::{Op, PoolId, Port};
+use stonechat_compute::op::{PoolId, Port};
 use web_time::Instant;
 
 use super::device::Cuda;
@@ -23,9 +23,9 @@ use super::memory::{ProgramMemory, Scratch};
 use super::record::RecordedStep;
 use super::weights::{NAME, allocation_error};
 use crate::device::{Executable, PortRange};
-use crate::fuse::Capabilities;
+use crate::gpu::check_program;
 use crate::inputs::{CheckedStep, InputLimits, Step};
-use crate::program::{Counts, Node, Program, RowClass};
+use crate::program::{Counts, Program};
 use crate::step_words::{StepShape, StepWords, impl_grid};
 use crate::{BoxFuture, Error};
 
@@ -72,7 +72,7 @@ impl CudaExecutable {
         max: &Counts,
         rank: Option<Rank>,
     ) -> Result<Self, Error> {
-        program.nodes().try_for_each(|node| check_op(capabilities, program, node))?;
+        check_program(capabilities, program, NAME)?;
         Ok(Self {
             lists: HashMap::new(),
             gpu: gpu.clone(),
@@ -192,23 +192,6 @@ impl CudaExecutable {
             .collect();
         Ok(copies.enqueue(&self.gpu, &ranges)?)
     }
-}
-
-/// Checks that there is a kernel for an op, and that the op reads its operand in the type of its kernels.
-fn check_op(capabilities: &Capabilities, program: &Program, node: &Node) -> Result<(), Error> {
-    let reason = match &node.op {
-        Op::Moe(_) | Op::Conv1d(_) | Op::ExpertMlp(_) => "no kernel, see `capabilities`".to_owned(),
-        op @ (Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_) | Op::ExpertMatmul(_)) => {
-            let dtype = program.tensors[node.inputs[0].id].dtype;
-            let expected = capabilities.operand(op, RowClass::ALL);
-            if dtype == expected || node.norm.is_some() {
-                return Ok(());
-            }
-            format!("operand: expected {}, got {}", expected.name(), dtype.name())
-        }
-        _ => return Ok(()),
-    };
-    Err(Error::Unsupported { backend: NAME, op: node.op.name(), reason })
 }
 
 impl Executable for CudaExecutable {

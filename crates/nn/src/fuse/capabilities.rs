@@ -33,59 +33,36 @@ pub enum Conv1dKernels {
     },
 }
 
-/// Ops of which a device may have kernels that fusion depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpKind {
-    /// [`Op::AllReduceNorm`].
-    AllReduceNorm,
-    /// [`Op::Attention`].
-    Attention,
-    /// [`Op::ExpertMatmul`].
-    ExpertMatmul,
-    /// [`Op::Gated`].
-    Gated,
-    /// [`Op::GatedProduct`].
-    GatedProduct,
-    /// [`Op::Im2col`].
-    Im2col,
-    /// [`Op::LayerNorm`].
-    LayerNorm,
-    /// [`Op::Matmul`].
-    Matmul,
-    /// [`Op::MatmulGroup`].
-    MatmulGroup,
-    /// [`Op::RmsNorm`].
-    RmsNorm,
-    /// [`Op::RopeAttention`].
-    RopeAttention,
-    /// [`Op::RopeKv`].
-    RopeKv,
+macro_rules! op_kinds {
+    ($($kind:ident,)*) => {
+        /// Ops of which a device may have kernels that fusion depends on.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum OpKind {
+            $(#[doc = concat!("[`Op::", stringify!($kind), "`].")] $kind,)*
+        }
+
+        impl OpKind {
+            fn of(op: &Op) -> Option<Self> {
+                match op {
+                    $(Op::$kind(_) => Some(Self::$kind),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+op_kinds! {
+    AllReduceNorm, Attention, ExpertMatmul, Gated, GatedProduct, Im2col, LayerNorm, Matmul, MatmulGroup, RmsNorm,
+    RopeAttention, RopeKv,
 }
 
 impl OpKind {
     /// Products of one operand, which may be normed.
     pub const PRODUCTS: &'static [Self] = &[Self::Matmul, Self::MatmulGroup, Self::GatedProduct];
-
-    fn of(op: &Op) -> Option<Self> {
-        Some(match op {
-            Op::AllReduceNorm(_) => Self::AllReduceNorm,
-            Op::Attention(_) => Self::Attention,
-            Op::ExpertMatmul(_) => Self::ExpertMatmul,
-            Op::Gated(_) => Self::Gated,
-            Op::GatedProduct(_) => Self::GatedProduct,
-            Op::Im2col(_) => Self::Im2col,
-            Op::LayerNorm(_) => Self::LayerNorm,
-            Op::Matmul(_) => Self::Matmul,
-            Op::MatmulGroup(_) => Self::MatmulGroup,
-            Op::RmsNorm(_) => Self::RmsNorm,
-            Op::RopeAttention(_) => Self::RopeAttention,
-            Op::RopeKv(_) => Self::RopeKv,
-            _ => return None,
-        })
-    }
 }
 
-/// What a kernel can do.
+/// Ability of a kernel beyond the recorded op in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapabilityKind {
     /// Runs an op that fusion makes.
@@ -198,7 +175,7 @@ fn has_bias(op: &Op) -> bool {
 pub struct Capability {
     /// Ops.
     pub ops: &'static [OpKind],
-    /// What the kernel can do.
+    /// Ability of the kernel.
     pub kind: CapabilityKind,
     /// Numbers of rows.
     pub rows: RowClass,
@@ -247,7 +224,7 @@ impl Capabilities {
         }
     }
 
-    /// What kernels can do for all numbers of rows of `class` of an op with a result of `cols` columns.
+    /// Abilities of the kernels for all numbers of rows of `class` of an op with a result of `cols` columns.
     fn kinds(&self, op: &Op, class: RowClass, cols: usize) -> impl Iterator<Item = CapabilityKind> {
         let kind = OpKind::of(op);
         let rows = self.table.iter().filter(move |row| {
@@ -268,24 +245,9 @@ impl Capabilities {
         self.kinds(op, class, 0).find_map(read).unwrap_or(TensorType::F32)
     }
 
-    /// Whether there is a kernel for a fused op.
-    pub(super) fn runs(&self, op: &Op, class: RowClass) -> bool {
-        self.kinds(op, class, 0).any(|kind| kind == CapabilityKind::Run)
-    }
-
-    /// Whether a product can apply an RMS norm to its operand.
-    pub(super) fn fuses_norm(&self, op: &Op, class: RowClass) -> bool {
-        self.kinds(op, class, 0).any(|kind| kind == CapabilityKind::Norm)
-    }
-
-    /// Whether an op can write its result of `cols` columns in a type.
-    pub(super) fn writes(
-        &self,
-        op: &Op,
-        class: RowClass,
-        (dtype, cols): (TensorType, usize),
-    ) -> bool {
-        self.kinds(op, class, cols).any(|kind| kind == CapabilityKind::Write(dtype))
+    /// Whether kernels have an ability for an op of a class of rows with a result of `cols` columns.
+    pub(super) fn has(&self, kind: CapabilityKind, op: &Op, class: RowClass, cols: usize) -> bool {
+        self.kinds(op, class, cols).any(|other| other == kind)
     }
 }
 

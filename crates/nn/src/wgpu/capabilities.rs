@@ -14,7 +14,7 @@ use crate::fuse::CapabilityKind::{Norm, Read, Run, Write};
 use crate::fuse::{Capabilities, Capability, Conv1dKernels, Limit, MoeKernels, OpKind};
 use crate::program::RowClass;
 
-pub(super) const ONE_ROW: RowClass = RowClass { min: 1, max: 1 };
+const ONE_ROW: RowClass = RowClass { min: 1, max: 1 };
 /// Rows of GEMV.
 const FEW_ROWS: RowClass = RowClass { min: 1, max: MAX_GEMV_ROWS };
 const MANY_ROWS: RowClass = RowClass { min: MAX_GEMV_ROWS + 1, max: usize::MAX };

@@ -23,13 +23,14 @@ use stonechat_quant::wgpu::{GpuInput, embed, matmul, matmul_experts, matmul_gate
 
 use web_time::Instant;
 
-use super::capabilities::{ONE_ROW, operand_of};
+use super::capabilities::operand_of;
 use super::weights::{NAME, allocation_error, matrix, values};
 use crate::device::{Executable, PortRange};
 use crate::fuse::Capabilities;
+use crate::gpu::check_program;
 use crate::inputs::{CheckedStep, InputLimits, Step, export_offset};
 use crate::plan::{SlotInfo, plan_slots};
-use crate::program::{Counts, Node, Program, RowClass, Segment};
+use crate::program::{Counts, Node, Program, Segment};
 use crate::step_words::{Grid, Places, StepWords, impl_grid};
 use crate::{BoxFuture, Error, KvShape};
 
@@ -84,10 +85,7 @@ impl GpuExecutable {
         program: &Program,
         max: &Counts,
     ) -> Result<Self, Error> {
-        for segment in &program.segments {
-            let check = |node| check_operand(capabilities, program, segment, node);
-            segment.nodes.iter().try_for_each(check)?;
-        }
+        check_program(capabilities, program, NAME)?;
         program.nodes().try_for_each(|node| check_op(program, node, max))?;
         let plan = plan_slots(program, max);
         let alloc = |bytes| GpuBuffer::new(gpu, bytes).map_err(allocation_error);
@@ -174,39 +172,10 @@ impl GpuExecutable {
 /// Checks that there is a kernel for an op in steps of at most `max` rows.
 fn check_op(program: &Program, node: &Node, max: &Counts) -> Result<(), Error> {
     let n_windows = node.outputs.first().map_or(0, |&id| max[program.tensors[id].rows.count]);
-    let reason = match node.op {
-        Op::Im2col(_) if n_windows > 1 => {
-            format!("convolution: expected 1 window, got up to {n_windows}")
-        }
-        Op::Moe(_) | Op::Conv1d(_) | Op::ExpertMlp(_) | Op::MoeSort(_) | Op::RopeAttention(_) => {
-            "no kernel, see `capabilities`".to_owned()
-        }
-        _ => return Ok(()),
-    };
-    Err(Error::Unsupported { backend: NAME, op: node.op.name(), reason })
-}
-
-/// Checks that an op reads its operand in the type of its kernels.
-fn check_operand(
-    capabilities: &Capabilities,
-    program: &Program,
-    segment: &Segment,
-    node: &Node,
-) -> Result<(), Error> {
-    let is_product = matches!(node.op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_));
-    if !is_product && !matches!(node.op, Op::ExpertMatmul(_)) {
+    if !matches!(node.op, Op::Im2col(_)) || n_windows <= 1 {
         return Ok(());
     }
-    let dtype = program.tensors[node.inputs[0].id].dtype;
-    // Kernels of all rows read one type, or the segment has to be fused.
-    let most = RowClass { min: segment.class.max, ..segment.class };
-    let [expected, of_one_row] = [most, ONE_ROW].map(|class| capabilities.operand(&node.op, class));
-    let is_any = segment.class.min <= 1 && segment.class.max > 1 && expected != of_one_row;
-    let fits = dtype == expected || node.norm.is_some();
-    if fits && !is_any {
-        return Ok(());
-    }
-    let reason = format!("operand: expected {}, got {}", expected.name(), dtype.name());
+    let reason = format!("convolution: expected 1 window, got up to {n_windows}");
     Err(Error::Unsupported { backend: NAME, op: node.op.name(), reason })
 }
 

@@ -47,8 +47,8 @@ impl PackedRows<'_> {
     #[track_caller]
     fn check(&self, x: &ActivationBuffer, n: usize) {
         let k = x.cols();
-        check_eq!(self.w.k, k, "gated: K of the weights");
-        check_at_most!(self.rows.end, self.w.n, "gated: end of the rows");
+        check_eq!(self.w.k(), k, "gated: K of the weights");
+        check_at_most!(self.rows.end, self.w.n(), "gated: end of the rows");
         check_eq!(self.rows.len(), n, "gated: rows");
         assert!(self.are_whole_qblocks(), "gated: expected q8 blocks, got rows {:?}", self.rows);
         let n_bias = self.bias.map_or(n, <[f32]>::len);

@@ -41,7 +41,7 @@ impl PackedMatmul<'_> {
     #[track_caller]
     fn check(&self, x: &ActivationBuffer) {
         let Self { out, w, rows, epilogue } = self;
-        let (n, k) = (w.n, w.k);
+        let (n, k) = (w.n(), w.k());
         check_eq!(x.cols(), k, "matmul: K of the activations");
         check_at_most!(rows.end, n, "matmul: end of the rows");
         check_eq!((out.rows, out.cols), (x.rows(), rows.len()), "matmul: shape of the output");

@@ -13,10 +13,8 @@ use crate::activation::{ActivationLayout, MIN_GEMM_ROWS};
 pub struct PackedMatrix {
     layout: &'static Layout,
     kernels: PanelKernels,
-    /// Rows, the outputs of a matmul.
-    pub(super) n: usize,
-    /// Elements of a row.
-    pub(super) k: usize,
+    n: usize,
+    k: usize,
     /// Panels of [`U32x16`], block after block; see [`layout`](super::layout).
     data: AlignedVec,
 }
@@ -81,6 +79,18 @@ impl PackedMatrix {
         let gemm = self.kernels.gemm_layout;
         let layout = if rows < MIN_GEMM_ROWS { ActivationLayout::RowMajor } else { gemm };
         format!("{}-{}-{}", self.dtype(), layout.kernel(), self.kernels.tier)
+    }
+
+    /// Rows, the outputs of a matmul.
+    #[must_use]
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Elements of a row.
+    #[must_use]
+    pub fn k(&self) -> usize {
+        self.k
     }
 
     /// Bytes of a row in the format.

@@ -2,9 +2,10 @@
 
 use stonechat_compute::kernel_params;
 use stonechat_compute::op::{EmbedArgs, EmbedInputs};
+use stonechat_compute::wgpu::Access::{self, Read, Write};
 use stonechat_compute::wgpu::ops::{check_len, kernel_source};
 use stonechat_compute::wgpu::{
-    Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP,
+    Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP,
 };
 
 use super::matmul_args::with_format;
@@ -27,8 +28,7 @@ kernel_params! {
 }
 
 /// Table, data, position embeddings, output, top-k, table again: `matrix_bindings.wgsl` has bindings 1 and 6.
-const ACCESS: &[Access] =
-    &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Read, Access::Read];
+const ACCESS: &[Access] = &[Read, Read, Read, Write, Read, Read];
 
 pub(super) fn source(format: &Format, variant: Variant) -> Source {
     let name = format!("embed-{}", format.dtype);

@@ -16,7 +16,7 @@ use stonechat_compute::op::Epilogue;
 use stonechat_compute::wgpu::ops::operand::{COLUMNS, GpuOutput};
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, f16, kernel_source};
 use stonechat_compute::wgpu::{
-    Bind, CoopMatrices, Gpu, GpuBuffer, Kernel, KernelParams, Recorder, Source, Variant,
+    CoopMatrices, Gpu, GpuBuffer, Kernel, KernelParams, Recorder, Source, Variant,
 };
 
 use super::matmul_args::{
@@ -126,8 +126,7 @@ pub(super) fn gemm(
         };
         let tile = tile(matrices, rows, slice.rows);
         let params = MatmulParams { f16_output: u32::from(operand.is_some()), ..params };
-        let mut all = [Bind::from(operand); ACCESS_WITH_OPERAND.len()];
-        all[..ACCESS.len()].copy_from_slice(&binds);
+        let all = [&binds[..], &[operand.into()]].concat();
         let [columns, rows, _] = groups(tile);
         // Adjacent workgroups share weights.
         let groups = [rows, columns, 1];

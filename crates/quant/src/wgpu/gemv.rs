@@ -36,12 +36,11 @@ pub use self::gate_up::{GATE_UP_BUFFERS, GATE_UP_ROWS, matmul_gated};
 use self::gate_up::{GATE_UP_SHAPE, GATE_UP_WORKGROUP};
 pub use self::group::{GROUP_BUFFERS, MAX_GROUP, matmul_group};
 use self::spec::{
-    ACCESS_WITH_NORM, GROUP_WORKGROUP, GemvSpec, Q8_OUTPUT_SHAPE, ROW_BUCKETS, Shape, WORKGROUP,
-    row_bucket,
+    GROUP_WORKGROUP, GemvSpec, Q8_OUTPUT_SHAPE, ROW_BUCKETS, Shape, WORKGROUP, row_bucket,
 };
 pub use self::spec::{MAX_GEMV_ROWS, NormBound, NormKernel, Q8_OUTPUT_MAX_ROWS};
-use super::input_norm::binds_with_norm;
-use super::matmul_args::{ACCESS, ACCESS_WITH_OPERAND, Activations, GpuInput, MatmulParams, binds};
+use super::input_norm::norm_binds;
+use super::matmul_args::{ACCESS, Activations, GpuInput, MatmulParams, binds};
 use super::matrix::GpuMatrix;
 use super::planes::Format;
 
@@ -114,18 +113,10 @@ pub(super) fn gemv(
     };
     for slice in w.slices.iter() {
         let params = MatmulParams::new(w, slice, x, [rows, w.n], epilogue);
-        let binds = binds(slice, x, epilogue.bias, out.values.into());
+        let mut binds = binds(slice, x, epilogue.bias, out.values.into()).to_vec();
+        binds.extend(norm_binds(x.norm).chain(operand.map(Bind::Buffer)));
         let groups = slice.rows.div_ceil(shape.rows_per_workgroup() as usize);
-        if let Some(norm) = x.norm {
-            let binds = binds_with_norm::<{ ACCESS_WITH_NORM.len() }>(&binds, norm);
-            list.dispatch_linear(&kernel, &params, binds, groups);
-        } else if let Some(operand) = operand {
-            let mut all = [Bind::Buffer(operand); ACCESS_WITH_OPERAND.len()];
-            all[..ACCESS.len()].copy_from_slice(&binds);
-            list.dispatch_linear(&kernel, &params, all, groups);
-        } else {
-            list.dispatch_linear(&kernel, &params, binds, groups);
-        }
+        list.dispatch_linear(&kernel, &params, binds, groups);
     }
 }
 

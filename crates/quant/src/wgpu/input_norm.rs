@@ -1,8 +1,9 @@
 //! RMS norm of a matmul's input: fused into GEMV kernels of one row, where every workgroup computes it for itself.
 
 use stonechat_compute::op::InputNorm;
+use stonechat_compute::wgpu::Access::{self, Read, Write};
 use stonechat_compute::wgpu::ops::q8;
-use stonechat_compute::wgpu::{Access, Bind, GpuBuffer, Source};
+use stonechat_compute::wgpu::{Bind, GpuBuffer, Source};
 
 use super::planes::CHUNK;
 
@@ -11,18 +12,14 @@ pub const NORM_BUFFERS: usize = 2;
 
 /// `access` of a kernel, followed by the weight and the output of a fused norm.
 pub(super) const fn access_with_norm<const N: usize>(access: &[Access]) -> [Access; N] {
-    Access::concat(access, &[Access::Read, Access::Write])
+    Access::concat(access, &[Read, Write])
 }
 
-/// `binds` of a kernel, then the bindings that [`access_with_norm`] adds.
-pub(super) fn binds_with_norm<'a, const N: usize>(
-    binds: &[Bind<'a>],
-    norm: InputNorm<&'a GpuBuffer>,
-) -> [Bind<'a>; N] {
-    let mut all = [Bind::Buffer(norm.weight); N];
-    all[..binds.len()].copy_from_slice(binds);
-    all[N - 1] = Bind::Buffer(norm.out);
-    all
+/// Bindings that [`access_with_norm`] adds, if there is a norm.
+pub(super) fn norm_binds<'a>(
+    norm: Option<InputNorm<&'a GpuBuffer>>,
+) -> impl Iterator<Item = Bind<'a>> {
+    norm.into_iter().flat_map(|norm| [norm.weight, norm.out].map(Bind::Buffer))
 }
 
 /// Appends a prologue that computes the norm of a row of `k` values, for a kernel of `n_buffers` other buffers.

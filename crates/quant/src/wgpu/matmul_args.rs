@@ -2,9 +2,10 @@
 
 use stonechat_compute::kernel_params;
 use stonechat_compute::op::{Epilogue, InputNorm};
+use stonechat_compute::wgpu::Access::{self, Read, Write};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, OperandFormat};
 use stonechat_compute::wgpu::ops::{copy, q8};
-use stonechat_compute::wgpu::{Access, Bind, GpuBuffer, Recorder, Source};
+use stonechat_compute::wgpu::{Bind, GpuBuffer, Recorder, Source};
 use stonechat_compute::{check_at_most, check_eq};
 
 use super::matrix::{GpuMatrix, RowSlice};
@@ -66,12 +67,11 @@ impl MatmulParams {
 }
 
 /// Matrix (as vectors), activations, bias, routes, output, matrix again (as words).
-pub(super) const ACCESS: &[Access] =
-    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Read];
+pub(super) const ACCESS: &[Access] = &[Read, Read, Read, Read, Write, Read];
 
 /// [`ACCESS`] and the output as an operand.
 pub(super) const ACCESS_WITH_OPERAND: &[Access] =
-    &Access::concat::<{ ACCESS.len() + 1 }>(ACCESS, &[Access::Write]);
+    &Access::concat::<{ ACCESS.len() + 1 }>(ACCESS, &[Write]);
 
 /// Bindings of [`ACCESS`], without routes.
 pub(super) fn binds<'a>(

@@ -5,7 +5,8 @@ use super::kv::{GpuKvPool, KvWords};
 use super::operand::GpuOutput;
 use crate::kernel_params;
 use crate::op::{AttentionArgs, KvLayout, PAGE_LEN, QueryRow};
-use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, Source};
+use crate::wgpu::Access::{self, Read, Write};
+use crate::wgpu::{Bind, GpuBuffer, Recorder, Source};
 
 /// Invocations in a workgroup, one per position of a page.
 pub(super) const WORKGROUP: u32 = PAGE_LEN as u32;
@@ -237,17 +238,16 @@ kernel_params! {
 }
 
 /// Data, queries, pages, slopes, sinks, output.
-pub(super) const ACCESS: &[Access] =
-    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
+pub(super) const ACCESS: &[Access] = &[Read, Read, Read, Read, Read, Write];
 /// [`ACCESS`] and the output as an operand.
 pub(super) const ACCESS_WITH_OPERAND: &[Access] =
-    &Access::concat::<{ ACCESS.len() + 1 }>(ACCESS, &[Access::Write]);
+    &Access::concat::<{ ACCESS.len() + 1 }>(ACCESS, &[Write]);
 pub(super) const MERGE: KernelSpec = KernelSpec {
     workgroup: WORKGROUP,
     operand_writer: OperandWriter::Q8,
     ..KernelSpec::new::<MergeParams>(
         "attention_merge",
-        &[Access::Read, Access::Read, Access::Write, Access::Write],
+        &[Read, Read, Write, Write],
         &[ACTIVATIONS, include_str!("attention_merge.wgsl")],
     )
 };

@@ -4,7 +4,7 @@
 //! its keys and values through the cache. `attention_merge.wgsl` combines the splits.
 
 use super::attention_args::{
-    self, ACCESS, ACCESS_WITH_OPERAND, Attention, AttentionGrid, AttentionKernel, AttentionParams,
+    self, ACCESS_WITH_OPERAND, Attention, AttentionGrid, AttentionKernel, AttentionParams,
     AttentionShape, merge, with_params,
 };
 use super::kernel::{ACTIVATIONS, kernel_source};
@@ -93,8 +93,7 @@ pub(super) fn attention(list: &mut Recorder, out: GpuOutput<'_>, args: &Attentio
         None => (values, operand),
     };
     let params = AttentionParams::new(args, partials.is_none() && out.operand.is_some());
-    let mut binds = [operand; ACCESS_WITH_OPERAND.len()];
-    binds[..ACCESS.len()].copy_from_slice(&attention_args::binds(args, values));
+    let binds = [&attention_args::binds(args, values)[..], &[operand]].concat();
     list.dispatch(&kernel, &params, binds, [n_rows as u32, n_heads as u32, n_splits as u32]);
     if let Some(partials) = &partials {
         merge(list, out, partials, args);

@@ -5,7 +5,7 @@
 //! f16; sums are f32.
 
 use super::attention_args::{
-    ACCESS, ACCESS_WITH_OPERAND, Attention, AttentionGrid, AttentionKernel, AttentionParams,
+    ACCESS_WITH_OPERAND, Attention, AttentionGrid, AttentionKernel, AttentionParams,
     AttentionShape, binds, blocks, with_params,
 };
 use super::f16;
@@ -84,7 +84,6 @@ pub(super) fn attention(
     });
     let params = AttentionParams::new(args, out.operand.is_some());
     let [values, operand] = out.binds();
-    let mut all = [operand; ACCESS_WITH_OPERAND.len()];
-    all[..ACCESS.len()].copy_from_slice(&binds(args, values));
-    list.dispatch(&kernel, &params, all, [args.grid.n_blocks as u32, args.op.n_heads as u32, 1]);
+    let binds = [&binds(args, values)[..], &[operand]].concat();
+    list.dispatch(&kernel, &params, binds, [args.grid.n_blocks as u32, args.op.n_heads as u32, 1]);
 }

@@ -3,13 +3,11 @@
 use super::kernel::{GpuRows, KernelSpec};
 use crate::check_at_most;
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, WORKGROUP};
+use crate::wgpu::Access::{Read, Write};
+use crate::wgpu::{Bind, GpuBuffer, Recorder, WORKGROUP};
 
-pub(super) const SPEC: KernelSpec = KernelSpec::new::<CopyParams>(
-    "copy",
-    &[Access::Read, Access::Write],
-    &[include_str!("copy.wgsl")],
-);
+pub(super) const SPEC: KernelSpec =
+    KernelSpec::new::<CopyParams>("copy", &[Read, Write], &[include_str!("copy.wgsl")]);
 
 kernel_params! {
     struct CopyParams {
@@ -51,11 +49,8 @@ pub fn copy(
     list.dispatch_linear(&kernel, &params, binds, groups);
 }
 
-pub(super) const GATHER: KernelSpec = KernelSpec::new::<GatherParams>(
-    "gather",
-    &[Access::Read, Access::Read, Access::Write],
-    &[include_str!("gather.wgsl")],
-);
+pub(super) const GATHER: KernelSpec =
+    KernelSpec::new::<GatherParams>("gather", &[Read, Read, Write], &[include_str!("gather.wgsl")]);
 
 kernel_params! {
     struct GatherParams {
@@ -88,11 +83,8 @@ pub fn gather(list: &mut Recorder, dst: &GpuBuffer, src: GpuRows<'_>, (first, n)
     list.dispatch_linear(&kernel, &params, binds, groups);
 }
 
-pub(super) const IM2COL: KernelSpec = KernelSpec::new::<Im2colParams>(
-    "im2col",
-    &[Access::Read, Access::Write],
-    &[include_str!("im2col.wgsl")],
-);
+pub(super) const IM2COL: KernelSpec =
+    KernelSpec::new::<Im2colParams>("im2col", &[Read, Write], &[include_str!("im2col.wgsl")]);
 
 kernel_params! {
     struct Im2colParams {

@@ -2,11 +2,12 @@
 
 use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, check_len};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, WORKGROUP};
+use crate::wgpu::Access::{Read, Write};
+use crate::wgpu::{Bind, GpuBuffer, Recorder, WORKGROUP};
 
 pub(super) const SPEC: KernelSpec = KernelSpec::new::<ElementwiseParams>(
     "elementwise",
-    &[Access::Read, Access::Write],
+    &[Read, Write],
     &[ACTIVATIONS, include_str!("elementwise.wgsl")],
 );
 

@@ -5,13 +5,14 @@ use super::operand::GpuOutput;
 use crate::check_eq;
 use crate::kernel_params;
 use crate::op::GatedActivation;
-use crate::wgpu::{Access, Recorder, WORKGROUP};
+use crate::wgpu::Access::{Read, Write};
+use crate::wgpu::{Recorder, WORKGROUP};
 
 pub(super) const SPEC: KernelSpec = KernelSpec {
     operand_writer: OperandWriter::Any,
     ..KernelSpec::new::<GatedParams>(
         "gated",
-        &[Access::Read, Access::Read, Access::Write, Access::Write],
+        &[Read, Read, Write, Write],
         &[ACTIVATIONS, GATED_ACTIVATION, include_str!("gated.wgsl")],
     )
 };

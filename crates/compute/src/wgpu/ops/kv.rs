@@ -14,9 +14,9 @@
 
 use super::kernel::{GpuRows, kernel_source};
 use crate::op::{KvDType, KvLayout, PAGE_LEN};
+use crate::wgpu::Access::{self, Read, Write};
 use crate::wgpu::{
-    Access, Bind, CopyRange, Gpu, GpuBuffer, HostCopies, KernelParams, Recorder, Source, Variant,
-    WORKGROUP,
+    Bind, CopyRange, Gpu, GpuBuffer, HostCopies, KernelParams, Recorder, Source, Variant, WORKGROUP,
 };
 use crate::{Error, Result, kernel_params};
 use crate::{check_below, check_eq};
@@ -116,7 +116,7 @@ kernel_params! {
     }
 }
 
-const WRITE: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write];
+const WRITE: &[Access] = &[Read, Read, Read, Write];
 
 /// Appends `store`, which writes a word (f32, f16) or a block of 32 channels (int8) of a key and a value.
 pub(super) fn with_store(source: Source, dtype: KvDType) -> Source {
@@ -133,7 +133,7 @@ fn write_source(dtype: KvDType, variant: Variant) -> Source {
     with_store(source.file(include_str!("kv_write.wgsl")), dtype)
 }
 
-const COPY: &[Access] = &[Access::Read, Access::Write];
+const COPY: &[Access] = &[Read, Write];
 
 fn copy_source(variant: Variant) -> Source {
     let name = format!("kv_copy_pages-{}", variant.name());

@@ -2,11 +2,12 @@
 
 use super::kernel::{GpuRows, KernelSpec, check_len};
 use crate::kernel_params;
-use crate::wgpu::{Access, GpuBuffer, Recorder};
+use crate::wgpu::Access::{Read, Write};
+use crate::wgpu::{GpuBuffer, Recorder};
 
 pub(super) const SPEC: KernelSpec = KernelSpec::new::<LogSumExpParams>(
     "log_sum_exp",
-    &[Access::Read, Access::Write],
+    &[Read, Write],
     &[include_str!("log_sum_exp.wgsl")],
 );
 

@@ -2,11 +2,12 @@
 
 use super::kernel::{KernelSpec, check_len};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, Recorder};
+use crate::wgpu::Access::{Read, Write};
+use crate::wgpu::{Bind, GpuBuffer, Recorder};
 
 pub(super) const SPEC: KernelSpec = KernelSpec::new::<LogitFilterParams>(
     "logit_filter",
-    &[Access::Read, Access::Write],
+    &[Read, Write],
     &[include_str!("logit_filter.wgsl")],
 );
 

@@ -3,19 +3,20 @@
 use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, check_len};
 use crate::kernel_params;
 use crate::op::{MoeRouteArgs, Routing};
-use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, WORKGROUP};
+use crate::wgpu::Access::{Read, Write};
+use crate::wgpu::{Bind, GpuBuffer, Recorder, WORKGROUP};
 
 /// Maximum experts of a layer.
 pub const MAX_EXPERTS: usize = 1024;
 
 pub(super) const ROUTE: KernelSpec = KernelSpec::new::<MoeRouteParams>(
     "moe_route",
-    &[Access::Read, Access::Write],
+    &[Read, Write],
     &[ACTIVATIONS, include_str!("moe_route.wgsl")],
 );
 pub(super) const COMBINE: KernelSpec = KernelSpec::new::<MoeCombineParams>(
     "moe_combine",
-    &[Access::Read, Access::Read, Access::Write],
+    &[Read, Read, Write],
     &[include_str!("moe_combine.wgsl")],
 );
 

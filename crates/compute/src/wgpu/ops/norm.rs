@@ -5,9 +5,10 @@ use super::operand::GpuOutput;
 use crate::check_at_most;
 use crate::kernel_params;
 use crate::op::NormArgs;
-use crate::wgpu::{Access, GpuBuffer, KernelParams, Recorder, Source, Variant};
+use crate::wgpu::Access::{self, Read, Write};
+use crate::wgpu::{GpuBuffer, KernelParams, Recorder, Source, Variant};
 
-const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Write, Access::Write];
+const ACCESS: &[Access] = &[Read, Read, Read, Write, Write];
 /// Invocations of a row.
 const WORKGROUP: u32 = 256;
 /// Columns in one step of a workgroup: four per invocation.

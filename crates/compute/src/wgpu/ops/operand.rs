@@ -10,7 +10,8 @@
 use super::kernel::{GpuRows, KernelSpec, OPERAND_F16, OPERAND_Q8, OperandWriter};
 use super::{f16, q8};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, WORKGROUP};
+use crate::wgpu::Access::{Read, Write};
+use crate::wgpu::{Bind, GpuBuffer, Recorder, WORKGROUP};
 use crate::{check_at_most, check_multiple};
 
 /// Columns of an operand are padded with zeros to a multiple of this.
@@ -115,7 +116,7 @@ pub(super) const Q8_SPEC: KernelSpec = KernelSpec {
     operand_writer: OperandWriter::Q8,
     ..KernelSpec::new::<ConvertParams>(
         "convert_q8",
-        &[Access::Read, Access::Write],
+        &[Read, Write],
         &[include_str!("convert_q8.wgsl")],
     )
 };
@@ -123,7 +124,7 @@ pub(super) const Q8_SPEC: KernelSpec = KernelSpec {
 /// Eight values an invocation.
 pub(super) const F16_SPEC: KernelSpec = KernelSpec::new::<ConvertParams>(
     "convert_f16",
-    &[Access::Read, Access::Write],
+    &[Read, Write],
     &[f16::PACK, include_str!("convert_f16.wgsl")],
 );
 

@@ -5,7 +5,8 @@ use super::kernel::{GpuRows, KernelSpec, check_len, kernel_source};
 use super::kv;
 use crate::kernel_params;
 use crate::op::{KvDType, RopeArgs, RopePairs, Rotation};
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
+use crate::wgpu::Access::{self, Read, Write};
+use crate::wgpu::{Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
 use crate::{check_at_most, check_eq, check_multiple};
 
 /// Maximum channels of a head.
@@ -13,7 +14,7 @@ pub const MAX_HEAD_DIM: usize = 1024;
 
 pub(super) const SPEC: KernelSpec = KernelSpec::new::<RopeParams>(
     "rope",
-    &[Access::Read, Access::Write, Access::Read, Access::Read],
+    &[Read, Write, Read, Read],
     &[include_str!("rotate.wgsl"), include_str!("rope.wgsl")],
 );
 
@@ -117,16 +118,7 @@ kernel_params! {
     }
 }
 
-const WRITE: &[Access] = &[
-    Access::Read,
-    Access::Write,
-    Access::Write,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-];
+const WRITE: &[Access] = &[Read, Write, Write, Read, Read, Read, Read, Write];
 
 fn write_source(dtype: KvDType, variant: Variant) -> Source {
     let name = format!("rope_kv-{}-{}", kv::dtype_name(dtype), variant.name());

@@ -9,13 +9,14 @@
 
 use super::kernel::{GpuRows, check_len, kernel_source};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant};
+use crate::wgpu::Access::{self, Read, Write};
+use crate::wgpu::{Bind, GpuBuffer, KernelParams, Recorder, Source, Variant};
 
 /// Invocations in a workgroup, each with four candidates.
 const WORKGROUP: u32 = 256;
 /// Candidates in a chunk.
 const CHUNK: usize = 4 * WORKGROUP as usize;
-const ACCESS: &[Access] = &[Access::Read, Access::Write];
+const ACCESS: &[Access] = &[Read, Write];
 
 pub(super) fn source(variant: Variant) -> Source {
     let name = format!("top_k-{}", variant.name());

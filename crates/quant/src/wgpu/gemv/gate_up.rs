@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use stonechat_compute::op::GatedActivation;
+use stonechat_compute::wgpu::Access::{self, Read, Write};
 use stonechat_compute::wgpu::ops::gated::GATED_ACTIVATION;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, check_len, q8};
-use stonechat_compute::wgpu::{Access, Bind, Gpu, Kernel, KernelParams, Recorder, Source, Variant};
+use stonechat_compute::wgpu::{Bind, Gpu, Kernel, KernelParams, Recorder, Source, Variant};
 use stonechat_compute::{check_at_most, check_eq, check_multiple, kernel_params};
 
 use super::spec::{GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction};
-use crate::wgpu::input_norm::{access_with_norm, binds_with_norm};
+use crate::wgpu::input_norm::{access_with_norm, norm_binds};
 use crate::wgpu::matmul_args::{Activations, GpuInput};
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::CHUNK;
@@ -24,8 +25,7 @@ pub const GATE_UP_ROWS: usize =
 const _: () = assert!(GATE_UP_ROWS == q8::GROUP_LEN);
 
 /// Gate matrix, activations, gate matrix again, up matrix twice, output.
-pub(super) const ACCESS: &[Access] =
-    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
+pub(super) const ACCESS: &[Access] = &[Read, Read, Read, Read, Read, Write];
 /// Storage buffers of the kernel.
 pub const GATE_UP_BUFFERS: usize = ACCESS.len();
 /// [`ACCESS`] with the weight and the output of a fused norm.
@@ -77,11 +77,6 @@ impl GemvSpec {
     }
 }
 
-/// Workgroups of the kernel.
-fn n_groups(gate: &GpuMatrix) -> usize {
-    gate.n.div_ceil(GATE_UP_ROWS)
-}
-
 /// Gate and up of a gated MLP in one kernel: `out[t] = act(x[t] · gate) * (x[t] · up)`, for up to [`MAX_GEMV_ROWS`] rows, in
 /// f32 or q8.
 ///
@@ -124,10 +119,6 @@ pub fn matmul_gated(
     let out_bind = out.operand.map(|(_, buffer)| buffer).or(out.values).into();
     let binds = [gate_bind, Bind::Buffer(&x.buffer), gate_bind, up_bind, up_bind, out_bind];
     let kernel = spec.gate_up_kernel(list.gpu(), out.operand.is_some());
-    if let Some(norm) = x.norm {
-        let binds = binds_with_norm::<{ ACCESS_WITH_NORM.len() }>(&binds, norm);
-        list.dispatch_linear(&kernel, &params, binds, n_groups(gate));
-    } else {
-        list.dispatch_linear(&kernel, &params, binds, n_groups(gate));
-    }
+    let binds: Vec<_> = binds.into_iter().chain(norm_binds(x.norm)).collect();
+    list.dispatch_linear(&kernel, &params, binds, n.div_ceil(GATE_UP_ROWS));
 }

@@ -3,37 +3,25 @@
 use std::sync::Arc;
 
 use stonechat_compute::kernel_params;
+use stonechat_compute::wgpu::Access::{self, Read, Write};
 use stonechat_compute::wgpu::ops::check_len;
 use stonechat_compute::wgpu::ops::operand::OperandFormat;
 use stonechat_compute::wgpu::{
-    Access, Bind, Gpu, GpuBuffer, Kernel, KernelParams, Recorder, Source, Variant,
+    Bind, Gpu, GpuBuffer, Kernel, KernelParams, Recorder, Source, Variant,
 };
 
 use super::spec::{
     GROUP_WORKGROUP, GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction,
 };
-use crate::wgpu::input_norm::{access_with_norm, binds_with_norm};
+use crate::wgpu::input_norm::{access_with_norm, norm_binds};
 use crate::wgpu::matmul_args::{Activations, GpuInput, format_files};
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::{CHUNK, Format};
 
 /// Bindings of `gemv_group.wgsl`: matrix 0, activations, matrix 0 again, matrices 1 and 2 twice each, 3 biases, 3
 /// outputs.
-pub(super) const ACCESS: &[Access] = &[
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Read,
-    Access::Write,
-    Access::Write,
-    Access::Write,
-];
+pub(super) const ACCESS: &[Access] =
+    &[Read, Read, Read, Read, Read, Read, Read, Read, Read, Read, Write, Write, Write];
 /// [`ACCESS`] with the weight and the output of a fused norm.
 pub(super) const ACCESS_WITH_NORM: [Access; ACCESS.len() + 2] = access_with_norm(ACCESS);
 /// Most matrices of a group.
@@ -172,10 +160,6 @@ pub fn matmul_group(
         ..GemvSpec::new(list.gpu(), w.format, x_rows, shape)
     };
     let kernel = spec.with_norm(&x, w).group_kernel(list.gpu());
-    if let Some(norm) = x.norm {
-        let binds = binds_with_norm::<{ ACCESS_WITH_NORM.len() }>(&binds, norm);
-        list.dispatch_linear(&kernel, &params, binds, groups);
-    } else {
-        list.dispatch_linear(&kernel, &params, binds, groups);
-    }
+    let binds: Vec<_> = binds.into_iter().chain(norm_binds(x.norm)).collect();
+    list.dispatch_linear(&kernel, &params, binds, groups);
 }

@@ -43,7 +43,7 @@ const MAX_NORM_WORKGROUPS: usize = 1024;
 /// Kernels that can apply an RMS norm to their only row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormKernel {
-    /// [`matmul`](crate::wgpu::matmul).
+    /// [`matmul()`](crate::wgpu::matmul()).
     Gemv,
     /// [`matmul_group`](super::matmul_group).
     Group,
