@@ -29,6 +29,14 @@ impl Kind {
         }
     }
 
+    /// Tokens of the negative sequence that have not run; none without guidance.
+    pub(crate) fn pending_negative(&self) -> &[u32] {
+        match self {
+            Self::Text(text) => text.pending_negative(),
+            Self::Embedding(_) => &[],
+        }
+    }
+
     /// Output of a step that runs the first `n` pending tokens, and the number of its rows.
     pub(crate) fn output(&self, n: usize) -> (OutputRequest, usize) {
         match self {
@@ -80,6 +88,8 @@ pub struct Task {
     pub(crate) kind: Kind,
     pub(crate) state: TaskState,
     pub(crate) slot: Option<Slot>,
+    /// Slot of the negative sequence of guidance.
+    pub(crate) negative_slot: Option<Slot>,
     /// Slots for the other texts of the prompt.
     pub(crate) spare: Vec<Slot>,
     /// Texts that begin when the prompt has run.
@@ -120,6 +130,7 @@ impl Task {
             kind,
             state: TaskState::Queued,
             slot: None,
+            negative_slot: None,
             spare: Vec::new(),
             n_choices,
             cached_tokens: 0,
@@ -150,6 +161,53 @@ impl Task {
     /// Tokens that have not run.
     pub(crate) fn pending(&self) -> &[u32] {
         self.kind.pending()
+    }
+
+    /// Number of slots: one a choice, and one for the negative sequence of guidance.
+    pub(crate) fn n_slots(&self) -> usize {
+        self.n_choices + usize::from(!self.kind.pending_negative().is_empty())
+    }
+
+    /// Slots of its sequences, each with the number of tokens that have not run.
+    pub(crate) fn sequences(&self) -> impl Iterator<Item = (Slot, usize)> {
+        let text = self.slot.map(|slot| (slot, self.pending().len()));
+        let n_negative = self.kind.pending_negative().len();
+        text.into_iter().chain(self.negative_slot.map(|slot| (slot, n_negative)))
+    }
+
+    /// Tokens in a step that has place for `tokens` tokens and `rows` rows of logits. The negative sequence of guidance runs
+    /// first, up to its last token, which shares a step with that of the text.
+    pub(crate) fn plan(&self, tokens: usize, rows: usize) -> [Option<Planned>; 2] {
+        let Some(slot) = self.slot else { return [None; 2] };
+        let key = self.key();
+        let planned = |slot, n, (output, n_rows)| Planned { key, slot, n, output, n_rows };
+        let negative = |slot, n, n_rows| planned(slot, n, (OutputRequest::Logits, n_rows));
+        let n_negative = self.kind.pending_negative().len();
+        if let (Some(slot), 2..) = (self.negative_slot, n_negative) {
+            return [Some(negative(slot, (n_negative - 1).min(tokens), 0)), None];
+        }
+        let n_pending = self.pending().len();
+        let mut n = n_pending.min(tokens.saturating_sub(n_negative));
+        let (mut output, mut n_rows) = self.kind.output(n);
+        let lacks_rows =
+            output != OutputRequest::Hidden && n_rows > 0 && n_rows + n_negative > rows;
+        if self.is_decoding() && (n < n_pending || lacks_rows) {
+            return [None; 2];
+        }
+        if lacks_rows {
+            // The last token of the prompt waits for a step with a row.
+            n -= 1;
+            (output, n_rows) = self.kind.output(n);
+        }
+        let guides = self.negative_slot.filter(|_| n_rows > 0);
+        [guides.map(|slot| negative(slot, 1, 1)), Some(planned(slot, n, (output, n_rows)))]
+    }
+
+    /// Records that `n` tokens of the negative sequence run in the current step.
+    pub(crate) fn ran_negative(&mut self, n: usize) {
+        if let Kind::Text(text) = &mut self.kind {
+            text.ran_negative(n);
+        }
     }
 
     /// Records that its pages are lost.
@@ -208,7 +266,10 @@ impl Task {
     }
 
     /// Gives it its slots; `n_cached` pending tokens are in its pages.
-    pub(crate) fn start(&mut self, slot: Slot, spare: Vec<Slot>, n_cached: usize) {
+    pub(crate) fn start(&mut self, slot: Slot, mut spare: Vec<Slot>, n_cached: usize) {
+        if !self.kind.pending_negative().is_empty() {
+            self.negative_slot = spare.pop();
+        }
         (self.slot, self.spare) = (Some(slot), spare);
         if let Kind::Text(text) = &mut self.kind {
             text.ran(n_cached);
@@ -289,18 +350,15 @@ impl Task {
                 if let Err(error) = result {
                     self.fail(error);
                 } else {
-                    self.emit(accepted, on_event);
+                    let event = self.record(accepted);
+                    on_event(self.id, event);
                 }
             }
         }
     }
 
-    /// Appends the tokens and the text of a step.
-    fn emit(
-        &mut self,
-        accepted: &mut Accepted,
-        on_event: &mut (impl FnMut(RequestId, RequestEvent) + ?Sized),
-    ) {
+    /// Appends the tokens and the text of a step; returns their event.
+    fn record(&mut self, accepted: &mut Accepted) -> RequestEvent {
         self.text += &accepted.text;
         for token in &accepted.tokens {
             self.tokens.push(token.token);
@@ -310,7 +368,7 @@ impl Task {
             (self.finish, self.state) = (accepted.finish, TaskState::Ended);
         }
         let (tokens, text) = (take(&mut accepted.tokens), take(&mut accepted.text));
-        on_event(self.id, RequestEvent::Text { choice: self.choice, tokens, text });
+        RequestEvent::Text { choice: self.choice, tokens, text }
     }
 
     /// Ends it with an error.
@@ -329,7 +387,8 @@ impl Task {
         if let Kind::Text(text) = &mut self.kind {
             text.end(finish, accepted);
             if self.prompt_end.is_some() {
-                self.emit(accepted, on_event);
+                let event = self.record(accepted);
+                on_event(self.id, event);
             }
         }
         self.state = TaskState::Ended;
