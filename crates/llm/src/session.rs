@@ -8,6 +8,7 @@
 //! ```
 
 pub(crate) mod beam;
+mod embed;
 
 use std::ops::ControlFlow;
 use std::path::Path;
