@@ -11,7 +11,7 @@
 //! | `drafts` | speculative decoding: n-grams, a smaller model, the gate |
 //! | `cache` | KV pages of earlier prompts: in the pool, in stores, in files |
 //! | `scheduler` | requests in one batch: admission, plan of a step, ends |
-//! | `session` | one text at a time: generation, beam search |
+//! | `session` | one caller: a text at a time, beam search, embeddings |
 #![forbid(unsafe_code)]
 
 mod cache;
@@ -45,8 +45,8 @@ pub use scheduler::slots::{SavedText, SlotInfo};
 pub use scheduler::task::Task;
 pub use scheduler::{OnRequestEvent, Scheduler, SchedulerOptions, StepReport};
 pub use session::beam::{Beam, BeamOptions};
-pub use session::generate::{Event, OnEvent};
-pub use session::{Session, SessionOptions};
+
+pub use session::{Event, OnEvent, Session, SessionOptions};
 pub use step::devices::Devices;
 pub use step::options::StateOptions;
 pub use step::outputs::{OutputRequest, OutputRow, Outputs};

@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stonechat_nn::Slot;
+use stonechat_nn::{PAGE_LEN, Slot};
 use web_time::Instant;
 
 use crate::drafts::gate::StepCost;
@@ -198,33 +198,33 @@ impl Scheduler {
     /// Adds a task to the queue.
     ///
     /// # Errors
-    /// If the input is longer than [`max_tokens`](Self::max_tokens), there are more choices than slots, a text has guidance,
-    /// or hidden states do not fit a step.
+    /// If the input is longer than [`max_tokens`](Self::max_tokens), there are more choices than slots, or more than one with
+    /// guidance, the pool cannot hold both sequences of guidance, or hidden states do not fit a step.
     pub fn add_task(&mut self, mut task: Task) -> Result<RequestId, Error> {
         let options = self.state.options();
-        let (tokens, n_ctx) = (task.pending().len(), self.max_tokens());
+        let n_negative = task.kind.pending_negative().len();
+        let (tokens, n_ctx) = (task.pending().len().max(n_negative), self.max_tokens());
         if tokens > n_ctx {
             return Err(Error::ContextFull { tokens, n_ctx });
         }
         let invalid =
             |option, expected: String, got: String| Err(Error::Option { option, expected, got });
-        if !(1..=options.n_sequences).contains(&task.n_choices) {
-            let expected = format!("1 to {}", options.n_sequences);
+        let max_choices = if n_negative > 0 { 1 } else { options.n_sequences };
+        if !(1..=max_choices).contains(&task.n_choices) {
+            let expected = format!("1 to {max_choices}");
             return invalid("choices", expected, task.n_choices.to_string());
         }
-        match &task.kind {
-            Kind::Text(text) if !text.pending_negative().is_empty() => {
-                return invalid(
-                    "guidance",
-                    "none in a batch of requests".to_owned(),
-                    "some".to_owned(),
-                );
+        if n_negative > 0 {
+            let n_pages = 2 * options.n_ctx.div_ceil(PAGE_LEN);
+            let n_sequences = options.n_sequences.min(options.n_outputs).min(options.n_batch);
+            if n_sequences < 2 || self.n_pages() < n_pages {
+                let expected = format!("2 sequences or more, with {n_pages} KV pages");
+                return invalid("guidance", expected, format!("{n_sequences}, {}", self.n_pages()));
             }
-            Kind::Embedding(_) if options.n_hidden < options.n_batch => {
-                let expected = format!("{} for embeddings", options.n_batch);
-                return invalid("hidden states", expected, options.n_hidden.to_string());
-            }
-            Kind::Text(_) | Kind::Embedding(_) => {}
+        }
+        if matches!(task.kind, Kind::Embedding(_)) && options.n_hidden < options.n_batch {
+            let expected = format!("{} for embeddings", options.n_batch);
+            return invalid("hidden states", expected, options.n_hidden.to_string());
         }
         task.queue(self.n_added);
         self.n_added += 1;
@@ -256,6 +256,9 @@ impl Scheduler {
         let mut report = StepReport::default();
         for planned in &self.planned {
             let Some(task) = self.running.get(&planned.key) else { continue };
+            if task.negative_slot == Some(planned.slot) {
+                continue;
+            }
             if task.is_decoding() {
                 report.text_tokens += planned.n;
                 report.n_decoding += 1;

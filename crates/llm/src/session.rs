@@ -1,36 +1,57 @@
-//! Session: the sequences of one caller with their cached tokens.
-//!
-//! Slot 0 is the text, 1 the negative prompt of guidance; beam search uses all as beams. `Session::tokens` lists the tokens
-//! whose keys and values the slot's pages hold, so a new prompt runs only the tokens after the common prefix:
+//! Session: texts one at a time, on a scheduler of their own. Its prefix cache keeps the earlier texts, so a new prompt runs
+//! only the tokens after the longest common prefix:
 //!
 //! ```text
 //! cached tokens   A B C D E F
-//! new prompt      A B C D X Y Z      truncate the slot to 4 tokens, reuse their pages
+//! new prompt      A B C D X Y Z      shares the pages of 4 tokens
 //! steps                   X Y Z      at most n_batch tokens each; then one token per step
 //! ```
 
 pub(crate) mod beam;
-pub(crate) mod generate;
+mod embed;
 
+use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::Duration;
 
-use stonechat_nn::{KvDType, Slot};
+use stonechat_nn::KvDType;
 
-use crate::cache::prefix_cache::common_prefix;
-use crate::cache::prompt_cache::{self, Restored, SaltedText};
-use crate::drafts::draft::DraftText;
 use crate::drafts::drafter::Drafter;
-use crate::drafts::gate::{DraftGate, StepCost};
-use crate::text::generation::{Accepted, GenerationScratch};
-use crate::{Config, Error, Generation, Model, State, StateOptions};
+use crate::text::completion::Completion;
+use crate::text::options::GenerateOptions;
+use crate::{
+    Config, Error, Model, Request, RequestEvent, RequestId, Scheduler, SchedulerOptions,
+    StateOptions,
+};
 
 /// Limit of the default context size.
 const DEFAULT_MAX_CTX: usize = 16_384;
+/// Slot of the text: the first one, where a scheduler without other requests runs it.
+const TEXT: usize = 0;
 
-/// The session's text.
-pub(crate) const TEXT: Slot = Slot::new(0);
-/// The negative prompt of classifier-free guidance.
-pub(crate) const NEGATIVE_PROMPT: Slot = Slot::new(1);
+/// Event during generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// Progress of the prompt.
+    Prompt {
+        /// Tokens cached or run.
+        done: usize,
+        /// Tokens of the prompt.
+        total: usize,
+    },
+    /// Generated text in whole code points: one event per token, and one at the end for text that was held back. Empty for a
+    /// token without text, and while a stop string or a code point is incomplete.
+    Text(&'a str),
+}
+
+/// Callback of a generation; a break cancels it. `Send`, but on wasm32.
+#[cfg(not(target_arch = "wasm32"))]
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + Send + 'a;
+
+/// Callback of a generation; a break cancels it. `Send`, but on wasm32.
+#[cfg(target_arch = "wasm32")]
+pub type OnEvent<'a> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'a;
 
 /// Sizes of a [`Session`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,15 +96,8 @@ impl SessionOptions {
 /// A text with its KV cache.
 #[derive(Debug)]
 pub struct Session {
-    pub(crate) model: Model,
-    pub(crate) state: State,
-    /// Cached tokens of each slot.
-    pub(crate) tokens: Vec<Vec<u32>>,
-    pub(crate) scratch: GenerationScratch,
-    pub(crate) accepted: Accepted,
-    drafter: Option<Drafter>,
-    pub(crate) gate: DraftGate,
-    pub(crate) cost: StepCost,
+    model: Model,
+    scheduler: Scheduler,
 }
 
 impl Session {
@@ -92,24 +106,16 @@ impl Session {
     /// # Errors
     /// If a size is out of range or the device is out of memory.
     pub fn new(model: &Model, options: SessionOptions) -> Result<Self, Error> {
-        let state = model.state(options.state(model.config()))?;
-        let n_ctx = state.options().n_ctx;
-        Ok(Self {
-            model: model.clone(),
-            tokens: vec![Vec::with_capacity(n_ctx); options.n_sequences],
-            scratch: GenerationScratch::new(model),
-            accepted: Accepted::default(),
-            drafter: None,
-            gate: DraftGate::default(),
-            cost: StepCost::default(),
-            state,
-        })
+        let state = options.state(model.config());
+        let (max_gap, drafter, stores) = (Duration::MAX, None, Vec::new());
+        let options = SchedulerOptions { state, max_gap, drafter, stores };
+        Ok(Self { model: model.clone(), scheduler: Scheduler::new(model, options)? })
     }
 
     /// Sets the source of drafts for speculative decoding, which changes no text. Drafts have at most
     /// [`n_draft`](SessionOptions::n_draft) tokens.
     pub fn set_drafter(&mut self, drafter: Option<Drafter>) {
-        self.drafter = drafter;
+        self.scheduler.drafter = drafter;
     }
 
     /// The model.
@@ -118,45 +124,36 @@ impl Session {
         &self.model
     }
 
-    /// Cached tokens of the text.
+    /// Cached tokens of the last text.
     #[must_use]
     pub fn tokens(&self) -> &[u32] {
-        &self.tokens[TEXT.index()]
+        &self.scheduler.last_texts[TEXT].0
     }
 
     /// Sizes of the state.
     #[must_use]
     pub fn options(&self) -> StateOptions {
-        self.state.options()
+        self.scheduler.options()
     }
 
     /// Context size in tokens.
     #[must_use]
     pub fn n_ctx(&self) -> usize {
-        self.state.options().n_ctx
+        self.options().n_ctx
     }
 
-    /// Whether steps may be enqueued before the outputs of the step before are read.
-    pub(crate) fn async_scheduling(&self) -> bool {
-        self.state.async_scheduling() && self.drafter.is_none()
-    }
-
-    /// Empties every slot.
+    /// Drops all cached tokens, and a text whose generation did not come to its end.
     pub fn clear(&mut self) {
-        for index in 0..self.tokens.len() {
-            self.truncate(Slot::new(index), 0);
-        }
+        self.scheduler.reset();
+        self.scheduler.last_texts[TEXT] = Default::default();
     }
 
-    /// Saves the session's tokens and their KV pages; replaces a file of that name once the new one
-    /// is complete.
+    /// Saves the tokens of the last text and their KV pages; replaces a file of that name once the new one is complete.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub async fn save(&mut self, path: &Path) -> Result<(), Error> {
-        let Self { model, state, tokens, .. } = self;
-        let text = SaltedText { tokens: &tokens[TEXT.index()], salt: 0 };
-        prompt_cache::save(model, state, TEXT, text, path).await.map(|_| ())
+        self.scheduler.save_slot(TEXT, path).await.map(|_| ())
     }
 
     /// Replaces the content of the session by a saved text; returns its number of tokens.
@@ -164,47 +161,75 @@ impl Session {
     /// # Errors
     /// If the file cannot be read, is damaged, was saved with another model or KV type, or is longer
     /// than the context. The session is empty then.
-    pub fn restore(&mut self, path: &Path) -> Result<usize, Error> {
+    pub async fn restore(&mut self, path: &Path) -> Result<usize, Error> {
         self.clear();
-        let Restored { tokens, .. } =
-            prompt_cache::restore(&self.model, &mut self.state, TEXT, path)?;
-        let n = tokens.len();
-        self.tokens[TEXT.index()] = tokens;
-        Ok(n)
+        Ok(self.scheduler.restore_slot(TEXT, path).await?.n_tokens)
     }
 
-    /// Truncates a slot, if the session has it, to `len` positions. Returns the length that it reached, as
-    /// [`State::truncate`] does.
-    pub(crate) fn truncate(&mut self, slot: Slot, len: usize) -> usize {
-        let Some(tokens) = self.tokens.get_mut(slot.index()) else { return 0 };
-        let len = self.state.truncate(slot, len);
-        tokens.truncate(len);
-        len
+    /// Generates a continuation of `prompt`; its longest cached prefix is not run again. If `on_event` breaks, the text ends
+    /// with [`Finish::Cancelled`](crate::Finish::Cancelled) and the session stays usable.
+    ///
+    /// # Errors
+    /// If the prompt is empty or longer than the context, an option is out of range, or the device fails. If a step fails, the
+    /// session is empty.
+    pub async fn generate(
+        &mut self,
+        prompt: &[u32],
+        options: &GenerateOptions,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<Completion, Error> {
+        // A dropped generation or search leaves its sequences.
+        if !self.scheduler.is_idle() || !self.scheduler.state.is_empty() {
+            self.clear();
+        }
+        let task = Request::new(prompt.to_vec(), options.clone()).prepare(self.model.info())?;
+        let done = self.scheduler.cache.cached_len(task.pending(), task.cache_salt);
+        let total = task.n_input();
+        let id = self.scheduler.add_task(task)?;
+        let mut is_cancelled = on_event(Event::Prompt { done, total }).is_break();
+        let mut events = Vec::new();
+        loop {
+            self.step(id, is_cancelled, &mut events).await?;
+            for event in events.drain(..) {
+                match event {
+                    RequestEvent::Prompt { done, total } if done < total => {
+                        is_cancelled |= on_event(Event::Prompt { done, total }).is_break();
+                    }
+                    RequestEvent::Text { tokens, text, .. } => {
+                        let shown = tokens.last().map_or(0, |token| token.text.end);
+                        let mut texts = tokens.into_iter().map(|token| &text[token.text]);
+                        is_cancelled |= texts.any(|text| on_event(Event::Text(text)).is_break());
+                        if !is_cancelled && shown < text.len() {
+                            is_cancelled |= on_event(Event::Text(&text[shown..])).is_break();
+                        }
+                    }
+                    RequestEvent::Ended { completion, .. } => {
+                        // Healing takes a token from the prompt of the task.
+                        return Ok(Completion { prompt_tokens: prompt.len(), ..completion });
+                    }
+                    RequestEvent::Failed(error) => return Err(error),
+                    _ => {}
+                }
+            }
+        }
     }
 
-    /// Number of cached tokens of `slot` that `tokens` start with. The last token is never one of them: it is always run,
-    /// since the cache has no logits.
-    pub(crate) fn common_prefix(&self, slot: Slot, tokens: &[u32]) -> usize {
-        let cached = self.tokens.get(slot.index()).map_or(0, |old| common_prefix(old, tokens));
-        cached.min(tokens.len().saturating_sub(1))
-    }
-
-    /// Proposes a draft that fits a step and the context.
-    pub(crate) async fn propose(&mut self, generation: &mut Generation) -> Result<(), Error> {
-        let Some(drafter) = &mut self.drafter else { return Ok(()) };
-        let options = self.state.options();
-        let context = generation.context();
-        let room = (options.n_outputs - 1).min(options.n_ctx.saturating_sub(context.len()));
-        let max = self.gate.limit(room);
-        if max == 0 || self.cost.needs_plain_step() {
+    /// Runs a step, or ends the text; appends the events.
+    async fn step(
+        &mut self,
+        id: RequestId,
+        is_cancelled: bool,
+        events: &mut Vec<RequestEvent>,
+    ) -> Result<(), Error> {
+        let mut on_event = |_: RequestId, event: RequestEvent| events.push(event);
+        if is_cancelled {
+            self.scheduler.cancel(id, &mut on_event);
             return Ok(());
         }
-        let known = std::mem::replace(&mut self.gate.known, context.len());
-        let mut texts = [DraftText { slot: TEXT, context, known, max, draft: Vec::new() }];
-        let seconds = drafter.draft(&mut texts, room, options.n_batch).await?;
-        let [DraftText { draft, .. }] = texts;
-        self.cost.record_drafts(draft.len(), seconds);
-        generation.propose(&draft);
-        Ok(())
+        let stepped = self.scheduler.step(&mut on_event).await;
+        if stepped.is_err() {
+            self.clear();
+        }
+        stepped.map(|_| ())
     }
 }

@@ -63,6 +63,14 @@ fn text(family: u32, len: usize, n: usize) -> Request {
     Request::new(prompt, options)
 }
 
+/// A text with guidance.
+fn guided(len: usize, n: usize) -> Request {
+    let mut request = text(1, len, n);
+    let negative = text(2, 100, n).prompt;
+    request.options.guidance = Some(Guidance { negative, scale: 2.0 });
+    request
+}
+
 /// Events of a scheduler by name, and the completions.
 #[derive(Default)]
 struct Log {
@@ -249,16 +257,37 @@ fn inputs_that_never_fit_are_refused() {
     assert!(matches!(error, Error::ContextFull { tokens: 251, n_ctx: 250 }), "{error}");
     let error = scheduler.add(Request { n_choices: 4, ..text(0, 3, 1) }).unwrap_err();
     assert_eq!(error.to_string(), "choices: expected 1 to 3, got 4");
-    let guidance = Some(Guidance { negative: vec![3], scale: 2.0 });
-    let options = GenerateOptions { guidance, ..GenerateOptions::default() };
-    assert!(scheduler.add(Request::new(vec![4], options)).is_err());
+    let error = scheduler.add(Request { n_choices: 2, ..guided(3, 1) }).unwrap_err();
+    assert_eq!(error.to_string(), "choices: expected 1 to 1, got 2");
     let mut without = self::scheduler(StateOptions { n_hidden: 0, ..SIZES });
     let embedding = Embedding::new(vec![3], Pooling::Mean).unwrap();
     assert!(without.add_task(embedding.into()).is_err());
     // A small pool limits the input, too.
     let mut small = self::scheduler(StateOptions { n_pages: Some(2), ..SIZES });
     assert!(small.add(text(0, 2 * PAGE_LEN + 1, 1)).is_err());
+    let error = small.add(guided(3, 1)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "guidance: expected 2 sequences or more, with 8 KV pages, got 3, 2"
+    );
     assert!(scheduler.is_idle() && small.is_idle());
+}
+
+#[test]
+fn guidance_runs_two_sequences_beside_other_texts() {
+    let (mut alone, mut expected) = (scheduler(SIZES), Log::default());
+    let id = alone.add(guided(120, 20)).unwrap();
+    expected.run(&mut alone);
+    let (mut shared, mut log) = (scheduler(SIZES), Log::default());
+    let older = shared.add(text(0, 180, 40)).unwrap();
+    let younger = shared.add(guided(120, 20)).unwrap();
+    log.run(&mut shared);
+    assert_eq!(log.completion(younger).tokens, expected.completion(id).tokens);
+    assert_eq!(log.completion(older).tokens.len(), 40);
+    // Both do not fit the pool to their ends.
+    assert!(log.completion(younger).preemptions > 0);
+    let slots = shared.slots();
+    assert!(slots.iter().all(|slot| slot.request.is_none()), "{slots:?}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn operand_problem(
     let is_any = min <= 1 && max > 1 && expected != of_one_row;
     let fits = dtype == expected || node.norm.is_some();
     (!fits || is_any)
-        .then(|| format!("an operand of {}, expected {}", dtype.name(), expected.name()))
+        .then(|| format!("operand: expected {}, got {}", expected.name(), dtype.name()))
 }
 
 /// Number of matrices of each type that a GPU stores as f16, for lack of a kernel.

@@ -55,16 +55,13 @@ pub struct ServerModels {
     registry: Registry<EngineLoader>,
     options: Arc<ServerOptions>,
     draft: Option<Arc<DraftHeaders>>,
-    /// Held while the folder of installed models is read, so that no model is added twice.
-    scan: Arc<Mutex<Scan>>,
+    /// Last scan by path. Held while the folder of installed models is read, so that no model is added twice.
+    scan: Arc<Mutex<HashMap<PathBuf, Seen>>>,
     /// GPU memory in bytes for models, measured before the first load; `None` if the GPU does not report it.
     gpu_memory: Arc<OnceLock<Option<u64>>>,
 }
 
-/// Result of the last scan of the folder of installed models, by path.
-#[derive(Debug, Default)]
-struct Scan(HashMap<PathBuf, Seen>);
-
+/// Result of the last scan of the folder of installed models for a path.
 #[derive(Debug)]
 struct Seen {
     stamp: Stamp,
@@ -326,17 +323,14 @@ impl ServerModels {
     /// start.
     async fn find(&self, name: Option<&str>, kind: ModelKind) -> Result<ModelId, ApiError> {
         let name = name.filter(|name| !name.is_empty());
-        if let Some(name) = name {
-            if let Some(found) = self.exact(name, kind).transpose()? {
-                return Ok(found);
-            }
-            // The model may have been installed since.
-            self.rescan().await;
-            if let Some(found) = self.exact(name, kind).transpose()? {
-                return Ok(found);
-            }
-        } else {
-            self.rescan().await;
+        let exact = || name.and_then(|name| self.exact(name, kind)).transpose();
+        if let Some(found) = exact()? {
+            return Ok(found);
+        }
+        // The model may have been installed since.
+        self.rescan().await;
+        if let Some(found) = exact()? {
+            return Ok(found);
         }
         let specs = self.registry.specs();
         let of_kind: Vec<_> = specs.iter().filter(|(_, spec)| spec.kind == kind).collect();
@@ -391,7 +385,7 @@ impl ServerModels {
             Ok(found) => found,
             Err(error) => return tracing::warn!("{error}"),
         };
-        scan.0.retain(|path, seen| {
+        scan.retain(|path, seen| {
             let stays = found.iter().any(|model| model.path == *path);
             if let Some(id) = seen.model.filter(|_| !stays) {
                 self.registry.remove(id);
@@ -399,7 +393,7 @@ impl ServerModels {
             stays
         });
         for model in found {
-            let (stamp, seen) = (Stamp::of(&model), scan.0.get(&model.path));
+            let (stamp, seen) = (Stamp::of(&model), scan.get(&model.path));
             if seen.is_some_and(|seen| seen.stamp == stamp) {
                 continue;
             }
@@ -420,7 +414,7 @@ impl ServerModels {
                     old
                 }
             };
-            scan.0.insert(model.path, Seen { stamp, model: id });
+            scan.insert(model.path, Seen { stamp, model: id });
         }
     }
 

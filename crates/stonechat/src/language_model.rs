@@ -120,7 +120,8 @@ impl Llm {
         self.text(self.request(chat.into()))
     }
 
-    /// Continues a text, without a chat template. A grammar is compiled by [`LlmInfo::model`]. Guidance needs a [`Session`](crate::llm::Session).
+    /// Continues a text, without a chat template. A grammar is compiled by [`LlmInfo::model`]. Guidance needs
+    /// [`kv_tokens`](LlmBuilder::kv_tokens) for two contexts.
     pub fn complete(&self, prompt: impl Into<String>, options: GenerateOptions) -> TextJob {
         let prompt = self.info.model.tokenize_prompt(&prompt.into());
         self.text(Ok(Request::new(prompt, options)))

@@ -148,7 +148,7 @@ fn generate(args: &Args, prompt: &str, model: &Model) -> anyhow::Result<ExitCode
     let mut session = args.run.session(model, args.session(model.config()))?;
     let _draft_model = args.speculation.set_drafter(&args.run, &mut session)?;
     if let Some(path) = args.prompt_cache.as_ref().filter(|path| path.exists()) {
-        session.restore(path)?;
+        pollster::block_on(session.restore(path))?;
     }
     let console = Console::new(args.run.quiet);
     let interrupted = interrupt_flag()?;

@@ -93,12 +93,6 @@ impl ModelInfo {
         tokens
     }
 
-    /// Tokens of a rendered chat template; a BOS that the template wrote is not added twice.
-    #[must_use]
-    pub fn tokenize_chat(&self, rendered: &str) -> Vec<u32> {
-        self.tokenize_marked_chat(&rendered.into())
-    }
-
     /// Tokens of a rendered chat template, in which only unmarked special tokens are tokens; a BOS that the template
     /// wrote is not added twice.
     #[must_use]

@@ -11,11 +11,11 @@ impl Scheduler {
     pub(crate) async fn admit(&mut self, on_event: &mut OnRequestEvent<'_>) -> Result<(), Error> {
         let Self { state, cache, running, waiting, free_slots, .. } = self;
         let pages_needed = |task: &Task, state: &State| {
-            task.slot.map_or(0, |slot| state.pages_needed(slot, task.pending().len()))
+            task.sequences().map(|(slot, n)| state.pages_needed(slot, n)).sum::<usize>()
         };
         let mut n_reserved: usize = running.values().map(|task| pages_needed(task, state)).sum();
         while let Some(task) = waiting.values().next() {
-            let (tokens, salt, n_slots) = (task.pending(), task.cache_salt, task.n_choices);
+            let (tokens, salt, n_slots) = (task.pending(), task.cache_salt, task.n_slots());
             if n_slots > free_slots.len() {
                 break;
             }
@@ -27,7 +27,8 @@ impl Scheduler {
                 n_cached = cache.cached_len(tokens, salt);
             }
             // The first token of the text needs a place, too. A page that is shared in part is copied.
-            let n_needed = (tokens.len() + 1).div_ceil(PAGE_LEN) - n_cached / PAGE_LEN;
+            let n_needed = (tokens.len() + 1).div_ceil(PAGE_LEN) - n_cached / PAGE_LEN
+                + task.kind.pending_negative().len().div_ceil(PAGE_LEN);
             let n_missing = (n_needed + n_reserved).saturating_sub(state.free_pages());
             if !running.is_empty() && !cache.has_evictable(state, n_missing) {
                 break;
@@ -60,7 +61,8 @@ impl Scheduler {
 
     /// Gives back the slots of a task with their pages.
     pub(crate) fn release(&mut self, task: &mut Task) {
-        for slot in task.slot.take().into_iter().chain(task.spare.drain(..)) {
+        let slots = task.spare.drain(..).chain(task.negative_slot.take()).chain(task.slot.take());
+        for slot in slots {
             self.state.truncate(slot, 0);
             self.free_slots.push(slot);
         }

@@ -27,6 +27,13 @@ impl Scheduler {
         for task in tasks.into_values() {
             on_event(task.id, RequestEvent::Failed(error()));
         }
+        self.reset();
+    }
+
+    /// Drops all requests without an event, and empties the prefix cache.
+    pub(crate) fn reset(&mut self) {
+        self.waiting.clear();
+        self.running.clear();
         self.ahead = None;
         let n_slots = self.state.options().n_sequences;
         self.free_slots = (0..n_slots).rev().map(Slot::new).collect();
@@ -77,7 +84,12 @@ impl Scheduler {
                 continue;
             }
             match text.shift_full(max_tokens) {
-                Some(len) => text.truncate(self.state.truncate(slot, len)),
+                Some([len, negative]) => {
+                    text.truncate(self.state.truncate(slot, len));
+                    if let Some(slot) = task.negative_slot {
+                        text.truncate_negative(self.state.truncate(slot, negative));
+                    }
+                }
                 None => full.push(*key),
             }
         }

@@ -2,11 +2,11 @@
 
 use std::ops::Bound::{Excluded, Unbounded};
 
-use stonechat_nn::{PAGE_LEN, Slot};
+use stonechat_nn::PAGE_LEN;
 
 use crate::drafts::draft::DraftText;
 use crate::scheduler::task::{Kind, Planned, Task, TaskKey};
-use crate::{Error, OutputRequest, Scheduler, StateOptions, StepReport};
+use crate::{Error, OutputRequest, Scheduler, State, StateOptions, StepReport};
 
 /// Minimum tokens of a prompt chunk: with fewer rows the matrix products are less efficient.
 const MIN_CHUNK: usize = 2 * PAGE_LEN;
@@ -107,49 +107,43 @@ impl Scheduler {
     /// preempted for an earlier one gets none.
     async fn plan_task(&mut self, key: TaskKey, budget: &mut StepBudget) -> Result<(), Error> {
         let Some(task) = self.running.get(&key) else { return Ok(()) };
-        let Some(slot) = task.slot else { return Ok(()) };
-        let mut n = task.pending().len().min(budget.tokens);
-        if task.is_decoding() && n < task.pending().len() {
+        let planned = task.plan(budget.tokens, budget.rows);
+        let planned = planned.into_iter().flatten().filter(|planned| planned.n > 0);
+        if planned.clone().next().is_none()
+            || !self.take_pages(key, planned.clone(), budget).await?
+        {
             return Ok(());
         }
-        let (mut output, mut n_rows) = task.kind.output(n);
-        if output != OutputRequest::Hidden && n_rows > budget.rows {
-            if task.is_decoding() {
-                return Ok(());
+        for planned in planned {
+            budget.tokens -= planned.n;
+            if planned.output != OutputRequest::Hidden {
+                budget.rows -= planned.n_rows;
             }
-            // The last token of the prompt waits for a step with a row.
-            n -= 1;
-            (output, n_rows) = task.kind.output(n);
+            self.planned.push(planned);
+            if let Some(task) = self.running.get_mut(&key) {
+                task.is_planned = true;
+            }
         }
-        if n == 0 || !self.take_pages(key, slot, n, budget).await? {
-            return Ok(());
-        }
-        budget.tokens -= n;
-        if output != OutputRequest::Hidden {
-            budget.rows -= n_rows;
-        }
-        if let Some(task) = self.running.get_mut(&key) {
-            task.is_planned = true;
-        }
-        self.planned.push(Planned { key, slot, n, output, n_rows });
         Ok(())
     }
 
-    /// Takes pages for `n` tokens of a task: free ones, then those of the prefix cache, then those of the newest running tasks
-    /// that come after it and are not planned. Returns whether it got them.
+    /// Takes pages for tokens of a task: free ones, then those of the prefix cache, then those of the newest running tasks that
+    /// come after it and are not planned. Returns whether it got them.
     async fn take_pages(
         &mut self,
         key: TaskKey,
-        slot: Slot,
-        n: usize,
+        planned: impl Iterator<Item = Planned> + Clone,
         budget: &mut StepBudget,
     ) -> Result<bool, Error> {
         loop {
-            let needed = budget.taken_pages + self.state.pages_needed(slot, n);
+            let pages = |state: &State| {
+                planned.clone().map(|run| state.pages_needed(run.slot, run.n)).sum::<usize>()
+            };
+            let needed = budget.taken_pages + pages(&self.state);
             if needed <= self.state.free_pages()
                 || self.cache.evict(&mut self.state, needed).await?
             {
-                budget.taken_pages += self.state.pages_needed(slot, n);
+                budget.taken_pages += pages(&self.state);
                 return Ok(true);
             }
             let mut newest = self.running.range((Excluded(key), Unbounded)).rev();

@@ -12,7 +12,11 @@ impl Scheduler {
         }
         let mut plan = state.plan();
         for &Planned { key, slot, n, output, n_rows } in &*planned {
-            plan.add(slot, &running[&key].pending()[..n], output, n_rows)?;
+            let task = &running[&key];
+            let is_negative = task.negative_slot == Some(slot);
+            let kind = &task.kind;
+            let tokens = if is_negative { kind.pending_negative() } else { kind.pending() };
+            plan.add(slot, &tokens[..n], output, n_rows)?;
         }
         Ok(Some(plan.run()?))
     }
@@ -67,11 +71,19 @@ impl Scheduler {
         let outputs = state.outputs(ticket).await?;
         let mut row = 0;
         let mut forks = Vec::new();
-        for &Planned { key, n, n_rows, .. } in &*planned {
-            let rows = row..row + n_rows;
+        for &Planned { key, slot, n, n_rows, .. } in &*planned {
+            let mut rows = row..row + n_rows;
             row += n_rows;
             // A task may have ended while its step was in flight.
             let Some(task) = running.get_mut(&key) else { continue };
+            if task.negative_slot == Some(slot) {
+                task.ran_negative(n);
+                continue;
+            }
+            if task.negative_slot.is_some() && n_rows > 0 {
+                // The row before is that of the negative sequence.
+                rows.start -= 1;
+            }
             let first_fork = forks.len();
             if n_rows > 0 {
                 forks.extend(task.fork());

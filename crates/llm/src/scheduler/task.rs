@@ -10,7 +10,6 @@ use crate::drafts::gate::DraftGate;
 use crate::scheduler::event::{RequestEvent, RequestId};
 use crate::text::completion::{Completion, Finish, Timings};
 use crate::text::generation::{Accepted, GenerationScratch};
-use crate::text::probabilities::TokenProbs;
 use crate::{Embedding, Error, Generation, OutputRequest, OutputRow};
 
 /// Output of a [`Task`].
@@ -26,6 +25,14 @@ impl Kind {
         match self {
             Self::Text(text) => text.pending(),
             Self::Embedding(embedding) => embedding.pending(),
+        }
+    }
+
+    /// Tokens of the negative sequence that have not run; none without guidance.
+    pub(crate) fn pending_negative(&self) -> &[u32] {
+        match self {
+            Self::Text(text) => text.pending_negative(),
+            Self::Embedding(_) => &[],
         }
     }
 
@@ -80,20 +87,17 @@ pub struct Task {
     pub(crate) kind: Kind,
     pub(crate) state: TaskState,
     pub(crate) slot: Option<Slot>,
+    /// Slot of the negative sequence of guidance.
+    pub(crate) negative_slot: Option<Slot>,
     /// Slots for the other texts of the prompt.
     pub(crate) spare: Vec<Slot>,
     /// Texts that begin when the prompt has run.
     pub(crate) n_choices: usize,
-    n_input: usize,
-    cached_tokens: usize,
-    pub(crate) n_preemptions: usize,
     /// Whether the planned step has tokens of it.
     pub(crate) is_planned: bool,
     pub(crate) gate: DraftGate,
-    text: String,
-    tokens: Vec<u32>,
-    probs: Vec<TokenProbs>,
-    finish: Option<Finish>,
+    /// Result so far.
+    completion: Completion,
     error: Option<Error>,
     queued_at: Instant,
     started_at: Option<Instant>,
@@ -116,20 +120,15 @@ impl Task {
             reads_cache: true,
             deadline: None,
             max_decode: None,
-            n_input: kind.pending().len(),
+            completion: Completion { prompt_tokens: kind.pending().len(), ..Completion::default() },
             kind,
             state: TaskState::Queued,
             slot: None,
+            negative_slot: None,
             spare: Vec::new(),
             n_choices,
-            cached_tokens: 0,
-            n_preemptions: 0,
             is_planned: false,
             gate: DraftGate::default(),
-            text: String::new(),
-            tokens: Vec::new(),
-            probs: Vec::new(),
-            finish: None,
             error: None,
             queued_at: Instant::now(),
             started_at: None,
@@ -152,9 +151,56 @@ impl Task {
         self.kind.pending()
     }
 
+    /// Number of slots: one a choice, and one for the negative sequence of guidance.
+    pub(crate) fn n_slots(&self) -> usize {
+        self.n_choices + usize::from(!self.kind.pending_negative().is_empty())
+    }
+
+    /// Slots of its sequences, each with the number of tokens that have not run.
+    pub(crate) fn sequences(&self) -> impl Iterator<Item = (Slot, usize)> {
+        let text = self.slot.map(|slot| (slot, self.pending().len()));
+        let n_negative = self.kind.pending_negative().len();
+        text.into_iter().chain(self.negative_slot.map(|slot| (slot, n_negative)))
+    }
+
+    /// Tokens in a step that has place for `tokens` tokens and `rows` rows of logits. The negative sequence of guidance runs
+    /// first, up to its last token, which shares a step with that of the text.
+    pub(crate) fn plan(&self, tokens: usize, rows: usize) -> [Option<Planned>; 2] {
+        let Some(slot) = self.slot else { return [None; 2] };
+        let key = self.key();
+        let planned = |slot, n, (output, n_rows)| Planned { key, slot, n, output, n_rows };
+        let negative = |slot, n, n_rows| planned(slot, n, (OutputRequest::Logits, n_rows));
+        let n_negative = self.kind.pending_negative().len();
+        if let (Some(slot), 2..) = (self.negative_slot, n_negative) {
+            return [Some(negative(slot, (n_negative - 1).min(tokens), 0)), None];
+        }
+        let n_pending = self.pending().len();
+        let mut n = n_pending.min(tokens.saturating_sub(n_negative));
+        let (mut output, mut n_rows) = self.kind.output(n);
+        let lacks_rows =
+            output != OutputRequest::Hidden && n_rows > 0 && n_rows + n_negative > rows;
+        if self.is_decoding() && (n < n_pending || lacks_rows) {
+            return [None; 2];
+        }
+        if lacks_rows {
+            // The last token of the prompt waits for a step with a row.
+            n -= 1;
+            (output, n_rows) = self.kind.output(n);
+        }
+        let guides = self.negative_slot.filter(|_| n_rows > 0);
+        [guides.map(|slot| negative(slot, 1, 1)), Some(planned(slot, n, (output, n_rows)))]
+    }
+
+    /// Records that `n` tokens of the negative sequence run in the current step.
+    pub(crate) fn ran_negative(&mut self, n: usize) {
+        if let Kind::Text(text) = &mut self.kind {
+            text.ran_negative(n);
+        }
+    }
+
     /// Records that its pages are lost.
     pub(crate) fn preempt(&mut self) {
-        self.n_preemptions += 1;
+        self.completion.preemptions += 1;
         match &mut self.kind {
             Kind::Text(text) => text.preempt(),
             Kind::Embedding(embedding) => embedding.restart(),
@@ -163,7 +209,7 @@ impl Task {
 
     /// Tokens of the input.
     pub(crate) fn n_input(&self) -> usize {
-        self.n_input
+        self.completion.prompt_tokens
     }
 
     /// Tokens of the current draft, and those of all drafts that were accepted.
@@ -195,7 +241,7 @@ impl Task {
         let has_decoded =
             |limit| self.prompt_end.is_some_and(|end| now.duration_since(end) > limit);
         self.deadline.is_some_and(|deadline| deadline <= now)
-            || self.max_decode.is_some_and(has_decoded) && self.text.contains('\n')
+            || self.max_decode.is_some_and(has_decoded) && self.completion.text.contains('\n')
     }
 
     /// Whether it has a token.
@@ -208,7 +254,10 @@ impl Task {
     }
 
     /// Gives it its slots; `n_cached` pending tokens are in its pages.
-    pub(crate) fn start(&mut self, slot: Slot, spare: Vec<Slot>, n_cached: usize) {
+    pub(crate) fn start(&mut self, slot: Slot, mut spare: Vec<Slot>, n_cached: usize) {
+        if !self.kind.pending_negative().is_empty() {
+            self.negative_slot = spare.pop();
+        }
         (self.slot, self.spare) = (Some(slot), spare);
         if let Kind::Text(text) = &mut self.kind {
             text.ran(n_cached);
@@ -216,7 +265,7 @@ impl Task {
         if self.state == TaskState::Queued {
             self.state = TaskState::Prompt;
             self.started_at = Some(Instant::now());
-            self.cached_tokens = n_cached;
+            self.completion.cached_tokens = n_cached;
         }
     }
 
@@ -233,10 +282,7 @@ impl Task {
                 slot: Some(slot),
                 spare: Vec::new(),
                 n_choices: 1,
-                text: String::new(),
-                tokens: Vec::new(),
-                probs: Vec::new(),
-                finish: None,
+                completion: self.completion.clone(),
                 error: None,
                 ..*self
             }
@@ -256,6 +302,7 @@ impl Task {
     ) where
         R: Iterator<Item = OutputRow<'a>>,
     {
+        let total = self.n_input();
         match &mut self.kind {
             Kind::Embedding(embedding) => {
                 embedding.accept(n, rows());
@@ -263,8 +310,7 @@ impl Task {
                 if left == 0 {
                     self.state = TaskState::Ended;
                 } else {
-                    let done = self.n_input - left;
-                    on_event(self.id, RequestEvent::Prompt { done, total: self.n_input });
+                    on_event(self.id, RequestEvent::Prompt { done: total - left, total });
                 }
             }
             Kind::Text(text) => {
@@ -272,12 +318,11 @@ impl Task {
                 if !text.pending().is_empty() {
                     let done = text.cached().len();
                     if self.state == TaskState::Prompt {
-                        on_event(self.id, RequestEvent::Prompt { done, total: self.n_input });
+                        on_event(self.id, RequestEvent::Prompt { done, total });
                     }
                     return;
                 }
                 if self.state == TaskState::Prompt {
-                    let total = self.n_input;
                     on_event(self.id, RequestEvent::Prompt { done: total, total });
                 }
                 let result = text.accept(rows(), scratch, accepted);
@@ -289,28 +334,26 @@ impl Task {
                 if let Err(error) = result {
                     self.fail(error);
                 } else {
-                    self.emit(accepted, on_event);
+                    let event = self.record(accepted);
+                    on_event(self.id, event);
                 }
             }
         }
     }
 
-    /// Appends the tokens and the text of a step.
-    fn emit(
-        &mut self,
-        accepted: &mut Accepted,
-        on_event: &mut (impl FnMut(RequestId, RequestEvent) + ?Sized),
-    ) {
-        self.text += &accepted.text;
+    /// Appends the tokens and the text of a step; returns their event.
+    fn record(&mut self, accepted: &mut Accepted) -> RequestEvent {
+        let completion = &mut self.completion;
+        completion.text += &accepted.text;
         for token in &accepted.tokens {
-            self.tokens.push(token.token);
-            self.probs.extend(token.probs.clone());
+            completion.tokens.push(token.token);
+            completion.probs.extend(token.probs.clone());
         }
-        if accepted.finish.is_some() {
-            (self.finish, self.state) = (accepted.finish, TaskState::Ended);
+        if let Some(finish) = accepted.finish {
+            (completion.finish, self.state) = (finish, TaskState::Ended);
         }
         let (tokens, text) = (take(&mut accepted.tokens), take(&mut accepted.text));
-        on_event(self.id, RequestEvent::Text { choice: self.choice, tokens, text });
+        RequestEvent::Text { choice: self.choice, tokens, text }
     }
 
     /// Ends it with an error.
@@ -325,11 +368,12 @@ impl Task {
         accepted: &mut Accepted,
         on_event: &mut (impl FnMut(RequestId, RequestEvent) + ?Sized),
     ) {
-        self.finish = Some(finish);
+        self.completion.finish = finish;
         if let Kind::Text(text) = &mut self.kind {
             text.end(finish, accepted);
             if self.prompt_end.is_some() {
-                self.emit(accepted, on_event);
+                let event = self.record(accepted);
+                on_event(self.id, event);
             }
         }
         self.state = TaskState::Ended;
@@ -344,7 +388,7 @@ impl Task {
         let text = match self.kind {
             Kind::Text(text) => text,
             Kind::Embedding(embedding) => {
-                if self.finish.is_none() {
+                if embedding.pending().is_empty() {
                     on_event(self.id, RequestEvent::Embedded(embedding.into_values()));
                 }
                 return;
@@ -355,21 +399,15 @@ impl Task {
         let started_at = self.started_at.unwrap_or(now);
         let prompt_end = self.prompt_end.unwrap_or(now);
         let completion = Completion {
-            text: self.text,
-            tokens: self.tokens,
-            probs: self.probs,
-            finish: self.finish.unwrap_or(Finish::Cancelled),
             stop: text.stop_string().map(str::to_owned),
-            prompt_tokens: self.n_input,
-            cached_tokens: self.cached_tokens,
             drafts: text.drafts(),
-            preemptions: self.n_preemptions,
             seed: text.seed(),
             timings: Timings {
                 queue_ms: ms(self.queued_at, started_at),
                 prompt_ms: ms(started_at, prompt_end),
                 decode_ms: ms(prompt_end, now),
             },
+            ..self.completion
         };
         on_event(self.id, RequestEvent::Ended { choice: self.choice, completion });
     }
@@ -385,12 +423,12 @@ mod tests {
         let (second, now) = (Duration::from_secs(1), Instant::now());
         let embedding = Embedding::new(vec![3], Pooling::Mean).unwrap();
         let mut task = Task { max_decode: Some(second), ..embedding.into() };
-        task.text = "a\nb".to_owned();
+        task.completion.text = "a\nb".to_owned();
         assert!(!task.has_expired(now + 9 * second), "the time begins with the first token");
         task.prompt_end = Some(now);
         assert!(!task.has_expired(now + second));
         assert!(task.has_expired(now + 2 * second));
-        task.text = "ab".to_owned();
+        task.completion.text = "ab".to_owned();
         assert!(!task.has_expired(now + 9 * second));
     }
 }

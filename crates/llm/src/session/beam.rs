@@ -9,9 +9,8 @@
 use stonechat_nn::Slot;
 use stonechat_sampling::log_sum_exp;
 
-use crate::session::TEXT;
 use crate::text::probabilities::token_probs;
-use crate::{Error, OutputRequest, OutputRow, Outputs, Session};
+use crate::{Error, OutputRequest, OutputRow, Outputs, Session, StateOptions};
 
 /// Options of a beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,7 +55,7 @@ struct Step {
 }
 
 impl Session {
-    /// Finds the `width` best continuations of `prompt`, best first. A beam ends with an end token;
+    /// Finds the `width` best continuations of `prompt`, best first, in an empty session. A beam ends with an end token;
     /// the search ends after `width` such beams, at `n_predict` tokens or at a full context.
     ///
     /// # Errors
@@ -71,9 +70,10 @@ impl Session {
         let wrong = |option, expected: String, got: usize| {
             Err(Error::Option { option, expected, got: got.to_string() })
         };
+        let StateOptions { n_sequences, n_batch, n_ctx, .. } = self.options();
         // The division avoids `2 * width`, which may overflow.
-        if width == 0 || width > self.tokens.len() / 2 {
-            return wrong("beams", format!("1 to {}", self.tokens.len() / 2), width);
+        if width == 0 || width > n_sequences / 2 {
+            return wrong("beams", format!("1 to {}", n_sequences / 2), width);
         }
         if n_predict == 0 {
             return wrong("n-predict", "at least 1".to_owned(), n_predict);
@@ -81,14 +81,14 @@ impl Session {
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        let cached = self.truncate(TEXT, self.common_prefix(TEXT, prompt));
-        let mut alive = vec![Alive { slot: TEXT, tokens: Vec::new(), logprob: 0.0 }];
+        self.clear();
+        let first = Slot::new(0);
+        let mut alive = vec![Alive { slot: first, tokens: Vec::new(), logprob: 0.0 }];
         let mut steps = Vec::new();
-        let n_batch = self.state.options().n_batch;
-        let n_chunks = (prompt.len() - cached).div_ceil(n_batch);
-        for (i, chunk) in prompt[cached..].chunks(n_batch).enumerate() {
-            let is_last = i + 1 == n_chunks;
-            steps = self.run_beams(&[(TEXT, chunk)], &alive, (width, usize::from(is_last))).await?;
+        let n_chunks = prompt.len().div_ceil(n_batch);
+        for (i, chunk) in prompt.chunks(n_batch).enumerate() {
+            let n_outputs = usize::from(i + 1 == n_chunks);
+            steps = self.run_beams(&[(first, chunk)], &alive, (width, n_outputs)).await?;
         }
         let mut finished = Vec::new();
         // The halves of the slots alternate, so that a fork never overwrites a beam with more forks to come.
@@ -102,7 +102,7 @@ impl Session {
                     finished.push(self.beam(parent.tokens.clone(), score, true));
                 } else if next.len() < width {
                     let slot = Slot::new(half + next.len());
-                    self.fork(parent.slot, slot);
+                    self.scheduler.state.fork(parent.slot, slot);
                     let mut tokens = parent.tokens.clone();
                     tokens.push(step.token);
                     next.push(Alive { slot, tokens, logprob: step.logprob });
@@ -110,7 +110,7 @@ impl Session {
             }
             alive = next;
             half = width - half;
-            let is_full = prompt.len() + n >= self.n_ctx();
+            let is_full = prompt.len() + n >= n_ctx;
             if finished.len() >= width || alive.is_empty() || n == n_predict || is_full {
                 break;
             }
@@ -137,28 +137,17 @@ impl Session {
         alive: &[Alive],
         (width, n_outputs): (usize, usize),
     ) -> Result<Vec<Step>, Error> {
-        let Self { model, state, tokens, .. } = self;
+        let Self { model, scheduler } = self;
         let request = match 2 * width {
             k if k <= model.max_top_k() => OutputRequest::LogProbs(k),
             _ => OutputRequest::Logits,
         };
-        let mut plan = state.plan();
+        let mut plan = scheduler.state.plan();
         for &(slot, run) in runs {
             plan.add(slot, run, request, n_outputs)?;
         }
         let ticket = plan.run()?;
-        let outputs = state.outputs(ticket).await?;
-        for &(slot, run) in runs {
-            tokens[slot.index()].extend_from_slice(run);
-        }
-        Ok(candidates(outputs, alive, width))
-    }
-
-    /// Makes `to` a copy of `from` that shares its pages.
-    fn fork(&mut self, from: Slot, to: Slot) {
-        self.state.fork(from, to);
-        let tokens = self.tokens[from.index()].clone();
-        self.tokens[to.index()].clone_from(&tokens);
+        Ok(candidates(scheduler.state.outputs(ticket).await?, alive, width))
     }
 
     fn beam(&self, tokens: Vec<u32>, score: f32, ended: bool) -> Beam {

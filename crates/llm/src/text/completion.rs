@@ -3,7 +3,7 @@
 use crate::text::probabilities::TokenProbs;
 
 /// Result of a generation.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Completion {
     /// Text, without the stop string.
@@ -31,7 +31,7 @@ pub struct Completion {
 }
 
 /// Reason of the end of a text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Finish {
     /// An end-of-generation token was sampled.
@@ -47,6 +47,7 @@ pub enum Finish {
     /// The time of a request in a [`Scheduler`](crate::Scheduler) has passed.
     TimeLimit,
     /// The caller cancelled.
+    #[default]
     Cancelled,
 }
 

@@ -1,14 +1,7 @@
 //! Embeddings: hidden states of a text, pooled to one vector.
 
-use stonechat_nn::Slot;
-
 use crate::model::pooling::Pooling;
-use crate::{Error, Model, OutputRequest, OutputRow, StateOptions};
-
-/// Maximum tokens per step.
-const N_BATCH: usize = 512;
-/// Maximum texts per step.
-const MAX_TEXTS: usize = 16;
+use crate::{Error, OutputRow};
 
 /// Embedding of one text in the making, without a device: the hidden states after the last norm, pooled.
 ///
@@ -86,67 +79,6 @@ impl Embedding {
     #[must_use]
     pub fn into_values(self) -> Vec<f32> {
         self.values
-    }
-}
-
-impl Model {
-    /// Embeds token sequences: one [`Embedding`] per sequence, several per step. The vectors are not normalized; see
-    /// [`normalize`].
-    ///
-    /// # Errors
-    /// If a text is empty, has an unknown token or is longer than the context of the model, or a device fails.
-    pub async fn embed(
-        &self,
-        texts: &[Vec<u32>],
-        pooling: Pooling,
-    ) -> Result<Vec<Vec<f32>>, Error> {
-        let new = |tokens: &Vec<u32>| Embedding::new(tokens.clone(), pooling);
-        let mut embeddings: Vec<Embedding> = texts.iter().map(new).collect::<Result<_, _>>()?;
-        let Some(n_max) = texts.iter().map(Vec::len).max() else { return Ok(Vec::new()) };
-        let n_ctx = self.config().n_ctx_train;
-        if n_max > n_ctx {
-            return Err(Error::ContextFull { tokens: n_max, n_ctx });
-        }
-        let n_batch = N_BATCH.min(texts.iter().map(Vec::len).sum());
-        let mut state = self.state(StateOptions {
-            n_sequences: texts.len().min(MAX_TEXTS),
-            n_batch,
-            n_hidden: n_batch,
-            ..StateOptions::new(n_max)
-        })?;
-        let mut slots: Vec<Option<usize>> = vec![None; state.options().n_sequences];
-        let mut waiting = 0..texts.len();
-        loop {
-            let mut plan = state.plan();
-            let mut runs = Vec::new();
-            for (index, text) in slots.iter_mut().enumerate() {
-                *text = text.or_else(|| waiting.next());
-                let Some(text) = *text else { continue };
-                let (embedding, room) = (&embeddings[text], n_batch - plan.n_tokens());
-                let tokens = &embedding.pending()[..embedding.pending().len().min(room)];
-                if !tokens.is_empty() {
-                    let n_rows = embedding.n_rows(tokens.len());
-                    plan.add(Slot::new(index), tokens, OutputRequest::Hidden, n_rows)?;
-                    runs.push((index, text, tokens.len(), n_rows));
-                }
-            }
-            if runs.is_empty() {
-                return Ok(embeddings.into_iter().map(Embedding::into_values).collect());
-            }
-            let ticket = plan.run()?;
-            let outputs = state.outputs(ticket).await?;
-            let mut row = 0;
-            for &(_, text, n, n_rows) in &runs {
-                embeddings[text].accept(n, outputs.rows(row..row + n_rows));
-                row += n_rows;
-            }
-            for (index, text, ..) in runs {
-                if embeddings[text].pending().is_empty() {
-                    slots[index] = None;
-                    state.truncate(Slot::new(index), 0);
-                }
-            }
-        }
     }
 }
 

@@ -314,21 +314,22 @@ impl Generation {
     }
 
     /// Samples at each row of [`output`](Self::output) in order, and stops after the first token that differs from the
-    /// draft. `out` is replaced.
+    /// draft. With guidance, the first row is that of the last token of the negative sequence. `out` is replaced.
     ///
     /// # Errors
     /// If the grammar exceeds its limits.
     ///
     /// # Panics
-    /// If a pending token was not [`ran`](Self::ran), or the text has guidance.
+    /// If a pending token was not [`ran`](Self::ran).
     pub fn accept<'a>(
         &mut self,
         rows: impl IntoIterator<Item = OutputRow<'a>>,
         scratch: &mut GenerationScratch,
         out: &mut Accepted,
     ) -> Result<(), Error> {
-        assert!(self.negative.is_none(), "`accept_guided` for a text with guidance");
         self.begin(out);
+        let mut rows = rows.into_iter();
+        let negative = if self.negative.is_some() { rows.next() } else { None };
         for row in rows {
             if self.finish.is_some() {
                 break;
@@ -348,7 +349,7 @@ impl Generation {
                     (token, Some(probs))
                 }
                 OutputRow::Logits(logits) => {
-                    let token = self.draw(logits, scratch)?;
+                    let token = self.draw(logits, negative, scratch)?;
                     (token, self.probs(logits, token, &scratch.sample))
                 }
                 OutputRow::Hidden(_) => unreachable!("`output` asks for logits"),
@@ -356,37 +357,6 @@ impl Generation {
             if !self.take(token, probs, out)? {
                 break;
             }
-        }
-        self.end_step(out);
-        Ok(())
-    }
-
-    /// [`accept`](Self::accept) of a text with guidance: `logits` after the text, `negative` after the negative sequence.
-    ///
-    /// # Errors
-    /// If the grammar exceeds its limits.
-    ///
-    /// # Panics
-    /// If a pending token was not run, or the text has no guidance.
-    pub fn accept_guided(
-        &mut self,
-        logits: &[f32],
-        negative: &[f32],
-        scratch: &mut GenerationScratch,
-        out: &mut Accepted,
-    ) -> Result<(), Error> {
-        let scale = self.options.guidance.as_ref().expect("a text with guidance").scale;
-        self.begin(out);
-        if self.finish.is_none() {
-            let mut guided = std::mem::take(&mut scratch.logits);
-            guided.clear();
-            guided.extend_from_slice(logits);
-            guide(&mut guided, negative, scale);
-            let token = self.draw_masked(&mut guided, &mut scratch.sample);
-            scratch.logits = guided;
-            let token = token?;
-            let probs = self.probs(logits, token, &scratch.sample);
-            self.take(token, probs, out)?;
         }
         self.end_step(out);
         Ok(())
@@ -420,13 +390,23 @@ impl Generation {
         })
     }
 
-    /// Samples the next token under the constraints of healing and grammar.
-    fn draw(&mut self, logits: &[f32], scratch: &mut GenerationScratch) -> Result<u32, Error> {
-        if self.healing.is_satisfied() && self.grammar.is_none() {
+    /// Samples the next token under the constraints of guidance, healing and grammar.
+    fn draw(
+        &mut self,
+        logits: &[f32],
+        negative: Option<OutputRow<'_>>,
+        scratch: &mut GenerationScratch,
+    ) -> Result<u32, Error> {
+        if !self.is_constrained() {
             return Ok(self.sampler.sample(logits, &mut scratch.sample));
         }
         scratch.logits.clear();
         scratch.logits.extend_from_slice(logits);
+        if let (Some(OutputRow::Logits(negative)), Some(guidance)) =
+            (negative, &self.options.guidance)
+        {
+            guide(&mut scratch.logits, negative, guidance.scale);
+        }
         self.draw_masked(&mut scratch.logits, &mut scratch.sample)
     }
 
@@ -573,11 +553,11 @@ impl Generation {
         lengths
     }
 
-    /// [`shift`](Self::shift) of a full context, if the options ask for it; returns the length of the sequence.
-    pub fn shift_full(&mut self, n_ctx: usize) -> Option<usize> {
+    /// [`shift`](Self::shift) of a full context, if the options ask for it.
+    pub fn shift_full(&mut self, n_ctx: usize) -> Option<[usize; 2]> {
         match self.options.on_full {
             OnFull::Stop => None,
-            OnFull::Shift { keep } => Some(self.shift(keep, n_ctx)[0]),
+            OnFull::Shift { keep } => Some(self.shift(keep, n_ctx)),
         }
     }
 

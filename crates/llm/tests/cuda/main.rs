@@ -186,7 +186,7 @@ fn pages_of_ranks_are_those_of_one_gpu() {
             go_on(&mut of_one, &golden.tokens);
             block_on(of_one.save(&path)).unwrap();
             let saved = std::fs::read(&path).unwrap();
-            of_ranks.restore(&path).unwrap();
+            block_on(of_ranks.restore(&path)).unwrap();
             block_on(of_ranks.save(&path)).unwrap();
             assert!(std::fs::read(&path).unwrap() == saved, "{kv_dtype:?}");
             let longer = [of_one.tokens(), &[3]].concat();

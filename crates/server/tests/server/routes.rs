@@ -169,7 +169,7 @@ async fn a_template_is_applied_and_its_tokens_counted() {
     let answer = app.post("/apply-template", &chat).await;
     assert_eq!(answer.json(), json!({"prompt": expected}));
     let model = app.state().language(None).await.unwrap();
-    let n = model.info().model.tokenize_chat(expected).len();
+    let n = model.info().model.tokenize_marked_chat(&expected.into()).len();
     for path in ["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"] {
         let answer = app.post(path, &chat).await;
         let expected = json!({"object": "response.input_tokens", "input_tokens": n});
