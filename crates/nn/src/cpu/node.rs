@@ -82,7 +82,10 @@ fn check(op: &Op, dtype: Option<TensorType>) -> Result<(), Error> {
         Op::Moe(_) | Op::ExpertMatmul(_) | Op::MoeCombine => "the CPU runs expert_mlp",
         Op::Im2col(_) => "the CPU reads the rows of a convolution in place",
         op if matmuls(op).iter().all(fits) => return Ok(()),
-        _ => &format!("an operand of {:?}", dtype.unwrap_or(TensorType::F32)),
+        _ => &format!(
+            "operand: expected the type of the weights, got {}",
+            dtype.unwrap_or(TensorType::F32).name()
+        ),
     };
     Err(Error::Unsupported { backend: "cpu", op: op.name(), reason: reason.to_owned() })
 }
