@@ -31,7 +31,7 @@ fn random(n: usize) -> Vec<f32> {
     std::iter::repeat_with(next).take(n).collect()
 }
 
-/// Packed rows; the same 64 again and again, since packing K types takes long.
+/// Packed rows: the same 64 repeated, since packing K types takes long.
 fn weights(dtype: DType, n: usize, k: usize) -> Vec<u8> {
     let few = n.min(64);
     let row_bytes = dtype.bytes_for(k).expect("K is a multiple of 256");

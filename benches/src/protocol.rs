@@ -63,7 +63,7 @@ pub enum Job {
     },
     /// One kernel, named by [`Reply::Kernels`].
     Kernel {
-        /// Its name.
+        /// Name of the kernel.
         name: String,
     },
     /// Opening a model until it could run.
@@ -125,7 +125,7 @@ pub enum Reply {
         protocol: u32,
         /// Name of the engine.
         engine: String,
-        /// Its version, or empty.
+        /// Version of the engine, or empty.
         version: String,
         /// Instruction set or kernels in use, in the engine's own words.
         device: String,
@@ -139,7 +139,7 @@ pub enum Reply {
     },
     /// Kind of a model.
     Model {
-        /// Its kind.
+        /// Whisper or language model.
         kind: ModelKind,
         /// The type that most of its weights have.
         dtype: String,
@@ -159,7 +159,7 @@ pub enum Reply {
     Sample {
         /// Duration of each stage.
         seconds: Vec<f64>,
-        /// Most memory that the process ever held, where the system tells.
+        /// Peak memory of the process in bytes, if the system reports it.
         peak_bytes: Option<u64>,
         /// The text that came out, if the job ends in one.
         text: Option<String>,

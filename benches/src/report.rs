@@ -106,9 +106,9 @@ pub struct Build {
 pub struct Limits {
     /// Samples that do not count.
     pub warm_up: usize,
-    /// Least samples.
+    /// Minimum number of samples.
     pub min_samples: usize,
-    /// Most samples.
+    /// Maximum number of samples.
     pub max_samples: usize,
     /// Time for all engines of a job together.
     pub max_seconds: f64,
@@ -136,7 +136,7 @@ pub struct Peak {
 pub struct Row {
     /// `stonechat`, or another engine.
     pub engine: String,
-    /// Its version or revision, empty if unknown.
+    /// Version or revision of the engine, empty if unknown.
     pub version: String,
     /// Model, empty for kernels.
     pub model: String,
@@ -176,7 +176,7 @@ pub struct Row {
     pub p99_s: f64,
     /// Standard deviation over mean.
     pub cov: f64,
-    /// Most memory that the process ever held.
+    /// Peak memory of the process in bytes.
     pub peak_bytes: Option<u64>,
     /// The text that came out.
     pub text: Option<String>,

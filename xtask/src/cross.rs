@@ -1,6 +1,6 @@
 //! `cargo xtask cross-test`: the tests of the kernels for ARM, in QEMU's user mode.
 //!
-//! Its `max` CPU has `dotprod`, so that every tier of NEON is tested. It says nothing about speed.
+//! QEMU's `max` CPU has `dotprod`, so that every tier of NEON is tested. The emulation says nothing about speed.
 
 use anyhow::{Result, bail};
 

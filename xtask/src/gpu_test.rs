@@ -168,7 +168,7 @@ fn test(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs each test of a program under each tool of compute-sanitizer, one process a core, and fails if one reports an error.
+/// Runs each test of a program under each tool of compute-sanitizer, one process per core, and fails if one reports an error.
 fn sanitize(program: &Path, only: &[String]) -> Result<()> {
     let listed = shell::output(Command::new(program).args(["--list", "--format", "terse"]))?;
     let is_chosen = |name: &&str| only.is_empty() || only.iter().any(|text| name.contains(text));

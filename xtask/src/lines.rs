@@ -146,7 +146,7 @@ fn sources<'a>(files: &[(&'a str, &'a str)]) -> Vec<Source<'a>> {
 #[derive(Debug, PartialEq, Eq)]
 struct Function<'a> {
     name: &'a str,
-    /// Its first line, from 0.
+    /// First line of the function, from 0.
     line: usize,
     n_lines: usize,
 }

@@ -175,7 +175,7 @@ fn installed() -> Result<PathBuf> {
     let version = shell::output(Command::new(&program).args(["mutants", "--version"]));
     if !version.is_ok_and(|version| version.trim().ends_with(VERSION)) {
         let mut install = shell::cargo();
-        // It waits for the compiler: its own speed does not matter.
+        // cargo-mutants waits for the compiler: its own speed does not matter.
         install.args(["install", "--locked", "--debug", "--force", "--root"]).arg(&root);
         shell::run(install.arg(format!("cargo-mutants@{VERSION}")))?;
     }

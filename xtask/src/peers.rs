@@ -22,7 +22,7 @@ pub enum Peer {
     /// Through pywhispercpp, built for this processor
     #[value(name = "whisper.cpp")]
     WhisperCpp,
-    /// Its wheel: CTranslate2 chooses its kernels at run time
+    /// From its wheel: CTranslate2 chooses its kernels at run time
     #[value(name = "faster-whisper")]
     FasterWhisper,
 }

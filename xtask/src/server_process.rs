@@ -24,7 +24,7 @@ pub(crate) struct ServerProcess {
     child: Child,
     /// Command that started it.
     pub(crate) command: String,
-    /// Its standard output and error.
+    /// Standard output and error of the server.
     pub(crate) log: PathBuf,
 }
 

@@ -11,7 +11,7 @@ use stonechat_whisper::{Model, Options, Transcriber};
 
 use super::{Work, timed};
 
-/// Loads a model again and again.
+/// Loads a model repeatedly.
 pub(super) struct Load {
     device: Device,
     model: PathBuf,

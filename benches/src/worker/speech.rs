@@ -202,7 +202,7 @@ impl Costs<'_> {
         ]
     }
 
-    /// Weights, and keys and values of the window in f16, once a token.
+    /// Weights, and keys and values of the window in f16, once per token.
     fn steps(&self) -> Vec<PeakWork> {
         let c = self.config;
         let n_weights = self.layer_weights() + c.vocab_size * c.d_model;

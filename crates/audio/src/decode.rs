@@ -70,12 +70,12 @@ pub static EXTENSIONS: &[&str] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Channels {
-    /// The mean of all.
+    /// Mean of all channels.
     #[default]
     Mix,
-    /// Each by itself.
+    /// All channels, each by itself.
     Each,
-    /// This one; the first is 1.
+    /// Channel of this number; the first is 1.
     One(u16),
 }
 
@@ -104,7 +104,7 @@ pub struct SourceInfo {
     pub container: String,
     /// Short name of the codec, such as `pcm_s16le` or `vorbis`.
     pub codec: String,
-    /// In Hz; 0 if nothing was decoded.
+    /// Sample rate in Hz; 0 if nothing was decoded.
     pub sample_rate: u32,
     /// Channels before the downmix; 0 if nothing was decoded.
     pub channels: u16,
@@ -114,7 +114,7 @@ pub struct SourceInfo {
     pub n_bad_packets: u64,
     /// Seconds missing: those of damaged packets, which are silence, and those after the end of a file that was cut.
     pub missing_s: f64,
-    /// Whether the file ends before its headers say.
+    /// Whether the file is shorter than its headers state.
     pub is_cut: bool,
     /// Audio tracks, such as `1: aac, eng`, if there are several.
     pub tracks: Vec<String>,
@@ -129,7 +129,7 @@ pub struct SourceInfo {
 pub struct Progress {
     /// Seconds decoded.
     pub decoded_s: f64,
-    /// Seconds in all, where the container says so.
+    /// Total seconds, if the container states them.
     pub total_s: Option<f64>,
 }
 

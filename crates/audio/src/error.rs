@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why audio could not be read or examined.
+/// Error of reading or examining audio.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -37,7 +37,7 @@ pub enum Error {
     /// A container that is recognised but not read.
     #[error("{container} is not supported; convert it to WAV, FLAC, MP3, OGG or M4A first")]
     UnsupportedContainer {
-        /// Its name.
+        /// Name of the container.
         container: &'static str,
     },
     /// A codec that is recognised but not decoded.
@@ -61,7 +61,7 @@ pub enum Error {
     Ffmpeg {
         /// The container or codec.
         what: String,
-        /// Its last line, or the error of the system.
+        /// Last line that `ffmpeg` printed, or the error of the system.
         reason: String,
     },
     /// A number of an audio track that the container does not have.
@@ -78,7 +78,7 @@ pub enum Error {
         /// Name of the container.
         container: String,
     },
-    /// A header that breaks the rules of its format.
+    /// Malformed header.
     #[error("{container} file: {reason}")]
     Malformed {
         /// Name of the container.
@@ -86,7 +86,7 @@ pub enum Error {
         /// Expected and got.
         reason: String,
     },
-    /// There were packets, and none could be decoded.
+    /// None of the packets could be decoded.
     #[error("{container} file: none of {n_packets} {codec} packets could be decoded ({reason})")]
     NothingDecoded {
         /// Name of the container.
@@ -98,12 +98,12 @@ pub enum Error {
         /// The error of the last one.
         reason: String,
     },
-    /// A decoder ran into a fault of its own; the file is damaged in a way that it does not expect.
+    /// A decoder panicked: the file is damaged in a way that the decoder does not expect.
     #[error("{container} file: the decoder failed ({reason}); the file may be damaged")]
     DecoderFailed {
         /// Name of the container.
         container: String,
-        /// The first line of its panic.
+        /// First line of the panic message.
         reason: String,
     },
     /// Far more audio than such a file can hold, as only damaged or hostile files unpack to.
@@ -126,7 +126,7 @@ pub enum Error {
         /// The rate found.
         got: u32,
     },
-    /// A channel that the audio does not have.
+    /// Channel index out of range.
     #[error("expected a channel from 1 to {n_channels}, got {got}")]
     NoSuchChannel {
         /// Channels of the audio.
@@ -163,7 +163,7 @@ pub enum Error {
         /// The value.
         got: String,
     },
-    /// The processor cannot be used as asked.
+    /// The requested kernels do not run on this processor.
     #[error(transparent)]
     Compute(#[from] stonechat_compute::Error),
 }

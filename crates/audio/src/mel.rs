@@ -4,7 +4,7 @@
 //! the Python packages keep the transpose. Values agree with openai-whisper's
 //! `log_mel_spectrogram` within 1e-4 (golden test).
 //!
-//! Own code: no kept crate computes it. The FFT is `rustfft`'s, through `realfft`.
+//! Own code: no maintained crate computes it. The FFT is `rustfft`'s, through `realfft`.
 
 mod filters;
 
@@ -117,7 +117,7 @@ impl LogMel {
     /// over the whole result, so a caller that wants the reference's values passes the whole file:
     /// openai-whisper pads by 480 000 samples, faster-whisper 1.2 by 160.
     ///
-    /// Inputs of 200 samples or fewer, which the reference refuses, are reflected again and again
+    /// Inputs of 200 samples or fewer, which the reference refuses, are reflected repeatedly
     /// (a bouncing index), so that any non-zero length works.
     pub fn compute(&self, samples: &[f32], padding_samples: usize) -> Mel {
         self.compute_by(samples, padding_samples, |chunks, task| chunks.iter_mut().for_each(task))

@@ -83,7 +83,7 @@ impl Resampler {
         self.pending.drain(..n_whole);
     }
 
-    /// Appends the rest: `round(n * 16000 / rate)` samples in all.
+    /// Appends the rest: `round(n * 16000 / rate)` samples in total.
     pub fn finish(mut self, out: &mut Vec<f32>) {
         let Some(fft) = &self.fft else { return };
         let block_in = fft.input_frames_next();
@@ -117,7 +117,7 @@ fn greatest_common_divisor(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// One block through the transform; the sizes come from the plan, so it does not fail.
+/// Transforms one block. The sizes are those of the plan, so that it cannot fail.
 fn run_block(fft: &mut Fft<f32>, block_in: &[f32], block_out: &mut [f32]) -> Option<usize> {
     let n_out = block_out.len();
     let input = InterleavedSlice::new(block_in, 1, block_in.len()).ok()?;

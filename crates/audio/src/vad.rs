@@ -35,7 +35,7 @@ const MIN_GAP: usize = 2 * SAMPLE_RATE as usize;
 const MIN_STEPS: usize = 12;
 /// Root mean square below which nothing is searched, -70 dB of full scale: speech of a recording of 16 bits is louder.
 const QUIET: f32 = 0.000_316;
-/// Samples whose level is compared with it, half a second.
+/// Samples of a level measurement, half a second.
 const QUIET_BLOCK: usize = SAMPLE_RATE as usize / 2;
 
 /// The Silero VAD network and its thread team.
@@ -48,7 +48,7 @@ impl Vad {
     /// Unpacks the weights, for one thread.
     ///
     /// # Errors
-    /// If `STONECHAT_ISA` has no meaning.
+    /// If `STONECHAT_ISA` is malformed.
     pub fn new() -> Result<Self, Error> {
         Self::with_threads(1)
     }
@@ -57,7 +57,7 @@ impl Vad {
     /// in parallel, but for the recurrence of the LSTM.
     ///
     /// # Errors
-    /// If `STONECHAT_ISA` has no meaning or threads cannot be started.
+    /// If `STONECHAT_ISA` is malformed or threads cannot be started.
     pub fn with_threads(n_threads: usize) -> Result<Self, Error> {
         let n_threads = if n_threads == 0 { usable_cores() } else { n_threads };
         Ok(Self { network: Network::new(Cpu::new(n_threads.min(MAX_THREADS))?) })

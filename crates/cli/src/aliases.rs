@@ -2,7 +2,7 @@
 //! whisperx for `transcribe`, and those of llama.cpp and Ollama for the verbs of language models.
 //!
 //! Each argument is looked up in the tables of its verb by its flag, with dashes for underscores, and is replaced, ignored
-//! with a note, or refused with a hint. [`special`] has the flags whose meaning depends on their value.
+//! with a note, or refused with a hint. [`special`] has the flags whose values are parsed.
 
 mod llama;
 mod serve;
@@ -22,7 +22,7 @@ use speech::WHISPER;
 enum Alias {
     /// Replaced by these arguments; a value may follow.
     Is(&'static [&'static str]),
-    /// As `Is`, with a note.
+    /// Replaced as by `Is`, with a note.
     Noted(&'static [&'static str], &'static str),
     /// Dropped with this number of values, for this reason.
     Ignored(usize, &'static str),
@@ -30,12 +30,24 @@ enum Alias {
     IgnoredSwitch(&'static str),
     /// Replaced by the first arguments, or with the value False by the second ones.
     Switch(&'static [&'static str], &'static [&'static str]),
+    /// Replaced with its value by the arguments of the value; with another value or none as the last alias says.
+    Values(&'static [Value], &'static Alias),
+    /// A flag of this program.
+    Own,
     /// Replaced by this flag with the text of the file that the value names.
     FileText(&'static str),
     /// A usage error with this hint.
     Refused(&'static str),
 }
-use Alias::{FileText, Ignored, IgnoredSwitch, Is, Noted, Refused, Switch};
+use Alias::{FileText, Ignored, IgnoredSwitch, Is, Noted, Own, Refused, Switch, Values};
+
+/// Values of a flag, and the arguments that replace it.
+type Value = (&'static [&'static str], &'static [&'static str]);
+
+/// Values of a switch that is on.
+const TRUE: &[&str] = &["True", "true"];
+/// Values of a switch that is off.
+const FALSE: &[&str] = &["False", "false"];
 
 /// Flags with dashes for underscores, and the alias of all of them.
 type Table = &'static [(&'static [&'static str], Alias)];
@@ -69,7 +81,7 @@ const MISSING_VERBS: [(&str, &str); 5] = [
 /// Values of switches of other programs.
 const SWITCH_VALUES: [&str; 9] = ["on", "off", "auto", "1", "0", "True", "False", "true", "false"];
 
-/// A command line for clap.
+/// Command line with the aliases replaced, for clap.
 #[derive(Debug, Default)]
 pub(super) struct Expanded {
     pub(super) args: Vec<OsString>,
@@ -77,7 +89,7 @@ pub(super) struct Expanded {
     pub(super) notes: Vec<String>,
     /// Flags that clap gets with dashes, as the user wrote them.
     pub(super) spelled: Vec<(String, String)>,
-    /// Arguments, for command lines that have none of these flags.
+    /// Arguments to add unless one of the flags is given.
     defaults: Vec<(&'static [&'static str], String)>,
 }
 
@@ -91,31 +103,20 @@ pub(super) struct Refusal {
 /// Flags of other programs that a verb knows.
 #[derive(Clone, Copy)]
 struct Program {
-    kind: Kind,
+    is_speech: bool,
     tables: &'static [Table],
-}
-
-/// Kind of a verb.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Speech,
-    /// A verb of language models that uses the chat template.
-    Language,
-    /// A verb of language models that does not use the chat template.
-    Completion,
-    Server,
 }
 
 impl Program {
     fn of(verb: &str) -> Option<Self> {
-        let (kind, tables): (_, &[Table]) = match verb {
-            "transcribe" => (Kind::Speech, &[WHISPER]),
-            "serve" => (Kind::Server, &[LLAMA_SERVER, COMMON, DRAFTS]),
-            "generate" => (Kind::Completion, &[WITHOUT_TEMPLATE, LLAMA, COMMON, DRAFTS, OLLAMA]),
-            _ if LLAMA_VERBS.contains(&verb) => (Kind::Language, &[LLAMA, COMMON, DRAFTS, OLLAMA]),
+        let tables: &[Table] = match verb {
+            "transcribe" => &[WHISPER],
+            "serve" => &[LLAMA_SERVER, COMMON, DRAFTS],
+            "generate" => &[WITHOUT_TEMPLATE, LLAMA, COMMON, DRAFTS, OLLAMA],
+            _ if LLAMA_VERBS.contains(&verb) => &[LLAMA, COMMON, DRAFTS, OLLAMA],
             _ => return None,
         };
-        Some(Self { kind, tables })
+        Some(Self { is_speech: verb == "transcribe", tables })
     }
 
     fn find(self, flag: &str) -> Option<Alias> {
@@ -150,11 +151,8 @@ impl<'a> Given<'a> {
 
     /// Value that is True or False.
     fn truth(self) -> Option<bool> {
-        match self.text()? {
-            "True" | "true" => Some(true),
-            "False" | "false" => Some(false),
-            _ => None,
-        }
+        let text = self.text()?;
+        [(TRUE, true), (FALSE, false)].iter().find(|(all, _)| all.contains(&text)).map(|t| t.1)
     }
 }
 
@@ -218,29 +216,40 @@ impl Expanded {
         let is_long = spelled.starts_with("--");
         let flag = if is_long { spelled.replace('_', "-") } else { spelled.to_owned() };
         let given = Given { flag: &flag, spelled, value, next };
-        if let Some(n_consumed) = self.push_special(program.kind, given) {
+        if let Some(n_consumed) = self.push_special(program.is_speech, given) {
             return n_consumed;
         }
-        if let Some(alias) = program.find(&flag) {
-            return self.push_alias(alias, given);
-        }
-        if is_long {
-            let end = value.map(|value| format!("={value}")).unwrap_or_default();
-            self.args.push(format!("{flag}{end}").into());
-            self.spelled.push((flag.clone(), spelled.to_owned()));
-        } else {
-            self.args.push(arg);
-        }
-        Ok(0)
+        self.push_alias(program.find(&flag).unwrap_or(Own), given)
     }
 
     fn push_alias(&mut self, alias: Alias, given: Given<'_>) -> Result<usize, String> {
-        let Given { spelled, value, next, .. } = given;
+        let Given { flag, spelled, value, next } = given;
         match alias {
+            Own => {
+                let end = value.map(|value| format!("={value}")).unwrap_or_default();
+                self.args.push(format!("{flag}{end}").into());
+                self.spelled.push((flag.to_owned(), spelled.to_owned()));
+                Ok(0)
+            }
             Is(replacement) => {
+                let is_whole = replacement.last().is_some_and(|last| last.contains('='));
+                if let Some(value) = value.filter(|_| is_whole) {
+                    return Err(format!("{spelled}: expected no value, got `{value}`"));
+                }
                 self.args.extend(replacement.iter().map(OsString::from));
                 self.args.extend(value.map(OsString::from));
                 Ok(0)
+            }
+            Values(values, other) => {
+                let is_given =
+                    |(texts, _): &&Value| given.text().is_some_and(|t| texts.contains(&t));
+                match values.iter().find(is_given) {
+                    Some((_, replacement)) => {
+                        self.args.extend(replacement.iter().map(OsString::from));
+                        Ok(given.n_used())
+                    }
+                    None => self.push_alias(*other, given),
+                }
             }
             Noted(replacement, why) => {
                 self.notes.push(format!("{spelled}: {why}"));

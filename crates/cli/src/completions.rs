@@ -29,10 +29,7 @@ Examples:
 #[command(after_long_help = EXAMPLES)]
 pub(super) struct Args {
     /// Shell
-    #[arg(
-        value_name = "SHELL",
-        value_parser = PossibleValuesParser::new(Shells::builtins().names().collect::<Vec<_>>())
-    )]
+    #[arg(value_name = "SHELL", value_parser = PossibleValuesParser::new(Shells::builtins().names().collect::<Vec<_>>()))]
     shell: String,
 }
 
@@ -65,8 +62,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if args.shell == "bash" {
         script += include_str!("completions.bash");
     }
-    super::print(&script)?;
-    Ok(())
+    Ok(super::print(&script)?)
 }
 
 /// Writes a man page for the program and for each verb.
@@ -203,7 +199,7 @@ fn installed(current: &OsStr) -> Vec<CompletionCandidate> {
     all.filter(|name| name.starts_with(&*current)).map(CompletionCandidate::new).collect()
 }
 
-/// Names of installed models, and of those of the catalog whose kind is wanted, that start with `current`.
+/// Names that start with `current`: of installed models, and of models of the catalog of this kind.
 pub(super) fn names(
     current: &OsStr,
     is_wanted: impl Fn(ModelKind) -> bool,

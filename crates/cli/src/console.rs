@@ -38,6 +38,22 @@ fn one_line(text: &str) -> String {
     lines.collect::<Vec<_>>().join(" ")
 }
 
+/// Lines of at most `width` characters, unless a word is longer; those after the first are indented by the width of `prefix`.
+pub(super) fn wrap(prefix: &str, words: &str, width: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in words.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) => lines.push(format!("{:indent$}{word}", "", indent = prefix.len())),
+            None => lines.push(format!("{prefix}{word}")),
+        }
+    }
+    lines.join("\n")
+}
+
 /// Template of a bar that counts steps.
 const STEPS: &str = "{msg} {wide_bar} {percent:>3}% elapsed {elapsed_precise} (eta {eta})";
 
@@ -159,6 +175,14 @@ mod tests {
         );
         let quoted = anyhow::anyhow!("not found").context("cannot open `a`: not found");
         assert_eq!(super::with_causes(&quoted), "cannot open `a`: not found");
+    }
+
+    #[test]
+    fn words_are_wrapped() {
+        let names = "base, tiny.en, qwen3:0.6b";
+        assert_eq!(super::wrap("- ", names, 80), "- base, tiny.en, qwen3:0.6b");
+        assert_eq!(super::wrap("- ", names, 16), "- base, tiny.en,\n  qwen3:0.6b");
+        assert_eq!(super::wrap("- ", names, 3), "- base,\n  tiny.en,\n  qwen3:0.6b");
     }
 
     #[test]

@@ -17,6 +17,4 @@ pub(super) const GUIDANCE: &str = "Guidance and beam search";
 pub(super) const SPECULATION: &str = "Speculative decoding";
 pub(super) const SAMPLING: &str = "Sampling";
 pub(super) const GRAMMAR: &str = "Grammar";
-pub(super) const NETWORK: &str = "Network";
-pub(super) const ROUTES: &str = "Routes";
 pub(super) const DEVICE: &str = "Device";

@@ -4,13 +4,14 @@ use std::fmt::Write;
 
 use clap::{Arg, Command};
 
+use super::console::wrap;
+
 /// Maximum length of a line.
 const WIDTH: usize = 120;
 
 /// Prints the reference.
 pub(super) fn run(command: Command) -> anyhow::Result<()> {
-    super::print(&markdown(command)?)?;
-    Ok(())
+    Ok(super::print(&markdown(command)?)?)
 }
 
 fn markdown(mut command: Command) -> Result<String, std::fmt::Error> {
@@ -113,21 +114,7 @@ fn item(text: &mut String, arg: &Arg) -> std::fmt::Result {
     })
 }
 
-/// Writes a paragraph wrapped to [`WIDTH`]; lines after the first are indented by the width of `prefix`.
+/// Writes a paragraph; lines after the first are indented by the width of `prefix`.
 fn paragraph(text: &mut String, prefix: &str, words: &str) -> std::fmt::Result {
-    let mut line = prefix.to_owned();
-    let mut is_start = true;
-    for word in words.split_whitespace() {
-        if !is_start && line.chars().count() + 1 + word.chars().count() > WIDTH {
-            writeln!(text, "{line}")?;
-            line = " ".repeat(prefix.len());
-            is_start = true;
-        }
-        if !is_start {
-            line.push(' ');
-        }
-        line.push_str(word);
-        is_start = false;
-    }
-    writeln!(text, "{line}")
+    writeln!(text, "{}", wrap(prefix, words, WIDTH))
 }

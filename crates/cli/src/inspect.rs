@@ -44,8 +44,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         },
     };
-    super::print(&text)?;
-    Ok(())
+    Ok(super::print(&text)?)
 }
 
 fn model_text(model: &ModelFile) -> anyhow::Result<String> {

@@ -14,17 +14,19 @@ pub(super) const INTERRUPTED: u8 = 130;
 pub(super) fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let shared = Arc::clone(&flag);
-    on_ctrl_c(move || {
-        // A second Ctrl-C, before the flag was cleared, ends the process.
-        if shared.swap(true, Ordering::Relaxed) {
-            restore();
-            std::process::exit(INTERRUPTED.into());
-        }
-    })?;
+    on_ctrl_c(move || shared.swap(true, Ordering::Relaxed))?;
     Ok(flag)
 }
 
-/// Calls `handler` on every Ctrl-C.
-pub(super) fn on_ctrl_c(handler: impl FnMut() + Send + 'static) -> anyhow::Result<()> {
+/// Calls `interrupt` on every Ctrl-C; ends the process if that returns true, since an earlier Ctrl-C has had no effect yet.
+pub(super) fn on_ctrl_c(
+    mut interrupt: impl FnMut() -> bool + Send + 'static,
+) -> anyhow::Result<()> {
+    let handler = move || {
+        if interrupt() {
+            restore();
+            std::process::exit(INTERRUPTED.into());
+        }
+    };
     ctrlc::set_handler(handler).context("cannot handle Ctrl-C")
 }

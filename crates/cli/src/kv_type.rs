@@ -1,10 +1,7 @@
 //! Data type of the KV cache: `--kv-type` and `--cache-type-k`.
 
-use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use stonechat::nn::KvDType;
-
-use super::UsageError;
 
 /// Flag of the KV cache's data type.
 #[derive(Debug, clap::Args)]
@@ -14,17 +11,11 @@ pub(super) struct KeyTypeArgs {
         long,
         visible_alias = "ctk",
         value_name = "TYPE",
-        value_enum,
+        value_parser = any_type(),
         hide_possible_values = true,
-        default_value_t = KvType::F16
+        default_value = "f16"
     )]
-    cache_type_k: KvType,
-}
-
-impl KeyTypeArgs {
-    pub(super) fn dtype(&self) -> KvDType {
-        self.cache_type_k.dtype()
-    }
+    pub(super) cache_type_k: KvDType,
 }
 
 /// Flags of the KV cache's data type, with llama.cpp's second one.
@@ -33,56 +24,38 @@ pub(super) struct KvTypeArgs {
     #[command(flatten)]
     keys: KeyTypeArgs,
     /// The same for values, which have the type of keys
-    #[arg(
-        long,
-        visible_alias = "ctv",
-        value_name = "TYPE",
-        value_enum,
-        hide_possible_values = true
-    )]
-    cache_type_v: Option<KvType>,
+    #[arg(long, visible_alias = "ctv", value_name = "TYPE", value_parser = any_type(), hide_possible_values = true)]
+    cache_type_v: Option<KvDType>,
 }
 
 impl KvTypeArgs {
     /// Refuses values of another type than keys.
-    pub(super) fn check(&self) -> Result<(), UsageError> {
-        const ONE_TYPE: UsageError = UsageError(
-            "--cache-type-v: expected the type of --cache-type-k, which values have, too",
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.cache_type_v.is_none_or(|v| v == self.dtype()),
+            usage_error!(
+                "--cache-type-v: expected the type of --cache-type-k, which values have, too"
+            )
         );
-        if self.cache_type_v.is_none_or(|v| v == self.keys.cache_type_k) {
-            Ok(())
-        } else {
-            Err(ONE_TYPE)
-        }
+        Ok(())
     }
 
     pub(super) fn dtype(&self) -> KvDType {
-        self.keys.dtype()
+        self.keys.cache_type_k
     }
 }
 
-/// Data types of cached keys and values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum KvType {
-    F32,
-    F16,
-    #[value(name = "q8_0")]
-    Q8_0,
+/// Parser of all types.
+fn any_type() -> impl TypedValueParser<Value = KvDType> {
+    PossibleValuesParser::new(["f32", "f16", "q8_0"]).map(|name| match name.as_str() {
+        "f32" => KvDType::F32,
+        "f16" => KvDType::F16,
+        _ => KvDType::Q8_0,
+    })
 }
 
-impl KvType {
-    pub(super) fn dtype(self) -> KvDType {
-        match self {
-            Self::F32 => KvDType::F32,
-            Self::F16 => KvDType::F16,
-            Self::Q8_0 => KvDType::Q8_0,
-        }
-    }
-
-    /// Parses a float type; the verbs for Whisper models offer no others.
-    pub(super) fn float_parser() -> impl TypedValueParser<Value = Self> {
-        let floats = [Self::F32, Self::F16];
-        let values = floats.iter().filter_map(Self::to_possible_value);
-        PossibleValuesParser::new(values).try_map(|name| Self::from_str(&name, false))
-    }
+/// Parser of float types; the verbs for Whisper models offer no others.
+pub(super) fn float_type() -> impl TypedValueParser<Value = KvDType> {
+    let dtype = |name: String| if name == "f32" { KvDType::F32 } else { KvDType::F16 };
+    PossibleValuesParser::new(["f32", "f16"]).map(dtype)
 }

@@ -20,7 +20,7 @@ use stonechat::audio::SAMPLE_RATE;
 use stonechat::formats::ModelFile;
 use stonechat::whisper::{LiveEvent, LiveOptions, LiveStream, Options, Transcriber};
 
-use super::WrongValue;
+use super::UsageError;
 use super::console::Console;
 use super::headings::{DECODING, INPUT, OPTIONS, OUTPUT, STREAMING};
 use super::interrupt::interrupt_flag;
@@ -82,12 +82,7 @@ pub(super) struct Args {
     ///
     /// Every chunk, the buffer is decoded again; words on which two decodings in a row agree are
     /// committed (LocalAgreement-2).
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value_t = LiveOptions::default().min_chunk_s,
-        help_heading = STREAMING
-    )]
+    #[arg(long, value_name = "SECONDS", default_value_t = LiveOptions::default().min_chunk_s, help_heading = STREAMING)]
     chunk: f64,
     /// Process every chunk even when late, for reproducible text
     #[arg(long, help_heading = STREAMING)]
@@ -95,12 +90,7 @@ pub(super) struct Args {
     /// Buffer trimming threshold (seconds)
     ///
     /// A longer buffer is trimmed at the end of a committed segment.
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value_t = LiveOptions::default().trim_s,
-        help_heading = STREAMING
-    )]
+    #[arg(long, value_name = "SECONDS", default_value_t = LiveOptions::default().trim_s, help_heading = STREAMING)]
     buffer: f64,
     #[command(flatten)]
     recognizer: RecognizerArgs,
@@ -126,16 +116,16 @@ pub(super) struct Args {
 /// Transcribes until the audio ends or Ctrl-C.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.compute.check()?;
-    let options = live_options(args).map_err(WrongValue::from_error)?;
+    let options = live_options(args).map_err(UsageError::from_error)?;
     // Checks the options before anything is opened.
-    let mut stream = LiveStream::new(options.clone()).map_err(WrongValue::from_error)?;
+    let mut stream = LiveStream::new(options.clone()).map_err(UsageError::from_error)?;
     let source = Source::choose(args.source.as_deref(), args.format, args.rate, args.channels)
-        .map_err(WrongValue::from_error)?;
+        .map_err(UsageError::from_error)?;
     let recognizer = args.recognizer.find(&args.compute)?;
     let file = ModelFile::open(&recognizer.path)?;
     recognizer.check_language(&file, &options.decoding)?;
-    let devices = args.compute.open(file.weight_bytes(), args.latency)?;
     let console = Console::new(args.quiet);
+    let devices = args.compute.open(&file, &console, args.latency)?;
     let options = Options { word_timestamps: true, ..options.decoding };
     // Opened first: audio is buffered while the model is loaded.
     let mut input = Input::open(source, &interrupt_flag()?)?;
@@ -184,7 +174,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn live_options(args: &Args) -> anyhow::Result<LiveOptions> {
     let defaults = LiveOptions::default();
     let decoding = args.recognizer.apply(Options {
-        vad: args.vad.mode(),
+        vad: args.vad.vad,
         vad_options: args.vad.options(defaults.decoding.vad_options),
         condition_on_previous_text: args.condition_on_previous_text,
         ..defaults.decoding

@@ -23,7 +23,6 @@ use stonechat::llm::{Config, Model, Placement, Session, SessionOptions, StateOpt
 use stonechat::nn::LoadStats;
 
 use self::gpu_layers::DevicesArgs;
-use super::UsageError;
 use super::completions::language_names;
 use super::console::Console;
 use super::device::OpenDevices;
@@ -48,7 +47,7 @@ impl ModelName {
     /// Finds the model; on a terminal, offers to download one that is missing.
     fn find(&self) -> anyhow::Result<PathBuf> {
         let name = self.positional.as_deref().or(self.model.as_deref());
-        find_model::find(name.ok_or(UsageError("no model: expected MODEL or --model"))?)
+        find_model::find(name.ok_or(usage_error!("no model: expected MODEL or --model"))?)
     }
 }
 
@@ -81,7 +80,7 @@ pub(super) struct StopArgs {
 }
 
 impl StopArgs {
-    /// Most tokens; `None` is no limit.
+    /// Maximum new tokens; `None` is no limit.
     fn n_predict(&self) -> Option<usize> {
         usize::try_from(self.n_predict).ok()
     }
@@ -119,7 +118,8 @@ impl RunArgs {
     /// Opens the devices for the model at `path` and loads it, with a progress bar; `state` gives the sizes of the state.
     fn load(&self, path: &Path, state: impl Fn(&Config) -> StateOptions) -> anyhow::Result<Loaded> {
         let console = Console::new(self.quiet);
-        let loaded = load(path, self.devices, self.threads, (&console, self.verbose), &state)?;
+        let messages = (&console, self.verbose);
+        let loaded = self.devices.load(path, self.threads, messages, &state)?;
         if self.verbose {
             console.note(&loaded.report());
         }
@@ -156,12 +156,6 @@ impl RunArgs {
     }
 }
 
-/// An open model file.
-struct OpenFile<'a> {
-    path: &'a Path,
-    file: ModelFile,
-}
-
 /// A model with its devices and load time.
 struct Loaded {
     model: Model,
@@ -184,20 +178,6 @@ impl Loaded {
         };
         self.model.placements(options).into_iter().map(line).collect()
     }
-}
-
-/// Opens the devices for the model at `path`, the CPU with `n_threads` threads, and loads the model.
-fn load(
-    path: &Path,
-    devices: DevicesArgs,
-    n_threads: usize,
-    messages: (&Console, bool),
-    state: impl Fn(&Config) -> StateOptions,
-) -> anyhow::Result<Loaded> {
-    let start = Instant::now();
-    let file = OpenFile { path, file: ModelFile::open(path)? };
-    let (model, devices) = devices.load(n_threads, file, messages, state)?;
-    Ok(Loaded { model, time: start.elapsed(), _devices: devices })
 }
 
 /// Adds the path to the error of loading `file`; a speech model is named as one.
@@ -233,6 +213,12 @@ fn with_context_advice(error: stonechat::llm::Error, config: &Config) -> anyhow:
         ),
         error => error.into(),
     }
+}
+
+/// Chat template of a flag: the text of a file, else the flag's own.
+pub(super) fn read_template(text: &str) -> anyhow::Result<String> {
+    let path = Path::new(text);
+    if path.is_file() { read_text(path) } else { Ok(text.to_owned()) }
 }
 
 /// Reads a text file, or standard input for `-`.

@@ -1,36 +1,8 @@
-//! `--repack`, and load statistics as text.
+//! Load statistics as text.
 
-use clap::ValueEnum;
-use stonechat::nn::{Cpu, Error, LoadStats, Repack};
+use stonechat::nn::LoadStats;
 
 use super::format_bytes;
-
-/// Flags about loading weights.
-#[derive(Debug, Clone, Copy, clap::Args)]
-pub(super) struct LoadArgs {
-    /// Repack quantized weights
-    ///
-    /// on computes three to five times as fast. off starts at once, from the memory-mapped file.
-    #[arg(long, value_enum, default_value_t = RepackName::On)]
-    repack: RepackName,
-}
-
-/// Values of `--repack`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum RepackName {
-    On,
-    Off,
-}
-
-impl LoadArgs {
-    /// Opens the CPU backend with `n_threads` threads and this repack mode.
-    pub(super) fn cpu(self, n_threads: usize) -> Result<Cpu, Error> {
-        Ok(Cpu::new(n_threads)?.with_repack(match self.repack {
-            RepackName::On => Repack::On,
-            RepackName::Off => Repack::Off,
-        }))
-    }
-}
 
 /// Bytes and seconds of repacking, copying and memory mapping, and the kernels compiled.
 fn stats_text(stats: LoadStats) -> String {

@@ -1,6 +1,5 @@
 //! `--log`, `--log-file` and `--log-format`: log events of this program and its libraries.
 
-mod json;
 #[cfg(feature = "server")]
 pub(crate) mod reopen;
 
@@ -18,7 +17,6 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::UsageError;
 use super::headings::OPTIONS;
 
 /// Flags of the log.
@@ -90,7 +88,7 @@ impl LogArgs {
     /// Starts logging, if a flag asks for it or the verb has a default level.
     ///
     /// # Errors
-    /// [`UsageError`] for a filter that is none; otherwise if the file cannot be written.
+    /// [`UsageError`](super::UsageError) for a filter that is none; otherwise if the file cannot be written.
     pub(super) fn start(&self, default: Option<&str>) -> anyhow::Result<()> {
         // An empty variable is none.
         let text = self.log.as_deref().filter(|text| !text.is_empty());
@@ -111,7 +109,11 @@ impl LogArgs {
         let layer = layer().with_ansi(false).with_writer(writer);
         match self.log_format {
             Format::Text => registry.with(layer).init(),
-            Format::Json => registry.with(layer.event_format(json::Json)).init(),
+            // An object a line: `timestamp`, `level`, `target`, `message` and the fields of the event.
+            Format::Json => {
+                let layer = layer.json().flatten_event(true).with_current_span(false);
+                registry.with(layer.with_span_list(false)).init();
+            }
         }
         Ok(())
     }
@@ -123,13 +125,11 @@ fn filter(text: &str) -> anyhow::Result<EnvFilter> {
         Ok(level) => format!("{},stonechat={level}", level.min(LevelFilter::WARN)),
         Err(_) => text.to_owned(),
     };
-    const WRONG: UsageError = UsageError(
-        "--log: expected off, error, warn, info, debug, trace or directives such as stonechat=debug",
-    );
+    const WRONG: &str = "--log: expected off, error, warn, info, debug, trace or directives such as stonechat=debug";
     // `EnvFilter` takes a word that is no level for a module.
     let is_directive = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
-    anyhow::ensure!(directives.split(',').all(is_directive), WRONG);
-    EnvFilter::try_new(&directives).map_err(|_| WRONG.into())
+    anyhow::ensure!(directives.split(',').all(is_directive), usage_error!("{WRONG}"));
+    EnvFilter::try_new(&directives).map_err(|_| usage_error!("{WRONG}").into())
 }
 
 #[cfg(test)]

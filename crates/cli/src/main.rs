@@ -3,6 +3,11 @@
 //! Exit codes: 0 success, 1 error (one line on standard error), 2 usage error, 130 interrupted.
 #![deny(unsafe_code)]
 
+/// Formats a [`UsageError`].
+macro_rules! usage_error {
+    ($($text:tt)*) => { $crate::UsageError(std::fmt::format(format_args!($($text)*))) };
+}
+
 mod aliases;
 mod completions;
 mod console;
@@ -235,43 +240,30 @@ fn main() -> ExitCode {
 /// Prints an error; returns its exit code.
 fn fail(error: &anyhow::Error) -> ExitCode {
     console::print_error(error);
-    let is_usage = error.is::<UsageError>() || error.is::<WrongValue>();
-    if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+    if error.is::<UsageError>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
 }
 
 /// Exit code of a usage error, that of clap.
 const USAGE: u8 = 2;
 
-/// A wrong command line that clap accepts.
+/// A wrong command line, or value of a flag, that clap accepts.
 #[derive(Debug)]
-struct UsageError(&'static str);
+struct UsageError(String);
 
-impl std::fmt::Display for UsageError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for UsageError {}
-
-/// A wrong value of a flag that clap accepts; a usage error.
-#[derive(Debug)]
-struct WrongValue(String);
-
-impl WrongValue {
+impl UsageError {
     /// Makes a usage error of an error.
     fn from_error(error: impl std::fmt::Display) -> anyhow::Error {
-        anyhow::Error::new(Self(format!("{error:#}")))
+        anyhow::Error::new(usage_error!("{error:#}"))
     }
 }
 
-impl std::fmt::Display for WrongValue {
+impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for WrongValue {}
+impl std::error::Error for UsageError {}
 
 /// Tells a closed standard output (`| head`) from a failure.
 fn is_broken_pipe(error: &io::Error) -> bool {

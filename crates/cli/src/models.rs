@@ -42,8 +42,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         (true, false) => available_text(),
         (true, true) => available_json().to_string(),
     };
-    super::print(&format!("{}\n", text.trim_end()))?;
-    Ok(())
+    Ok(super::print(&format!("{}\n", text.trim_end()))?)
 }
 
 /// Installed models with their properties, or the error of reading them.

@@ -7,7 +7,7 @@ use clap_complete::ArgValueCompleter;
 use stonechat::{CATALOG, Error};
 
 use super::completions::names;
-use super::console::{Console, print_note};
+use super::console::{Console, print_note, wrap};
 use super::find_model;
 
 const EXAMPLES: &str = "\
@@ -30,8 +30,8 @@ pub(super) struct Args {
     /// Model names: base, qwen3:0.6b, user/repo or user/repo:TYPE
     ///
     /// `stonechat models --available` lists the short ones. base-q5_1, ggml-base and the like are
-    /// whisper.cpp's files. Of a repository with several GGUF files, the one of Q4_K_M weights is
-    /// taken unless another type is named.
+    /// whisper.cpp's files. From a repository with several GGUF files, the Q4_K_M one is taken
+    /// unless another type is named.
     #[arg(required = true, value_name = "NAME", add = model_names())]
     names: Vec<String>,
     /// Print nothing but errors
@@ -49,42 +49,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// On a terminal, prints the short names before the error of a name that is like none of them.
+/// Prints the short names on a terminal, if a name resembles none of them.
 fn list_names(error: &anyhow::Error) {
     let is_unlike = |error| matches!(error, &Error::UnknownName { suggestion: None, .. });
     if error.downcast_ref().is_some_and(is_unlike) && io::stderr().is_terminal() {
         let width = console::Term::stderr().size().1;
-        let names = CATALOG.iter().map(|entry| entry.name);
-        print_note(&format!("short names:\n{}", wrapped(names, usize::from(width))));
-    }
-}
-
-/// Lines of at most `width` columns, if no name is longer, with commas between the names.
-fn wrapped<'a>(names: impl Iterator<Item = &'a str>, width: usize) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    let mut names = names.peekable();
-    while let Some(name) = names.next() {
-        let comma = if names.peek().is_some() { "," } else { "" };
-        match lines.last_mut() {
-            Some(line) if line.len() + 1 + name.len() + comma.len() <= width => {
-                line.push_str(&format!(" {name}{comma}"));
-            }
-            _ => lines.push(format!("  {name}{comma}")),
-        }
-    }
-    lines.join("\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::wrapped;
-
-    #[test]
-    fn names_are_wrapped() {
-        let names = ["base", "tiny.en", "qwen3:0.6b"];
-        assert_eq!(wrapped(names.into_iter(), 80), "  base, tiny.en, qwen3:0.6b");
-        assert_eq!(wrapped(names.into_iter(), 16), "  base, tiny.en,\n  qwen3:0.6b");
-        assert_eq!(wrapped(names.into_iter(), 3), "  base,\n  tiny.en,\n  qwen3:0.6b");
-        assert_eq!(wrapped([].into_iter(), 80), "");
+        let names = CATALOG.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
+        print_note(&format!("short names:\n{}", wrap("  ", &names, usize::from(width))));
     }
 }

@@ -6,7 +6,6 @@ use anyhow::bail;
 use stonechat::formats::DType;
 use stonechat::quant;
 
-use super::WrongValue;
 use super::write_model::write_model;
 
 const EXAMPLES: &str = "\
@@ -49,12 +48,10 @@ fn find(name: &str) -> anyhow::Result<DType> {
     }
     if let Some(base) = base_of_mix(name).filter(|base| types.contains(base)) {
         let expected = format!("type: expected {} for `{name}`", base.name());
-        bail!(WrongValue(format!(
-            "{expected}, which is a mix of types: here all matrices have one"
-        )));
+        bail!(usage_error!("{expected}, which is a mix of types: here all matrices have one"));
     }
     let names: Vec<_> = types.iter().map(|dtype| dtype.name()).collect();
-    bail!(WrongValue(format!("type: expected {}, got `{name}`", names.join(", "))))
+    bail!(usage_error!("type: expected {}, got `{name}`", names.join(", ")))
 }
 
 /// The type of most matrices of a mix of llama.cpp, such as `q4_k_m`.

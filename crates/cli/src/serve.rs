@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use bytesize::ByteSize;
-use stonechat::device::DeviceNeeds;
 use stonechat::llm::Pooling;
 use stonechat::sampling::SamplingOptions;
 use stonechat::{Device, GpuLayers, Models};
@@ -18,17 +17,20 @@ use stonechat_server::{
     stop_signal,
 };
 
-use super::UsageError;
 use super::completions::installed_names;
 use super::console::{Console, print_note};
 use super::find_model;
-use super::headings::{CONTEXT, DEVICE, NETWORK, OPTIONS, ROUTES, SAMPLING};
+use super::headings::{CONTEXT, DEVICE, OPTIONS, SAMPLING};
 use super::interrupt::INTERRUPTED;
 use super::kv_type::KvTypeArgs;
+use super::llm::read_template;
 use super::llm::speculation::SpeculationArgs;
 use super::settings::MODELS;
 use reload::Hangups;
 use systemd::notify;
+
+const NETWORK: &str = "Network";
+const ROUTES: &str = "Routes";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,7 +64,7 @@ pub(super) struct Args {
     offline: bool,
     /// Serve all installed models, too
     ///
-    /// They are served anyway if no model is named.
+    /// This is the default if no model is named.
     #[arg(long)]
     all_models: bool,
     /// Memory for open models; idle ones are unloaded for others [default: 80 %]
@@ -266,7 +268,7 @@ struct SamplingDefaults {
 }
 
 /// Device of all models.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, Copy, clap::Args)]
 #[command(next_help_heading = DEVICE)]
 struct DeviceArgs {
     /// Number of CPU threads; 0 is one per physical core
@@ -278,22 +280,6 @@ struct DeviceArgs {
     /// Layers to store in VRAM: N, auto or all
     #[arg(long, visible_alias = "n-gpu-layers", value_name = "N", allow_hyphen_values = true)]
     gpu_layers: Option<GpuLayers>,
-}
-
-impl DeviceArgs {
-    /// Device and layers on a GPU: the CPU has all layers where no GPU is named and there is none.
-    fn placement(&self, is_quiet: bool) -> (Device, Option<GpuLayers>) {
-        let needs_gpu = !matches!(self.gpu_layers, None | Some(GpuLayers::Last(0)));
-        if needs_gpu
-            && self.device == Device::Auto
-            && let Err(error) = Device::any_gpu().choose(DeviceNeeds::GPU_OF_ANY_SIZE)
-        {
-            let note = format!("all layers are on the CPU: {error}");
-            Console::with_bar(is_quiet, false).note(&note);
-            return (Device::Cpu, None);
-        }
-        (self.device, self.gpu_layers)
-    }
 }
 
 impl Args {
@@ -369,12 +355,13 @@ fn n_workers() -> usize {
 
 fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptions> {
     let Args { network, routes, sampling, .. } = args;
-    const NO_QUEUE: UsageError = UsageError("--max-queue: expected at least 1, got 0");
-    const NO_CONNECTIONS: UsageError = UsageError("--max-connections: expected at least 1, got 0");
-    ensure!(network.max_queue > 0, NO_QUEUE);
-    ensure!(network.max_connections > 0, NO_CONNECTIONS);
-    const NO_MEMORY: UsageError = UsageError("--max-audio-memory: expected at least 1, got 0");
-    ensure!(network.max_audio_memory.as_u64() > 0, NO_MEMORY);
+    for (flag, limit) in [
+        ("--max-queue", network.max_queue as u64),
+        ("--max-connections", network.max_connections as u64),
+        ("--max-audio-memory", network.max_audio_memory.as_u64()),
+    ] {
+        ensure!(limit > 0, usage_error!("{flag}: expected at least 1, got 0"));
+    }
     let api_keys = api_keys(network)?;
     let tls = network.ssl_key_file.clone().zip(network.ssl_cert_file.clone());
     let seconds = |n: i64| u64::try_from(n).ok().map(Duration::from_secs);
@@ -447,9 +434,9 @@ fn installed(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<Option<Mo
 
 /// Keys of the flags. An empty one is an error: a variable that is not set would open the server to everybody.
 fn api_keys(network: &NetworkArgs) -> anyhow::Result<Vec<String>> {
-    const EMPTY: UsageError = UsageError("--api-key: expected keys, got an empty one");
     let mut keys = network.api_key.clone();
-    ensure!(keys.iter().all(|key| !key.trim().is_empty()), EMPTY);
+    let has_empty = keys.iter().any(|key| key.trim().is_empty());
+    ensure!(!has_empty, usage_error!("--api-key: expected keys, got an empty one"));
     if let Some(path) = &network.api_key_file {
         let read = read_keys(path).with_context(|| format!("cannot read `{}`", path.display()))?;
         ensure!(!read.is_empty(), "`{}`: expected an API key a line, got none", path.display());
@@ -465,20 +452,13 @@ fn size(size: ByteSize) -> usize {
 fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
     let ContextArgs { ctx_size, kv_type, chat_template, .. } = &args.context;
     kv_type.check()?;
-    let chat_template = match chat_template.as_deref() {
-        Some(text) if Path::new(text).is_file() => {
-            Some(std::fs::read_to_string(text).with_context(|| format!("cannot read `{text}`"))?)
-        }
-        text => text.map(str::to_owned),
-    };
-    const WINDOWS: UsageError = UsageError("--audio-windows: expected 1 to 64");
     let audio_windows = args.context.audio_windows;
-    ensure!((1..=64).contains(&audio_windows), WINDOWS);
+    ensure!((1..=64).contains(&audio_windows), usage_error!("--audio-windows: expected 1 to 64"));
     let defaults = EngineOptions::default();
-    let (device, gpu_layers) = args.device.placement(args.quiet);
+    let DeviceArgs { threads, device, gpu_layers } = args.device;
     Ok(EngineOptions {
         device,
-        n_threads: args.device.threads,
+        n_threads: threads,
         gpu_layers,
         n_ctx: *ctx_size,
         kv_dtype: kv_type.dtype(),
@@ -490,7 +470,7 @@ fn engine(args: &Args) -> anyhow::Result<EngineOptions> {
         audio_windows,
         on_step: None,
         drafts: args.speculation.source(|name| find(args, name))?,
-        chat_template,
+        chat_template: chat_template.as_deref().map(read_template).transpose()?,
     })
 }
 

@@ -41,7 +41,7 @@ pub(super) const MODELS: &str = "STONECHAT_MODELS";
 /// Variables that are no flags: of the GPU's kernels, the CPU's, tests and the installer.
 const OTHER_VARIABLES: [&str; 5] =
     ["STONECHAT_CUDA_ARCH", "STONECHAT_CUDA_CUBINS", "STONECHAT_CUDA_PDL", "STONECHAT_ISA", MODELS];
-/// Starts of further variables that are no flags.
+/// Prefixes of further variables that are no flags.
 const OTHER_PREFIXES: [&str; 2] = ["STONECHAT_TEST_", "STONECHAT_RELEASE"];
 
 /// Keys of a configuration file.

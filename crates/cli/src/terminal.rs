@@ -17,7 +17,7 @@ fn before() -> MutexGuard<'static, Option<Termios>> {
     BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Echo of the terminal turned off until this is dropped. Input typed meanwhile goes to the next prompt, character by character.
+/// Turns the echo of the terminal off until dropped. Input typed during that time goes to the next prompt, character by character.
 /// Ctrl-C remains a signal.
 #[derive(Debug)]
 pub(super) struct NoEcho(());

@@ -71,7 +71,7 @@ pub(super) struct Args {
     batch_size: Option<usize>,
     /// Number of inputs to transcribe in parallel
     ///
-    /// They share the weights and divide the CPU threads; a GPU decodes them in one batch.
+    /// Inputs share the weights and divide the CPU threads; a GPU decodes them in one batch.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = DEVICE)]
     jobs: usize,
     /// Print the time of each stage
@@ -89,7 +89,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = ModelFile::open(&plan.recognizer.path)?;
     plan.recognizer.check_language(&file, &plan.options)?;
     let started = Instant::now();
-    let console = Console::with_bar(plan.quiet, plan.shows_progress);
+    let console = Console::with_bar(args.quiet, !args.files.no_progress);
     if let Some(note) = model_note(&plan, &file) {
         console.note(&note);
     }
@@ -98,19 +98,25 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         console.error(&anyhow!("{folder}"));
     }
     let cancel = CancelToken::new();
-    cancel_on_ctrl_c(&cancel)?;
-    let open = |file: &ModelFile| args.compute.open(file.weight_bytes(), plan.verbose);
+    // Transcription ends after the current decoding step.
+    let cancelled = cancel.clone();
+    on_ctrl_c(move || {
+        let is_second = cancelled.is_cancelled();
+        cancelled.cancel();
+        is_second
+    })?;
+    let open = |file: &ModelFile| args.compute.open(file, &console, args.verbose);
     // Dropping the devices prints their profile, after everything else.
     let Done { outcomes, report, devices: _devices } =
         batch::run(&plan, file, open, &console, &cancel)?;
     let summary = Summary::new(outcomes, started.elapsed().as_secs_f64());
-    if plan.verbose {
+    if args.verbose {
         console.note(&report);
     }
     if plan.tasks.len() > 1 || cancel.is_cancelled() {
         console.note(&summary.line());
     }
-    if let Some(path) = &plan.summary {
+    if let Some(path) = &args.files.summary {
         summary.write(path)?;
     }
     Ok(match summary.totals {
@@ -121,25 +127,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The model in use, where the user may not know it: one found without `-m` that is English-only.
-fn model_note(plan: &Plan, file: &ModelFile) -> Option<String> {
-    let Plan { recognizer, options, verbose, .. } = plan;
+fn model_note(plan: &Plan<'_>, file: &ModelFile) -> Option<String> {
+    let Plan { args, recognizer, options, .. } = plan;
     let is_limited =
         recognizer.is_default && options.language.is_none() && Recognizer::is_english_only(file);
     if is_limited {
         Some(format!("model: `{}`, English-only; {MULTILINGUAL}", recognizer.name()))
     } else {
-        verbose.then(|| format!("model: `{}`", recognizer.path.display()))
+        args.verbose.then(|| format!("model: `{}`", recognizer.path.display()))
     }
-}
-
-/// Cancels after the current decoding step on Ctrl-C.
-fn cancel_on_ctrl_c(cancel: &CancelToken) -> anyhow::Result<()> {
-    let cancel = cancel.clone();
-    on_ctrl_c(move || {
-        // A second Ctrl-C ends the process.
-        if cancel.is_cancelled() {
-            std::process::exit(INTERRUPTED.into());
-        }
-        cancel.cancel();
-    })
 }

@@ -6,7 +6,7 @@ use stonechat::text::prefix_distances;
 
 use super::aliases::Refusal;
 
-/// Edits between a name and one that is suggested for it.
+/// Maximum edits between a name and its suggestion.
 const MAX_DISTANCE: usize = 2;
 
 /// Usage error of a refused command line, with the usage of its verb.

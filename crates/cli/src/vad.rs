@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use stonechat::audio::VadOptions;
 use stonechat::whisper::VadMode;
 
@@ -16,8 +16,8 @@ pub(super) struct VadArgs {
     ///
     /// auto enables it for live streams, for split channels and for recordings longer than 30 s; of a
     /// shorter one it only tells whether anyone speaks.
-    #[arg(long, value_name = "WHEN", value_enum, hide_possible_values = true, default_value_t = VadName::Auto)]
-    vad: VadName,
+    #[arg(long, value_name = "WHEN", value_parser = mode_parser(), hide_possible_values = true, default_value = "auto")]
+    pub(super) vad: VadMode,
     /// Speech probability at which a segment starts
     #[arg(long, value_name = "P", default_value_t = 0.5)]
     vad_threshold: f32,
@@ -60,24 +60,16 @@ impl FromStr for Threshold {
     }
 }
 
-/// Values of `--vad`.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum VadName {
-    On,
-    Off,
-    Auto,
+/// Parser of `--vad`.
+fn mode_parser() -> impl TypedValueParser<Value = VadMode> {
+    PossibleValuesParser::new(["on", "off", "auto"]).map(|name| match name.as_str() {
+        "on" => VadMode::On,
+        "off" => VadMode::Off,
+        _ => VadMode::Auto,
+    })
 }
 
 impl VadArgs {
-    /// When to detect speech.
-    pub(super) fn mode(&self) -> VadMode {
-        match self.vad {
-            VadName::On => VadMode::On,
-            VadName::Off => VadMode::Off,
-            VadName::Auto => VadMode::Auto,
-        }
-    }
-
     /// Detector options, with `defaults` for absent flags.
     pub(super) fn options(&self, defaults: VadOptions) -> VadOptions {
         VadOptions {

@@ -15,14 +15,14 @@
 //! | `rope` | RMS norm and rotary embedding of heads |
 //! | `gated` | `act(gate) * up` of a gated MLP (`SwiGLU`, `GeGLU`) |
 //! | `matmul` | dispatch to `gemv` (decode) or `gemm` (prefill), with an epilogue |
-//! | `conv1d` | convolution as a matmul over overlapping rows |
+//! | `conv` | convolutions over time |
 //! | `lstm` | LSTM step |
 //! | `moe` | routing of tokens to experts, order by expert |
 //! | `top_k` | k largest values of a row |
 //! | `kv`, `attention` | paged KV cache, attention over it |
 
 mod attention;
-mod conv1d;
+pub mod conv;
 mod element;
 pub mod elementwise;
 mod epilogue;
@@ -45,7 +45,6 @@ mod test_data;
 mod top_k;
 
 pub use attention::{Attention, attention};
-pub use conv1d::conv1d;
 pub use epilogue::Epilogue;
 pub use gated::gated;
 pub use gemm::DensePanels;

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs through their driver, which is loaded when the first device is asked for.
+//! NVIDIA GPUs through their driver, which is loaded when the first device is opened.
 //!
 //! Kernels are compiled ahead: [`Archive`]s of machine code for each architecture are part of the program, see
 //! `cargo xtask ptx`. A step is a [`CommandList`] of launches, which becomes a CUDA graph when it runs again.

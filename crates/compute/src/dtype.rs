@@ -32,13 +32,13 @@ macro_rules! dtypes {
 
             /// Elements in one block.
             #[must_use]
-            pub fn block_len(self) -> usize {
+            pub const fn block_len(self) -> usize {
                 match self { $(Self::$variant => $len),* }
             }
 
             /// Bytes of one block.
             #[must_use]
-            pub fn block_bytes(self) -> usize {
+            pub const fn block_bytes(self) -> usize {
                 match self { $(Self::$variant => $bytes),* }
             }
 

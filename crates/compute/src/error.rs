@@ -25,7 +25,7 @@ pub enum Error {
     /// The system has no memory for a buffer.
     #[error("out of memory: {bytes} bytes are not available")]
     OutOfMemory {
-        /// Its size.
+        /// Size of the buffer.
         bytes: usize,
     },
     /// Adapter index out of range, or no hardware adapter.
@@ -55,7 +55,7 @@ pub enum Error {
     /// A buffer exceeds the limit of the GPU.
     #[error("a buffer of {bytes} bytes: this GPU has buffers of at most {limit}")]
     BufferTooLarge {
-        /// Its size.
+        /// Size of the buffer.
         bytes: usize,
         /// Maximum size.
         limit: usize,

@@ -1,6 +1,6 @@
 //! Vectors on huge pages.
 
-/// Minimum values for huge pages: 4 MiB.
+/// Minimum number of values of a vector on huge pages: 4 MiB.
 pub(crate) const MIN_VALUES: usize = (4 << 20) / size_of::<f32>();
 
 /// Allocates an empty vector with room for about `n` values, an expectation: a large one gets huge pages, if the system

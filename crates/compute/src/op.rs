@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `tensor`, `weight`, `port` | operands and results; weights of a device; values of the host |
 //! | `kv`, `attention`, `rope` | paged KV cache, query rows, rotations |
+//! | `state` | states of sequences in slots |
 //! | `matmul`, `moe`, `activation`, `norm` | products, mixtures of experts, what is fused with them |
 //! | `logit_filter` | columns of logits that are kept |
 
@@ -25,6 +26,7 @@ mod moe;
 mod norm;
 mod port;
 mod rope;
+mod state;
 mod tensor;
 mod weight;
 
@@ -37,28 +39,84 @@ pub(crate) use kv::PageElement;
 pub(crate) use kv::Q8_BLOCK_LEN;
 pub use kv::{KvDType, KvLayout, KvRow, KvShape, KvWriteArgs, PAGE_LEN, PoolId, SlotTable};
 pub use logit_filter::LogitFilter;
-pub use matmul::{ConvArgs, GatedProductArgs, Im2colArgs, MatmulArgs};
-pub use moe::{ExpertMatmulArgs, MoeArgs, MoeRouteArgs, MoeSortArgs, Routing};
-pub use norm::NormArgs;
+pub use matmul::{ConvArgs, Epilogue, GatedProductArgs, Im2colArgs, MatmulArgs};
+pub use moe::{ExpertMatmulArgs, ExpertRoutes, MoeArgs, MoeRouteArgs, MoeSortArgs, Routing};
+pub use norm::{InputNorm, NormArgs};
 pub use port::Port;
 pub use rope::{RopeArgs, RopeAttentionArgs, RopeKvArgs, RopePairs, Rotation};
+pub use state::{StateRun, States};
 pub use tensor::{Count, Rows, Tensor, TensorInfo, TensorType};
 pub use weight::{Weight, WeightInfo, WeightLayout};
 
 /// Largest `k` of [`Op::TopK`].
 pub const MAX_TOP_K: usize = 128;
-/// Most columns of [`Op::TopK`]: an f32 represents every column index below it exactly.
+/// Maximum columns of [`Op::TopK`]: an f32 represents every column index below it exactly.
 pub const MAX_TOP_K_COLS: usize = 1 << 24;
 
-/// Arguments of [`Op::Embed`].
-#[derive(Debug, Clone)]
-pub struct EmbedArgs {
+/// Largest kernel of [`Op::ConvState`].
+pub const MAX_CONV_STATE_KERNEL: usize = 4;
+
+/// Arguments of [`Op::Embed`]. `M` holds a matrix and `W` values: a [`Weight`] in a program, or the memory of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct EmbedArgs<M = Weight, W = Weight> {
     /// `[V, D]`.
-    pub table: Weight,
+    pub table: M,
     /// Learned position embeddings `[n_ctx, D]`, added after scaling.
-    pub positions: Option<Weight>,
+    pub positions: Option<W>,
     /// Factor of the table's rows.
     pub scale: f32,
+}
+
+/// Arguments of [`Op::ConvState`]. `W` holds values: a [`Weight`] in a program, or the memory of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct ConvStateArgs<W = Weight> {
+    /// Kernel size `K`, 2 to [`MAX_CONV_STATE_KERNEL`].
+    pub kernel: usize,
+    /// `[D, K]`.
+    pub weight: W,
+    /// `[D]`.
+    pub bias: Option<W>,
+    /// Whether SiLU is the activation, as in Mamba; else there is none, as in LFM2.
+    pub silu: bool,
+    /// The last `K - 1` inputs of each sequence, the oldest first: `[K - 1, D]`.
+    pub states: States,
+}
+
+impl<W> ConvStateArgs<W> {
+    /// The same arguments with the values of a device.
+    #[must_use]
+    pub fn map<'a, V>(&'a self, values: impl Fn(&'a W) -> V) -> ConvStateArgs<V> {
+        let Self { kernel, silu, states, .. } = *self;
+        let bias = self.bias.as_ref().map(&values);
+        ConvStateArgs { kernel, weight: values(&self.weight), bias, silu, states }
+    }
+}
+
+impl EmbedArgs {
+    /// The same arguments with the matrix and the values of a device.
+    #[must_use]
+    pub fn map<'a, M, W>(
+        &'a self,
+        matrix: impl Fn(&'a Weight) -> M,
+        values: impl Fn(&'a Weight) -> W,
+    ) -> EmbedArgs<M, W> {
+        let Self { table, positions, scale } = self;
+        let positions = positions.as_ref().map(values);
+        EmbedArgs { table: matrix(table), positions, scale: *scale }
+    }
+}
+
+/// Inputs of a step that an [`Op::Embed`] reads. `W` holds values of a device, `I` the place of an input.
+#[derive(Debug, Clone, Copy)]
+pub struct EmbedInputs<W, I> {
+    /// Number of tokens `T`.
+    pub n_tokens: usize,
+    /// Tokens: rows of the table, or, with bit 31 set, indexes of values of `top_k` that are.
+    pub tokens: I,
+    /// Positions, which are read if there are position embeddings.
+    pub positions: I,
+    /// Result of a top-k, to which tokens refer.
+    pub top_k: Option<W>,
 }
 
 /// An op. `x`, `y`, ... are its operands in order. Shape letters: `T` rows of any count, others as in `stonechat-nn`.
@@ -95,6 +153,9 @@ pub enum Op {
     /// Convolution over time with kernel size 3 and padding 1 in each group of rows:
     /// `act(Σ_{tap,i} x[t * stride + tap - 1, i] w[o, tap * C_in + i] + bias)`, `[T, C_in]` to `[ceil(T / stride), C_out]`.
     Conv1d(ConvArgs),
+    /// Causal convolution of each channel over the rows of each [`StateRun`], which the last inputs of the sequence precede:
+    /// `act(Σ_tap w[d, tap] x[t + tap - K + 1, d] + bias[d])`, `[T, D]`. Writes the last inputs after the run.
+    ConvState(ConvStateArgs),
     /// Mixture of experts of `x`, `[T, D]`, by the router logits `y`, `[T, E]`: `Σ_e weight[t, e] * mlp_e(x[t])` over the
     /// top-k experts, `mlp_e` a gated MLP. The terms are added to the residual one by one.
     Moe(MoeArgs),
@@ -167,6 +228,7 @@ impl Op {
             Self::SoftCap(_) => "soft_cap",
             Self::Matmul(_) => "matmul",
             Self::Conv1d(_) => "conv1d",
+            Self::ConvState(_) => "conv_state",
             Self::Moe(_) => "moe",
             Self::KvWrite(_) => "kv_write",
             Self::Attention(_) => "attention",
@@ -218,13 +280,26 @@ impl Op {
     #[must_use]
     pub fn kv_access(&self) -> Option<(PoolId, usize, bool)> {
         match self {
-            Self::KvWrite(args) | Self::RopeKv(RopeKvArgs { write: args, .. }) => {
-                Some((args.pool, args.layer, true))
-            }
-            Self::RopeAttention(RopeAttentionArgs { rope, .. }) => {
-                Some((rope.write.pool, rope.write.layer, true))
-            }
             Self::Attention(args) => Some((args.pool, args.layer, false)),
+            op => op.kv_write().map(|args| (args.pool, args.layer, true)),
+        }
+    }
+
+    /// The KV write of the op.
+    #[must_use]
+    pub fn kv_write(&self) -> Option<&KvWriteArgs> {
+        match self {
+            Self::KvWrite(args) | Self::RopeKv(RopeKvArgs { write: args, .. }) => Some(args),
+            Self::RopeAttention(RopeAttentionArgs { rope, .. }) => Some(&rope.write),
+            _ => None,
+        }
+    }
+
+    /// The states that the op reads and writes.
+    #[must_use]
+    pub fn states(&self) -> Option<&States> {
+        match self {
+            Self::ConvState(args) => Some(&args.states),
             _ => None,
         }
     }
@@ -284,6 +359,17 @@ impl Op {
                 let Rows { count, each } = x[0].rows;
                 let rows = Rows { count, each: each.div_ceil(*stride) };
                 vec![product(matmul, rows, 3 * x[0].cols)]
+            }
+            Self::ConvState(ConvStateArgs { kernel, weight, bias, states, .. }) => {
+                let sizes = 2..=MAX_CONV_STATE_KERNEL;
+                assert!(
+                    sizes.contains(kernel),
+                    "{name}: expected a kernel of {sizes:?}, got {kernel}"
+                );
+                check_len("weight", weight, kernel * x[0].cols);
+                bias.iter().for_each(|bias| check_len("bias", bias, x[0].cols));
+                check_eq!(states.len, (kernel - 1) * x[0].cols, "{name}: values of a state");
+                vec![same(&x[0])]
             }
             Self::Im2col(Im2colArgs { stride, cols }) => {
                 let (Rows { count, each }, n_taps) = (x[0].rows, 3 * x[0].cols);

@@ -24,6 +24,8 @@ mod neondot;
 mod scalar;
 #[cfg(target_arch = "wasm32")]
 mod simd128;
+#[cfg(target_arch = "x86_64")]
+mod sse42;
 mod token;
 mod vector;
 
@@ -80,7 +82,7 @@ macro_rules! isa_tiers {
                 }
             }
 
-            /// All tiers of this CPU, in rising order, whatever the environment says.
+            /// All tiers of this CPU, in rising order, regardless of `STONECHAT_ISA`.
             #[must_use]
             pub fn available() -> Vec<Self> {
                 let mut tiers = Vec::new();
@@ -131,6 +133,12 @@ isa_tiers! {
     /// Plain Rust.
     Scalar in scalar, "scalar"; {
         found: Scalar::try_new(),
+        |t| f32: t, int8: t, bf16: None, tiles: None
+    }
+    /// SSE4.2.
+    #[cfg(target_arch = "x86_64")]
+    Sse42 in sse42, "sse42"; {
+        found: Sse42::try_new(),
         |t| f32: t, int8: t, bf16: None, tiles: None
     }
     /// AVX2, FMA and F16C.

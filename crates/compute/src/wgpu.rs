@@ -1,6 +1,6 @@
 //! GPUs through wgpu: Vulkan, Metal, DirectX 12 and WebGPU.
 //!
-//! Ops append dispatches to a list, which is submitted once a step. What changes from step to step is in one buffer, so that
+//! Ops append dispatches to a list, which is submitted once per step. What changes from step to step is in one buffer, so that
 //! a list is recorded once for steps of the same shape. After warm-up a step creates no buffer and no bind group.
 //!
 //! | file | holds |

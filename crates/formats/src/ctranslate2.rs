@@ -15,7 +15,7 @@
 //! `value = q / scale[row]`; an i16 weight has one scalar scale with the same rule. Flags and
 //! numbers are scalar tensors (shape `[]`), strings are i8 tensors `[length]`.
 //!
-//! Own reader: no kept crate reads this format.
+//! Own reader: no maintained crate reads this format.
 //! Source: `Model::load` in CTranslate2's `src/models/model.cc`, `ModelSpec._serialize` in its
 //! `python/ctranslate2/specs/model_spec.py`.
 
@@ -30,7 +30,7 @@ use crate::tensor::{Place, TensorInfo, TensorTable};
 /// The newest binary version that is read.
 const MAX_VERSION: u32 = 6;
 
-/// Highest version that detection accepts, newer than any that is read.
+/// Highest version that detection accepts; versions above [`MAX_VERSION`] are refused later, by number.
 const PLAUSIBLE_VERSION: u32 = 64;
 
 /// The highest rank that is read; real models stop at 3.
@@ -158,7 +158,7 @@ fn dtype_of_id(name: &str, id: u8) -> Result<DType> {
         .ok_or_else(|| Error::tensor(name, "a CTranslate2 dtype of 0 to 5", format!("dtype {id}")))
 }
 
-/// Before version 4 a type was known by its size alone.
+/// Type of a file before version 4, which stores the size of an element alone.
 fn dtype_of_item_size(name: &str, size: u8) -> Result<DType> {
     match size {
         4 => Ok(DType::F32),

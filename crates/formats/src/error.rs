@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The result of reading or writing a model file.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a model file cannot be read or written.
+/// Error of reading or writing a model file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,7 +15,7 @@ pub enum Error {
     Io {
         /// The operation: `open`, `create`, …
         action: &'static str,
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
@@ -25,7 +25,7 @@ pub enum Error {
     Read {
         /// The field or tensor.
         what: String,
-        /// Its offset in bytes from the start of the file, or that of the part that was read.
+        /// Offset in bytes from the start of the file, or of the part that was read.
         offset: u64,
         /// Bytes that were requested.
         n_bytes: usize,
@@ -70,7 +70,7 @@ pub enum Error {
         /// Some names that it holds.
         found: String,
     },
-    /// The format is known, this version of it is not.
+    /// An unsupported version of a supported format.
     #[error("unsupported {what}: expected {expected}, got {got}")]
     Version {
         /// The kind of version: `GGUF version`, …
@@ -87,7 +87,7 @@ pub enum Error {
     Truncated {
         /// The field that was being read.
         what: &'static str,
-        /// Its offset in bytes from the start of the file.
+        /// Offset of the field in bytes from the start of the file.
         offset: u64,
         /// Bytes that it needs.
         expected: u64,
@@ -99,7 +99,7 @@ pub enum Error {
     Invalid {
         /// The field.
         what: &'static str,
-        /// Its offset in bytes from the start of the file.
+        /// Offset of the field in bytes from the start of the file.
         offset: u64,
         /// The values that the format allows.
         expected: String,
@@ -109,7 +109,7 @@ pub enum Error {
     /// A tensor's description or data is wrong.
     #[error("tensor `{tensor}`: expected {expected}, got {got}")]
     Tensor {
-        /// Its name, escaped and shortened.
+        /// Name of the tensor, escaped and shortened.
         tensor: String,
         /// The valid description or data.
         expected: String,
@@ -125,7 +125,7 @@ pub enum Error {
     /// A metadata entry is missing or of another type.
     #[error("metadata `{key}`: expected {expected}, got {got}")]
     Metadata {
-        /// Its key.
+        /// Key of the entry.
         key: String,
         /// The type or value looked up.
         expected: String,

@@ -1,5 +1,5 @@
 //! Model folders: Hugging Face's (`model.safetensors`, or its shards and their index) and
-//! CTranslate2's (`model.bin`), with their companions; readers with the names of such files.
+//! CTranslate2's (`model.bin`), with their companions. Readers get the files by name.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -14,7 +14,7 @@ use crate::split;
 /// Name of the index of sharded weights.
 pub const SHARD_INDEX: &str = "model.safetensors.index.json";
 
-/// Names of files that hold all weights; the first that exists counts.
+/// Names of files that hold all weights; the first that exists is read.
 pub const WEIGHTS: &[&str] = &["model.safetensors", "model.bin", "model.gguf"];
 
 /// Maximum number of file names in the error of a folder without a model.
@@ -44,7 +44,7 @@ pub(crate) fn open(files: &mut Files<'_>) -> Result<ModelFile> {
     Ok(model)
 }
 
-/// Name of the first reader whose extension is that of weights. `None` for a folder, which may hold
+/// Name of the first reader with an extension of weights. `None` for a folder, which may hold
 /// several models.
 fn first_weights(files: &Files<'_>) -> Result<Option<String>> {
     let Files::Readers(_) = files else { return Ok(None) };
@@ -95,7 +95,7 @@ fn open_shards(files: &mut Files<'_>) -> Result<ModelFile> {
     })
 }
 
-/// A shard's name, which must not lead out of the folder.
+/// Checks that the name of a shard is a plain file name, which cannot lead out of the folder.
 fn plain_name(name: &str) -> Result<&str> {
     let mut components = Path::new(name).components();
     match (components.next(), components.next()) {

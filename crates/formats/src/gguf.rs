@@ -11,7 +11,7 @@
 //! the start of the data and are multiples of the alignment, which is 32 unless the entry
 //! `general.alignment` says otherwise.
 //!
-//! Own reader and writer: no kept crate reads GGUF.
+//! Own reader and writer: no maintained crate reads GGUF.
 //! Source: `docs/gguf.md` of ggml.
 
 mod read;

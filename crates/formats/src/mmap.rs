@@ -8,7 +8,7 @@ use stonechat_compute::SharedBytes;
 
 use crate::error::{Error, Result};
 
-/// Maps the regular file at `path`. The start of the bytes has no alignment to rely on.
+/// Maps the regular file at `path`. The start of the bytes has no guaranteed alignment.
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) fn open(path: &Path) -> Result<SharedBytes> {
     map(path).map_err(|source| Error::Io { action: "open", path: path.into(), source })
@@ -22,10 +22,7 @@ pub(crate) fn open(path: &Path) -> Result<SharedBytes> {
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-#[expect(
-    unsafe_code,
-    reason = "a memory map is the one thing here that std has no safe way to make"
-)]
+#[expect(unsafe_code, reason = "memory maps have no safe interface in std")]
 fn map(path: &Path) -> std::io::Result<SharedBytes> {
     let file = std::fs::File::open(path)?;
     let metadata = file.metadata()?;
@@ -64,7 +61,7 @@ impl stonechat_compute::ByteOwner for Map {
         // SAFETY: the range was cut to the map. Dropping the pages of a private map loses writes to
         // it; this map is read-only, so the file still holds every byte.
         let advised = unsafe { self.0.unchecked_advise_range(advice, start, len) };
-        // Advice that the system does not take costs memory, not correctness.
+        // A failure costs memory, not correctness.
         drop(advised);
     }
 }

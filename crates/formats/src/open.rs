@@ -27,7 +27,7 @@ impl ModelFile {
         let mut model = if metadata.is_dir() {
             folder::open(&mut Files::Folder(path))?
         } else {
-            // Empty for a bare name, which joins to that name.
+            // The folder of a bare name is empty.
             let mut folder = Files::Folder(path.parent().unwrap_or(Path::new("")));
             let opened = Self::from_storage(Storage::open(path)?).map_err(|e| e.in_file(path))?;
             let mut model = split::open_all(opened, path, &mut folder)?;

@@ -12,7 +12,7 @@ use crate::read_at::ReadAt;
 
 /// Bytes of one file.
 pub(crate) enum Storage {
-    /// Memory map, or bytes where there are no maps. Their start has no alignment to rely on.
+    /// Memory map, or bytes where there are no maps. The start has no guaranteed alignment.
     Memory(SharedBytes),
     /// Random-access source and its length.
     Reader(Box<dyn ReadAt>, u64),
@@ -97,7 +97,7 @@ impl fmt::Debug for Storage {
     }
 }
 
-/// Allocates `len` zeros for the bytes that `what` names.
+/// Allocates `len` zeros; `what` names them in errors.
 pub(crate) fn zeroed(len: usize, what: impl fmt::Display) -> Result<AlignedBytes> {
     AlignedBytes::try_zeroed(len)
         .ok_or_else(|| Error::OutOfMemory { what: what.to_string(), bytes: len })

@@ -81,7 +81,7 @@ impl<'a> TensorData<'a> {
         if let [part] = parts {
             return part.load();
         }
-        // Also without any parts.
+        // True without parts, too.
         if parts.iter().all(|part| part.storage.memory().is_some()) {
             let parts = parts.iter().map(Self::load).collect::<Result<Vec<_>>>()?;
             return Ok(SharedBytes::joined(&parts));

@@ -15,7 +15,7 @@
 //! f32 file loads, but its convolutions run on no whisper.cpp whose GGML builds them in f16
 //! alone, so f16 is the plain type to write for it.
 //!
-//! Own reader and writer: no kept crate reads this format.
+//! Own reader and writer: no maintained crate reads this format.
 //! Source: `whisper_model_load` in whisper.cpp's `src/whisper.cpp`, and its
 //! `models/convert-pt-to-ggml.py` and `examples/quantize/quantize.cpp`.
 
@@ -128,8 +128,9 @@ impl WhisperHparams {
         })
     }
 
-    /// The fields in file order with their names; `ftype` last, without the version.
-    fn fields(&self) -> [(&'static str, u32); 11] {
+    /// The fields in file order with their names, `whisper.` before each; `ftype` last, without the version.
+    #[must_use]
+    pub fn fields(&self) -> [(&'static str, u32); 11] {
         [
             ("whisper.n_vocab", self.n_vocab),
             ("whisper.n_audio_ctx", self.n_audio_ctx),

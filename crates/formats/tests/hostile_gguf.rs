@@ -107,8 +107,8 @@ fn arrays_within_arrays() {
         (1..depth).fold(raw, |raw, _| raw.u32(9).u64(1)).u32(0).u64(0)
     };
     assert!(ModelFile::from_reader(nest(4).0).is_ok());
-    nest(5).refused("metadata `k`: expected at most 4 arrays within each other");
-    nest(100_000).refused("metadata `k`: expected at most 4 arrays within each other");
+    nest(5).refused("metadata `k`: expected at most 4 levels of nested arrays");
+    nest(100_000).refused("metadata `k`: expected at most 4 levels of nested arrays");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn offsets() {
         raw.pad().bytes(128)
     };
     assert!(ModelFile::from_reader(two(64, 0).0).is_ok());
-    two(0, 32).refused("tensor `b`: expected data after that of `a`, got data that overlaps it");
+    two(0, 32).refused("tensor `b`: expected data after the end of `a`, got data that overlaps it");
     two(64, 64).refused("overlaps");
     two(0, 96).refused("tensor `b`: expected 64 bytes at offset 96 of the data");
     two(0, 1 << 63).refused("tensor `b`");

@@ -2,7 +2,7 @@
 
 use stonechat_nn::PlanError;
 
-/// Why a model cannot be loaded or run.
+/// Error of loading or running a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

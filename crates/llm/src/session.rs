@@ -4,7 +4,7 @@
 //! ```text
 //! cached tokens   A B C D E F
 //! new prompt      A B C D X Y Z      shares the pages of 4 tokens
-//! steps                   X Y Z      at most n_batch tokens each; then one token a step
+//! steps                   X Y Z      at most n_batch tokens each; then one token per step
 //! ```
 
 pub(crate) mod beam;

@@ -26,7 +26,7 @@ fn texts() -> Vec<Vec<u32>> {
     (0..20).map(|text| (0..len(text)).map(|i| token(text, i)).collect()).collect()
 }
 
-/// Hidden states of each token of a text, one step a token.
+/// Hidden states of each token of a text, one step per token.
 fn hidden_states(model: &Model, text: &[u32]) -> Vec<Vec<f32>> {
     let options = StateOptions { n_batch: 1, n_hidden: 1, ..StateOptions::new(text.len()) };
     let mut state = model.state(options).unwrap();

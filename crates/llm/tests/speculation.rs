@@ -123,7 +123,7 @@ fn drafts_of_a_model_change_no_text() {
     };
     for name in TARGETS {
         let target = load(name);
-        // Its own greedy continuation is always right; a model of random weights hardly ever is.
+        // The target's own greedy continuation is always right; a model of random weights hardly ever is.
         // So on a device that runs ahead, which keeps the tokens of a draft.
         let ahead = Adapted::running_ahead(Cpu::new(1).unwrap(), &Arc::default());
         for device in [Cpu::new(1).unwrap().into(), ahead] {

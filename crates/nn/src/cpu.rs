@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `cpu/device.rs` | [`Cpu`]: an instruction set and a thread team |
 //! | `cpu/capabilities.rs` | ops and types that fusion may make |
-//! | `cpu/executable.rs` | a compiled program: slots, pools, one kernel call an op |
-//! | `cpu/products.rs` | products with weights of any storage |
+//! | `cpu/executable.rs` | a compiled program: its steps and pages |
+//! | `cpu/memory.rs` | slots, pools and ports of a program |
+//! | `cpu/node.rs` | resolved ops: one kernel call an op |
+//! | `cpu/matmul.rs` | matmuls with weights of any storage |
 //! | `cpu/logits.rs` | filter, top-k and log-sum-exp of rows of logits |
 //! | `cpu/expert_mlp.rs` | gated MLPs of a mixture of experts, tokens grouped by expert |
 //! | `cpu/weights.rs` | matrices in host memory: loading, repacking, row ranges |
@@ -19,7 +21,9 @@ mod executable;
 mod expert_mlp;
 mod host;
 mod logits;
-mod products;
+mod matmul;
+mod memory;
+mod node;
 mod profile;
 mod time_slices;
 mod weights;

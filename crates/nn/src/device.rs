@@ -57,6 +57,14 @@ impl Device {
         self.compile_fused(&fuse(program, &self.capabilities()), max)
     }
 
+    /// At most `n` devices that share its weights and run passes concurrently; one if it runs passes one by one.
+    ///
+    /// # Errors
+    /// If threads cannot be started.
+    pub fn divide(&self, n: usize) -> Result<Vec<Self>, Error> {
+        Ok(self.parts(n)?.unwrap_or_else(|| vec![self.clone()]))
+    }
+
     /// Calls `task` for each item, on the device's host threads if it has any.
     pub fn for_each<T: Send>(&self, items: &mut [T], task: impl Fn(&mut T) + Sync) {
         let task = &task;
@@ -131,7 +139,9 @@ pub trait DeviceApi: Debug + Send + Sync {
     fn describe(&self) -> String;
 
     /// Cost of loading so far; zeros if the device does not count it.
-    fn load_stats(&self) -> LoadStats;
+    fn load_stats(&self) -> LoadStats {
+        LoadStats::default()
+    }
 
     /// Memory of the device in bytes, in use or not; `None` if it is unknown or shared with the host.
     fn total_memory_bytes(&self) -> Option<u64>;
@@ -144,17 +154,19 @@ pub trait DeviceApi: Debug + Send + Sync {
     /// Type in which weights of `dtype` are stored: `dtype`, unless no kernel reads it.
     fn stored_dtype(&self, dtype: DType) -> DType;
 
-    /// Rows of a pass that keep all of the device at work: with more of them, a row takes no less time.
+    /// Rows of a pass that saturate the device: more rows take proportionally longer.
     fn saturating_batch(&self) -> usize {
         1
     }
 
-    /// Splits the device into at most `n` that share its weights and run passes concurrently; one if the device runs
+    /// Splits the device into at most `n` that share its weights and run passes concurrently; `None` if the device runs
     /// passes one by one.
     ///
     /// # Errors
     /// If threads cannot be started.
-    fn divide(&self, n: usize) -> Result<Vec<Device>, Error>;
+    fn parts(&self, _n: usize) -> Result<Option<Vec<Device>>, Error> {
+        Ok(None)
+    }
 
     /// Runs `tasks` on the device's host threads, without them on the calling thread.
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
@@ -243,7 +255,7 @@ pub trait Executable: Debug + Send + Sync {
     /// Enqueues a step that `dyn Executable::run` checked.
     ///
     /// # Panics
-    /// If it has more rows than the executable.
+    /// If the step has more rows than the executable.
     fn run_checked(&mut self, step: CheckedStep<'_>);
 
     /// Enqueues a copy of outputs of the last step. Fetches are read in groups; `is_last` ends a group.

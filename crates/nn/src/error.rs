@@ -34,7 +34,7 @@ pub enum Error {
         got: usize,
     },
     /// Saved keys and values do not fit the pool.
-    #[error("saved keys and values: expected {expected} bytes a page, got {got}")]
+    #[error("saved keys and values: expected {expected} bytes per page, got {got}")]
     KvPage {
         /// Bytes of a page in every layer.
         expected: usize,

@@ -19,6 +19,7 @@
 //! Rules match data flow (producer, sole reader), never neighbors in the list. The order of the result is topological with
 //! the recorded order as tie-break; readers of a value come before the op that may overwrite it.
 
+mod capabilities;
 mod lower;
 
 use std::cmp::Reverse;
@@ -29,90 +30,12 @@ use stonechat_compute::op::{
     TensorInfo, TensorType,
 };
 
+pub use capabilities::{
+    Capabilities, Capability, CapabilityKind, Conv1dKernels, Limit, MoeKernels, OpKind,
+};
+
 use crate::Activation;
-use crate::program::{Node, Program, RowClass, Segment};
-
-/// Property of an op of a class of rows.
-pub type OfOp<T> = Box<dyn Fn(&Op, RowClass) -> T>;
-
-/// Whether an op of a class of rows can write its result, with a number of columns, in a type.
-pub type Writes = Box<dyn Fn(&Op, RowClass, TensorType, usize) -> bool>;
-
-/// Ops that a device runs for an [`Op::Moe`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MoeKernels {
-    /// The op itself.
-    Whole,
-    /// Route, sort, [`Op::ExpertMlp`].
-    Mlp,
-    /// Route, sort if `sorted`, expert products of gate and up, gated activation, expert product of down, combine.
-    Products {
-        /// Whether products read the choices in the order of experts.
-        sorted: bool,
-    },
-}
-
-/// Ops that a device runs for an [`Op::Conv1d`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Conv1dKernels {
-    /// The op itself.
-    Whole,
-    /// [`Op::Im2col`] and a matmul.
-    Im2col {
-        /// Multiple to which the columns are padded with zeros.
-        col_multiple: usize,
-    },
-}
-
-/// Kernels of a device that fusion depends on.
-pub struct Capabilities {
-    /// Classes of rows, ascending, without gaps from 1 on.
-    pub row_classes: &'static [RowClass],
-    /// Kernels of a mixture of experts.
-    pub moe: MoeKernels,
-    /// Kernels of a convolution.
-    pub conv1d: Conv1dKernels,
-    /// Type in which a [`Op::Matmul`] or [`Op::ExpertMatmul`] reads its first operand.
-    pub operand: OfOp<TensorType>,
-    /// Whether there is a kernel for a [`Op::GatedProduct`], [`Op::RopeKv`], [`Op::RopeAttention`], [`Op::MatmulGroup`] or
-    /// [`Op::AllReduceNorm`].
-    pub accepts: OfOp<bool>,
-    /// Whether a product can apply an RMS norm to its operand.
-    pub fuses_norm: OfOp<bool>,
-    /// Whether an op can write its result in another type than f32.
-    pub writes: Writes,
-    /// Whether ops can add their result to a residual, see [`Op::takes_residual`].
-    pub residuals: bool,
-}
-
-impl Capabilities {
-    /// No kernel but those of recorded ops, for any number of rows.
-    #[must_use]
-    pub fn none() -> Self {
-        Self {
-            row_classes: &[RowClass { min: 1, max: usize::MAX }],
-            moe: MoeKernels::Whole,
-            conv1d: Conv1dKernels::Whole,
-            operand: Box::new(|_, _| TensorType::F32),
-            accepts: Box::new(|_, _| false),
-            fuses_norm: Box::new(|_, _| false),
-            writes: Box::new(|_, _, _, _| false),
-            residuals: false,
-        }
-    }
-}
-
-impl std::fmt::Debug for Capabilities {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { row_classes, moe, conv1d, residuals, .. } = self;
-        f.debug_struct("Capabilities")
-            .field("row_classes", row_classes)
-            .field("moe", moe)
-            .field("conv1d", conv1d)
-            .field("residuals", residuals)
-            .finish_non_exhaustive()
-    }
-}
+use crate::program::{Node, Program, Segment};
 
 /// Fuses the ops of a program.
 #[must_use]
@@ -139,16 +62,16 @@ pub fn fuse(program: &Program, capabilities: &Capabilities) -> Program {
                 nodes: Vec::new(),
             };
             rules.lower(nodes, capabilities);
-            rules.operands(|op| (capabilities.operand)(op, class));
-            let accepts = |op: &Op| (capabilities.accepts)(op, class);
+            rules.operands(|op| capabilities.operand(op, class));
+            let accepts = |op: &Op| capabilities.runs(op, class);
             rules.gated_products(accepts);
             rules.rotations(accepts);
             if capabilities.residuals {
                 rules.residuals();
             }
             rules.groups(accepts);
-            rules.norms(|op| (capabilities.fuses_norm)(op, class));
-            rules.results(|op, dtype, cols| (capabilities.writes)(op, class, dtype, cols));
+            rules.norms(|op| capabilities.fuses_norm(op, class));
+            rules.results(|op, dtype, cols| capabilities.writes(op, class, (dtype, cols)));
             rules.reduced_norms(accepts);
             rules.rotated_attention(accepts);
             let nodes = ordered(rules.nodes.into_iter().flatten().collect());
@@ -615,12 +538,12 @@ impl Graph {
         };
         let producers: BTreeMap<usize, usize> =
             nodes.iter().enumerate().flat_map(outputs).collect();
-        // By layer: last write, and reads since.
+        // Last write of each layer of a pool, and the reads since.
         let mut layers: BTreeMap<(usize, usize), (Option<usize>, Vec<usize>)> = BTreeMap::new();
         let mut last_collective = None;
         for (i, node) in nodes.iter().enumerate() {
             if node.op.is_collective() {
-                // In one order on all ranks, whatever their kernels are.
+                // Collective ops keep their order, since all ranks must run them in the same one.
                 last_collective.replace(i).into_iter().for_each(|last| graph.add(last, i));
             }
             node.reads().filter_map(|x| producers.get(&x.id)).for_each(|&p| graph.add(p, i));

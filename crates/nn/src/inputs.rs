@@ -7,7 +7,7 @@ use stonechat_compute::op::{
 
 use crate::pages::PageCopy;
 use crate::program::{Counts, Node, Program, Segment, SegmentName};
-use crate::{KvRow, LogitFilter, QueryRow};
+use crate::{KvRow, LogitFilter, QueryRow, StateRun};
 
 /// Index of the first value of an [`Op::Export`] of `x` in the memory of its port, in a step
 /// with this first window.
@@ -31,7 +31,7 @@ pub struct AttentionRows<'a> {
 /// Bit of a [`token_reference`].
 const TOKEN_REFERENCE: u32 = 1 << 31;
 
-/// In place of a token: the most probable token of row `row` of `Port::TOP_K` of the step before, which had `k` of each row.
+/// Element of [`Step::tokens`] that stands for the most probable token of row `row` of `Port::TOP_K` of the step before, which had `k` of each row.
 ///
 /// # Panics
 /// If the port is too large.
@@ -45,7 +45,7 @@ pub fn token_reference(row: usize, k: usize) -> u32 {
 /// The token that an element of [`Step::tokens`] stands for, with the values of `Port::TOP_K` of the step before.
 ///
 /// # Panics
-/// If it refers to a value that is not there.
+/// If `token` refers to a value out of range.
 #[must_use]
 pub fn resolve_token(token: u32, top_k: impl Fn(usize) -> f32) -> u32 {
     if token & TOKEN_REFERENCE == 0 {
@@ -74,12 +74,14 @@ pub struct Step<'a> {
     pub suppressed: &'a [u32],
     /// `k` of [`Op::TopK`](stonechat_compute::op::Op::TopK).
     pub k: usize,
-    /// Page copies in pool 0, done first.
+    /// Page copies in the pools of the sequences, see [`Program::sequence_pools`], done first.
     pub copies: &'a [PageCopy],
-    /// By [`SlotTable`].
+    /// KV slots to write, by [`SlotTable`].
     pub slots: [&'a [KvRow]; SlotTable::N],
-    /// By [`RowTable`].
+    /// Pages and visible positions of the query rows, by [`RowTable`].
     pub rows: [AttentionRows<'a>; RowTable::N],
+    /// Runs of the rows of ops with [states](Op::states).
+    pub states: &'a [StateRun],
     /// Place of the first window of audio in exported values.
     pub first_window: usize,
 }
@@ -145,6 +147,7 @@ enum List {
     LogitFilters,
     Slots(SlotTable),
     Rows(RowTable),
+    States,
 }
 
 /// Ops of a segment that read a list.
@@ -168,6 +171,8 @@ pub struct InputLimits {
     slot_pages: [Option<usize>; SlotTable::N],
     /// Pages of the pool of each row table.
     row_pages: [Option<usize>; RowTable::N],
+    /// Fewest slots of an op's states.
+    n_state_slots: Option<usize>,
     /// Columns of the logits that are filtered.
     n_logits: Option<usize>,
 }
@@ -180,6 +185,25 @@ fn lower(limit: &mut Option<usize>, n: usize) {
 fn check_below(what: &str, values: impl IntoIterator<Item = u32>, limit: Option<usize>) {
     let (Some(limit), Some(max)) = (limit, values.into_iter().max()) else { return };
     assert!((max as usize) < limit, "step: expected {what} below {limit}, got {max}");
+}
+
+/// Checks that slots exist, and that no other run reads or writes a slot that a run writes.
+#[track_caller]
+fn check_states(runs: &[StateRun], n_slots: Option<usize>) {
+    check_below(
+        "slots of states",
+        runs.iter().flat_map(|run| run.from.into_iter().chain([run.to])),
+        n_slots,
+    );
+    for (i, run) in runs.iter().enumerate() {
+        let (before, rest) = runs.split_at(i);
+        let mut others = before.iter().chain(&rest[1..]);
+        let other = others.find(|other| other.to == run.to || other.from == Some(run.to));
+        assert!(
+            run.n_rows > 0 && other.is_none(),
+            "step: expected rows and a slot of its own of each run, got {run:?} and {other:?}"
+        );
+    }
 }
 
 impl InputLimits {
@@ -197,18 +221,17 @@ impl InputLimits {
     }
 
     fn add(&mut self, node: &Node, reader: impl Fn(List) -> Reader) {
-        let write = match &node.op {
-            Op::KvWrite(write) => Some(write),
-            Op::RopeKv(rope) | Op::RopeAttention(RopeAttentionArgs { rope, .. }) => {
-                self.add_rope(&rope.q, &reader);
-                self.add_rope(&rope.k, &reader);
-                Some(&rope.write)
-            }
-            _ => None,
-        };
-        if let Some(write) = write {
+        if let Op::RopeKv(rope) | Op::RopeAttention(RopeAttentionArgs { rope, .. }) = &node.op {
+            self.add_rope(&rope.q, &reader);
+            self.add_rope(&rope.k, &reader);
+        }
+        if let Some(write) = node.op.kv_write() {
             lower(&mut self.slot_pages[write.slots.index()], self.pools[write.pool.0].n_pages);
             self.add_reader(reader(List::Slots(write.slots)));
+        }
+        if let Some(states) = node.op.states() {
+            lower(&mut self.n_state_slots, states.n_slots);
+            self.add_reader(reader(List::States));
         }
         match &node.op {
             Op::Embed(EmbedArgs { table, positions, .. }) => {
@@ -262,7 +285,7 @@ impl InputLimits {
     #[track_caller]
     pub(crate) fn check<'a>(&self, step: &'a Step<'a>) -> CheckedStep<'a> {
         self.readers.iter().for_each(|reader| reader.check(step));
-        // A reference is to a token of the table.
+        // Token references count as token 0 here.
         let tokens = step.tokens.iter().map(|&token| resolve_token(token, |_| 0.0));
         check_below("tokens", tokens, self.n_tokens);
         check_below("positions", step.positions.iter().copied(), self.n_positions);
@@ -276,11 +299,12 @@ impl InputLimits {
             assert!(fits, "step: expected a filter of {n_logits} logits, got {filter:?}");
         }
         let copied = step.copies.iter().flat_map(|copy| [copy.from, copy.to]);
-        check_below("copied pages", copied, self.pools.first().map(|pool| pool.n_pages));
+        check_below("copied pages", copied, self.slot_pages[SlotTable::TOKENS.index()]);
         for (slots, &n_pages) in step.slots.iter().zip(&self.slot_pages) {
             check_below("pages of slots", slots.iter().map(|row| row.page), n_pages);
             check_below("slots", slots.iter().map(|row: &KvRow| row.slot), Some(PAGE_LEN));
         }
+        check_states(step.states, self.n_state_slots);
         for (&AttentionRows { rows, page_table }, &n_pages) in step.rows.iter().zip(&self.row_pages)
         {
             check_below("pages", page_table.iter().copied(), n_pages);
@@ -307,6 +331,9 @@ impl Reader {
             List::LogitFilters => ("logit filters", step.logit_filters.len()),
             List::Slots(table) => ("slots", step.slots(table).len()),
             List::Rows(table) => ("rows of attention", step.rows(table).rows.len()),
+            List::States => {
+                ("rows of states", step.states.iter().map(|run| run.n_rows as usize).sum())
+            }
         };
         let n_rows = step.counts.rows(self.rows);
         let runs = n_rows > 0 && step.segments.contains(&self.segment);
@@ -323,7 +350,7 @@ mod tests {
     use super::{AttentionRows, InputLimits, Step};
     use crate::program::{Counts, SegmentName};
     use crate::testing::{D, Ops};
-    use crate::{KvRow, PAGE_LEN, QueryRow};
+    use crate::{KvRow, PAGE_LEN, QueryRow, StateRun};
 
     /// Message of the check of a step of one token that `change` makes wrong; empty if it passes.
     fn message(change: impl FnOnce(&mut Step<'_>)) -> String {
@@ -366,5 +393,26 @@ mod tests {
         assert!(far.starts_with("step: expected pages below "), "{far}");
         let none = message(|step| step.rows[0].page_table = &[]);
         assert!(none.starts_with("step: expected a row within its pages"), "{none}");
+    }
+
+    /// Whether runs with these rows and slots pass the check of 4 slots.
+    fn fits(runs: &[(u32, Option<u32>, u32)]) -> bool {
+        let run = |&(n_rows, from, to)| StateRun { n_rows, from, to };
+        let runs: Vec<_> = runs.iter().map(run).collect();
+        let limits = InputLimits { n_state_slots: Some(4), ..InputLimits::default() };
+        let step = Step { states: &runs, ..Step::default() };
+        catch_unwind(AssertUnwindSafe(|| _ = limits.check(&step))).is_ok()
+    }
+
+    #[test]
+    fn a_slot_that_a_run_writes_is_its_own() {
+        assert!(fits(&[]) && fits(&[(1, None, 0), (2, Some(1), 1), (3, Some(2), 3)]));
+        // A fork: two runs read a slot.
+        assert!(fits(&[(1, Some(0), 1), (1, Some(0), 2)]));
+        assert!(!fits(&[(1, Some(0), 0), (1, Some(0), 2)]));
+        assert!(!fits(&[(1, Some(1), 0), (1, Some(0), 1)]));
+        assert!(!fits(&[(1, None, 2), (1, None, 2)]));
+        assert!(!fits(&[(0, None, 2)]));
+        assert!(!fits(&[(1, None, 4)]) && !fits(&[(1, Some(4), 3)]));
     }
 }

@@ -15,6 +15,7 @@
 //! | `cuda.rs` | `Cuda`: NVIDIA GPUs (feature `cuda`) |
 //! | `step_words.rs` | inputs of a step as the words that kernels of GPUs read |
 //! | `pages.rs` | [`Pages`]: reference counts and copy-on-write of KV pages; [`Sequence`] |
+//! | `states.rs` | slots and checkpoints of states without positions: convolutions, linear attention |
 //! | `step.rs` | [`Sequences`] of a state; [`StepPlan`]: a ragged batch of tokens, with rollback |
 //! | `linear.rs`, `norm.rs`, `conv1d.rs` | layers: weights and the op that they record |
 //! | `load_stats.rs` | [`LoadStats`]: bytes and time of loading |
@@ -46,6 +47,7 @@ mod plan;
 mod program;
 mod recorder;
 mod shard;
+mod states;
 mod step;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod step_words;
@@ -66,7 +68,9 @@ pub use device::{
     PortRange, warmup_batch_sizes,
 };
 pub use error::Error;
-pub use fuse::{Capabilities, Conv1dKernels, MoeKernels, OfOp, Writes, fuse};
+pub use fuse::{
+    Capabilities, Capability, CapabilityKind, Conv1dKernels, Limit, MoeKernels, OpKind, fuse,
+};
 pub use inputs::{AttentionRows, CheckedStep, InputLimits, Step, resolve_token, token_reference};
 pub use linear::Linear;
 pub use load_stats::LoadStats;
@@ -76,12 +80,13 @@ pub use plan::{SlotInfo, SlotPlan, plan_slots};
 pub use program::{Counts, Node, Program, RowClass, Segment, SegmentName};
 pub use recorder::Recorder;
 pub use shard::{Shards, shard, sharded_matrix, sharded_values};
+pub use states::StateUpdate;
 pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};
 pub use stonechat_compute::cpu::TopKEntry;
 pub use stonechat_compute::op;
 pub use stonechat_compute::op::{
     Activation, GatedActivation, KvDType, KvRow, KvShape, LogitFilter, MAX_TOP_K, MAX_TOP_K_COLS,
-    PAGE_LEN, Precision, QueryRow, RopePairs, Routing,
+    PAGE_LEN, Precision, QueryRow, RopePairs, Routing, StateRun,
 };
 #[cfg(feature = "wgpu")]
 pub use wgpu::Wgpu;

@@ -227,7 +227,7 @@ impl Pages {
     /// Truncates the sequence to `len` positions and frees pages without another reference.
     pub fn truncate(&mut self, sequence: &mut Sequence, len: usize) {
         let len = len.min(sequence.len);
-        // In reverse: the stack then gives pages in the order in which these were allocated.
+        // Reverse order: the stack of free pages then returns them in the order of their first allocation.
         for page in sequence.pages.drain(len.div_ceil(PAGE_LEN)..).rev() {
             self.unref(page);
         }

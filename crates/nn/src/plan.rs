@@ -126,13 +126,13 @@ fn join(a: Option<SlotInfo>, b: SlotInfo) -> SlotInfo {
     SlotInfo { dtype: b.dtype, rows, cols, len }
 }
 
-/// Chain of each value: values that follow each other in one memory have that of the first. A result is in the memory of
-/// the value that it may overwrite, if that is read no more and lives in this segment alone.
+/// Chain of each value: the first of the values that use one memory in turn. A result takes the memory of a value that it
+/// may overwrite, if nothing reads that value later and no other segment has it.
 fn chains(program: &Program, segment: &Segment, is_pinned: &[bool]) -> Vec<usize> {
     let mut chain_of: Vec<usize> = (0..program.tensors.len()).collect();
     let last_read = last_reads(segment, program.tensors.len());
     for (i, node) in segment.nodes.iter().enumerate() {
-        // An op does not read a value while it writes its memory, unless it works in place.
+        // An op must not read a value whose memory it writes, unless it works in place.
         let n_reads = |id| node.reads().filter(|x| x.id == id).count();
         let dies = |id: usize| last_read[id] == Some(i) && !is_pinned[id] && n_reads(id) == 1;
         for (x, result) in node.overwrites() {

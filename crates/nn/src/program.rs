@@ -12,14 +12,14 @@
 //! Order follows from data flow alone: an op comes after the producers of its operands, attention after the last KV write of
 //! its layer, a KV write after the attention that reads what it overwrites.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
 use stonechat_compute::op::{
     AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, KvShape, KvWriteArgs,
-    MatmulArgs, MoeArgs, MoeRouteArgs, NormArgs, Op, Port, RopeArgs, RopeAttentionArgs, RopeKvArgs,
-    Rows, Tensor, TensorInfo, TensorType,
+    MatmulArgs, MoeArgs, MoeRouteArgs, NormArgs, Op, PoolId, Port, RopeArgs, RopeAttentionArgs,
+    RopeKvArgs, Rows, SlotTable, Tensor, TensorInfo, TensorType,
 };
 
 use crate::{Activation, Precision};
@@ -41,6 +41,21 @@ impl RowClass {
     #[must_use]
     pub fn contains(self, n_rows: usize) -> bool {
         (self.min..=self.max).contains(&n_rows)
+    }
+
+    /// Whether all of `other` is in the range.
+    pub(crate) fn includes(self, other: Self) -> bool {
+        self.contains(other.min) && self.contains(other.max)
+    }
+}
+
+impl fmt::Display for RowClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            &Self::ALL => f.write_str("any number of rows"),
+            Self { min, max: usize::MAX } => write!(f, "{min} rows and more"),
+            Self { min, max } => write!(f, "{min} to {max} rows"),
+        }
     }
 }
 
@@ -128,7 +143,7 @@ impl Node {
     /// Whether the op has an effect beside its results.
     pub(crate) fn has_effect(&self) -> bool {
         let writes = self.op.kv_access().is_some_and(|(_, _, writes)| writes);
-        writes || matches!(self.op, Op::Export(_))
+        writes || self.op.states().is_some() || matches!(self.op, Op::Export(_))
     }
 
     /// Results that hold another value before the op runs, in whose memory they may be: the residual, operands of an op in
@@ -191,15 +206,25 @@ impl Program {
         import.map(|node| node.outputs[0]).unwrap_or_else(|| panic!("no import {port:?}"))
     }
 
-    /// Ports with memory of their own and their values in steps of at most `max` rows.
+    /// Ports with memory of their own and their values in steps of at most `max` rows: exports and states.
     #[must_use]
     pub fn exports(&self, max: &Counts) -> BTreeMap<Port, usize> {
         // Variants of a segment export to the same memory.
         let exports = self.nodes().filter_map(|node| match node.op {
             Op::Export(port) => Some((port, max.rows(node.inputs[0].rows) * node.inputs[0].cols)),
-            _ => None,
+            _ => node.op.states().map(|states| (states.port, states.n_slots * states.len)),
         });
         exports.collect()
+    }
+
+    /// Pools whose pages the sequences of a step hold: those written at [`SlotTable::TOKENS`]. A page id stands for the same
+    /// positions in all of them, and a page is copied in all of them.
+    #[must_use]
+    pub fn sequence_pools(&self) -> Vec<PoolId> {
+        let writes = self.nodes().filter_map(|node| node.op.kv_write());
+        let pools = writes.filter(|args| args.slots == SlotTable::TOKENS).map(|args| args.pool.0);
+        let pools: BTreeSet<usize> = pools.collect();
+        pools.into_iter().map(PoolId).collect()
     }
 
     /// Number of rows of an op.
@@ -221,7 +246,7 @@ impl Program {
 }
 
 impl fmt::Display for Program {
-    /// Pools; one line an op: results, op, weights and arguments, operands; outputs.
+    /// Pools; one line per op: results, op, weights and arguments, operands; outputs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, pool) in self.pools.iter().enumerate() {
             let KvShape { n_layers, n_pages, n_kv_heads, head_dim, dtype } = pool;
@@ -265,10 +290,9 @@ impl fmt::Display for Program {
 impl fmt::Display for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, class, .. } = self;
-        match class {
-            &RowClass::ALL => write!(f, "{name:?}:"),
-            RowClass { min, max: usize::MAX } => write!(f, "{name:?}, {min} rows and more:"),
-            RowClass { min, max } => write!(f, "{name:?}, {min} to {max} rows:"),
+        match *class {
+            RowClass::ALL => write!(f, "{name:?}:"),
+            class => write!(f, "{name:?}, {class}:"),
         }
     }
 }

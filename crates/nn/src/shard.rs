@@ -30,9 +30,9 @@ use crate::{Device, Error};
 /// Programs of the ranks of a group.
 #[derive(Debug)]
 pub struct Shards {
-    /// By rank.
+    /// Program of each rank.
     pub programs: Vec<Program>,
-    /// By pool: number of equal parts of its KV heads. Rank `r` of `n` has part `r * parts / n`.
+    /// Number of equal parts of the KV heads of each pool. Rank `r` of `n` has part `r * parts / n`.
     pub pool_parts: Vec<usize>,
     /// Parts of the model that every rank computes as a whole, with the reason; each once.
     pub replicated: Vec<String>,
@@ -78,7 +78,7 @@ struct RankProgram<'a> {
 }
 
 impl<'a> RankProgram<'a> {
-    /// The program without segments.
+    /// Program of `rank` before its segments are added.
     fn new(program: &Program, plan: &'a Plan, rank: usize) -> Self {
         let mut result = Program { segments: Vec::new(), ..program.clone() };
         for (id, info) in result.tensors.iter_mut().enumerate() {

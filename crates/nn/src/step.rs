@@ -8,6 +8,7 @@
 //! query_rows  a token's range of page_table, and the positions kv_start..kv_len that it attends to
 //! outputs     rows whose results are wanted
 //! copies      shared pages that a run is the first to write to: copied before anything is written
+//! states      slot of a run's state before and after it, in models with states that are not pages
 //! ```
 //!
 //! [`Sequences::plan`] starts a plan, [`StepPlan::add`] adds a run or leaves the plan as it was. Pages are taken and lengths
@@ -17,6 +18,7 @@
 use std::ops::Range;
 
 use crate::pages::{KvFull, PageCopy, PageRef, Pages, Sequence};
+use crate::states::{StateRef, StateSlots, StateUpdate};
 use crate::{KvRow, PAGE_LEN, QueryRow};
 
 /// Index of a sequence of a state.
@@ -41,7 +43,7 @@ impl Slot {
     }
 }
 
-/// Why a run does not fit a plan.
+/// Reason why a run does not fit a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// The sequence would be longer than the context.
@@ -70,13 +72,16 @@ pub struct StepLimits {
     pub n_batch: usize,
     /// Maximum output rows of a step.
     pub n_outputs: usize,
+    /// Checkpoints of states that are not pages, shared by all sequences; `None` for a model without such states.
+    pub n_checkpoints: Option<usize>,
 }
 
-/// Pages of a part of a sequence, without a sequence. Given back with [`Sequences::release`].
+/// Pages and state of a part of a sequence, without a sequence. Given back with [`Sequences::release`].
 #[derive(Debug)]
 #[must_use = "pages stay in use until they are released"]
 pub struct Prefix {
     pages: Vec<PageRef>,
+    state: Option<StateRef>,
     len: usize,
 }
 
@@ -122,6 +127,8 @@ pub struct StepInputs {
     pub page_table: Vec<u32>,
     /// Copies to run, in order, before keys and values are written.
     pub copies: Vec<PageCopy>,
+    /// Slots of states by run; empty for a model without states that are not pages.
+    pub states: Vec<StateUpdate>,
 }
 
 impl StepInputs {
@@ -136,6 +143,7 @@ impl StepInputs {
             query_rows: Vec::with_capacity(n_batch),
             page_table: Vec::with_capacity(n_sequences * n_ctx.div_ceil(PAGE_LEN)),
             copies: Vec::with_capacity(n_sequences),
+            states: Vec::with_capacity(limits.n_checkpoints.map_or(0, |_| n_sequences)),
         }
     }
 
@@ -154,6 +162,7 @@ impl StepInputs {
         self.query_rows.clear();
         self.page_table.clear();
         self.copies.clear();
+        self.states.clear();
     }
 }
 
@@ -164,6 +173,8 @@ struct Undo {
     len: usize,
     /// Whether the run replaced a shared page by a copy.
     has_copy: bool,
+    /// Whether the run updated a state.
+    has_update: bool,
 }
 
 /// Sequences of a state, their pages, and the inputs of the current step.
@@ -172,6 +183,7 @@ pub struct Sequences {
     limits: StepLimits,
     pages: Pages,
     sequences: Vec<Sequence>,
+    states: Option<StateSlots>,
     inputs: StepInputs,
     undo: Vec<Undo>,
 }
@@ -181,10 +193,12 @@ impl Sequences {
     #[must_use]
     pub fn new(limits: StepLimits) -> Self {
         let sequence = |_| Sequence::with_capacity(limits.n_ctx);
+        let states = |n_checkpoints| StateSlots::new(limits.n_sequences, n_checkpoints);
         Self {
             limits,
             pages: Pages::new(limits.n_pages),
             sequences: (0..limits.n_sequences).map(sequence).collect(),
+            states: limits.n_checkpoints.map(states),
             inputs: StepInputs::with_capacity(limits),
             undo: Vec::with_capacity(limits.n_sequences),
         }
@@ -226,25 +240,46 @@ impl Sequences {
         self.pages.n_needed(self.get(slot), n)
     }
 
-    /// Drops the positions of a sequence from `len` on.
+    /// Drops the positions of a sequence from `len` on. Returns the length that is left: that of the last
+    /// [checkpoint](Self::checkpoint) before, if the model has states that are not pages.
     ///
     /// # Panics
     /// If there is no such sequence.
-    pub fn truncate(&mut self, slot: Slot, len: usize) {
-        self.pages.truncate(&mut self.sequences[slot.index()], len);
+    pub fn truncate(&mut self, slot: Slot, len: usize) -> usize {
+        let sequence = &mut self.sequences[slot.index()];
+        let len = match &mut self.states {
+            Some(states) if len < sequence.len() => states.truncate(slot.index(), len),
+            _ => len,
+        };
+        self.pages.truncate(sequence, len);
+        sequence.len()
+    }
+
+    /// Keeps the state of a sequence at its length, for truncations and prefixes that reach it. Returns whether it is kept: not
+    /// if all [checkpoints](StepLimits::n_checkpoints) are in use. Pages need no checkpoints.
+    ///
+    /// # Panics
+    /// If there is no such sequence.
+    pub fn checkpoint(&mut self, slot: Slot) -> bool {
+        let len = self.get(slot).len();
+        self.states.as_mut().is_none_or(|states| states.checkpoint(slot.index(), len))
     }
 
     /// Makes sequence `to` a copy of `from`; they share pages until one of them writes.
     ///
     /// # Panics
-    /// If they are the same or there is no such sequence.
+    /// If `from` and `to` are the same, or `from` does not exist.
     pub fn fork(&mut self, from: Slot, to: Slot) {
         let slots = [from.index(), to.index()];
+        if let Some(states) = &mut self.states {
+            states.fork(slots[0], slots[1]);
+        }
         let [from, to] = self.sequences.get_disjoint_mut(slots).expect("two sequences");
         self.pages.fork(from, to);
     }
 
-    /// Appends `n` positions to an empty sequence. The caller writes their keys and values, or lets them undefined.
+    /// Appends `n` positions to an empty sequence. The caller writes their keys and values, or lets them undefined. States that
+    /// are not pages stay those of an empty sequence.
     ///
     /// # Errors
     /// If the context or the pool is too small; the sequence stays empty.
@@ -263,14 +298,17 @@ impl Sequences {
         Ok(())
     }
 
-    /// References the pages of the first `len` positions of a sequence.
+    /// References the pages of the first `len` positions of a sequence; of those up to the last [checkpoint](Self::checkpoint)
+    /// before, if the model has states that are not pages.
     ///
     /// # Panics
     /// If the sequence is shorter or there is no such sequence.
     pub fn detach(&mut self, slot: Slot, len: usize) -> Prefix {
         assert!(len <= self.get(slot).len(), "{len} positions of {}", self.get(slot).len());
+        let state = self.states.as_mut().map(|states| states.detach(slot.index(), len));
+        let (state, len) = state.map_or((None, len), |(state, len)| (Some(state), len));
         let pages = (0..len.div_ceil(PAGE_LEN)).map(|index| self.detach_page(slot, index));
-        Prefix { pages: pages.collect(), len }
+        Prefix { pages: pages.collect(), state, len }
     }
 
     /// References page `index` of a sequence.
@@ -286,14 +324,27 @@ impl Sequences {
     /// # Panics
     /// If there is no such sequence.
     pub fn attach(&mut self, prefix: &Prefix, slot: Slot) {
-        self.attach_pages(&prefix.pages, prefix.len, slot);
+        self.set_pages(&prefix.pages, prefix.len, slot);
+        if let (Some(states), Some(state)) = (&mut self.states, &prefix.state) {
+            states.attach(slot.index(), state, prefix.len);
+        }
     }
 
     /// Makes the first `len` positions of `pages` the content of a sequence.
     ///
     /// # Panics
-    /// If `pages` are not the pages of `len` positions, or there is no such sequence.
+    /// If `pages` are not the pages of `len` positions, there is no such sequence, or the model has states that are not pages.
     pub fn attach_pages<'a>(
+        &mut self,
+        pages: impl IntoIterator<Item = &'a PageRef>,
+        len: usize,
+        slot: Slot,
+    ) {
+        assert!(self.states.is_none(), "pages are not all of a sequence with a state");
+        self.set_pages(pages, len, slot);
+    }
+
+    fn set_pages<'a>(
         &mut self,
         pages: impl IntoIterator<Item = &'a PageRef>,
         len: usize,
@@ -306,6 +357,9 @@ impl Sequences {
     /// Gives the pages of a prefix back.
     pub fn release(&mut self, prefix: Prefix) {
         prefix.pages.into_iter().for_each(|page| self.pages.release(page));
+        if let (Some(states), Some(state)) = (&mut self.states, prefix.state) {
+            states.release(state);
+        }
     }
 
     /// Gives one page back.
@@ -330,12 +384,16 @@ impl Sequences {
     pub fn commit(&mut self) {
         self.undo.clear();
         self.pages.commit();
+        self.states.iter_mut().for_each(StateSlots::commit);
     }
 
     /// Undoes the changes of the kept plan: pages and lengths are as before it.
     pub fn roll_back(&mut self) {
-        while let Some(Undo { slot, len, has_copy }) = self.undo.pop() {
+        while let Some(Undo { slot, len, has_copy, has_update }) = self.undo.pop() {
             self.pages.undo(&mut self.sequences[slot.index()], len, has_copy);
+            if let Some(states) = self.states.as_mut().filter(|_| has_update) {
+                states.undo(slot.index());
+            }
         }
     }
 }
@@ -361,7 +419,7 @@ impl StepPlan<'_> {
         tokens: &[u32],
         outputs: impl IntoIterator<Item = usize>,
     ) -> Result<(), PlanError> {
-        let Sequences { limits, pages, sequences, inputs, undo } = &mut *self.sequences;
+        let Sequences { limits, pages, sequences, states, inputs, undo } = &mut *self.sequences;
         let first = inputs.n_tokens();
         let rows = first..first + tokens.len();
         assert!(rows.end <= limits.n_batch, "{} tokens of {}", rows.end, limits.n_batch);
@@ -373,8 +431,11 @@ impl StepPlan<'_> {
             return Err(PlanError::ContextFull { tokens: end, n_ctx: limits.n_ctx });
         }
         let copy = pages.extend(sequence, tokens.len())?;
-        undo.push(Undo { slot, len: past, has_copy: copy.is_some() });
         inputs.copies.extend(copy);
+        let update = states.as_mut().map(|states| states.update(slot.index(), tokens.len()));
+        inputs.states.extend(update);
+        let has_update = update.is_some_and(|update| update.from != update.to);
+        undo.push(Undo { slot, len: past, has_copy: copy.is_some(), has_update });
         inputs.tokens.extend_from_slice(tokens);
         inputs.outputs.extend(outputs.into_iter().map(|index| {
             assert!(index < tokens.len(), "output {index} of {} tokens", tokens.len());

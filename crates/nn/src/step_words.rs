@@ -1,8 +1,8 @@
 //! Inputs of a step as the words that kernels of GPUs read, and the shape of the step.
 //!
 //! ```text
-//! tokens | positions | slots of each table | rows of outputs | logit filters | page copies | rows of each attention |
-//! page tables | suppressed tokens
+//! tokens | positions | slots of each table | rows of outputs | logit filters | page copies | rows of states |
+//! rows of each attention | page tables | suppressed tokens
 //! ```
 //!
 //! The place of each follows from the [`StepShape`], so that steps of equal shape run the same list of dispatches. Page tables
@@ -15,7 +15,7 @@ use stonechat_compute::op::{AttentionArgs, KvLayout, Op, RopeAttentionArgs, RowT
 
 use crate::inputs::Step;
 use crate::program::{Counts, Program, Segment, SegmentName};
-use crate::{KvShape, LogitFilter, PageCopy, QueryRow};
+use crate::{KvShape, LogitFilter, PageCopy, QueryRow, StateRun};
 
 /// Division of the query rows of a step among the kernels of an attention.
 pub(crate) trait Grid: Copy + Debug + Eq + Hash {
@@ -62,6 +62,7 @@ pub(crate) struct StepShape<G> {
     pub(crate) n_logit_filters: usize,
     /// Page copies, padded with copies of a page to itself.
     pub(crate) n_copies: usize,
+    n_state_rows: usize,
     /// By number of the attention, see [`StepWords::attention`].
     pub(crate) grids: Vec<G>,
 }
@@ -74,6 +75,20 @@ fn filter_words(filter: &LogitFilter, suppressed: u32) -> [u32; FILTER_WORDS] {
     let LogitFilter { kept: [first, second], suppressed: [a, b] } = filter;
     let [a, b] = [a, b].map(|list| suppressed + list.start..suppressed + list.end);
     [first.start, first.end, second.start, second.end, a.start, a.end, b.start, b.end]
+}
+
+/// Words of a row of a [`StateRun`].
+const STATE_WORDS: usize = 4;
+
+/// First row of each row's run, end of the run, slot before it (the largest number without one), slot after it.
+fn state_words(runs: &[StateRun]) -> impl Iterator<Item = u32> {
+    let mut end = 0;
+    runs.iter().flat_map(move |&StateRun { n_rows, from, to }| {
+        let first = end;
+        end += n_rows;
+        let words = [first, end, from.unwrap_or(u32::MAX), to];
+        (0..n_rows).flat_map(move |_| words)
+    })
 }
 
 /// Number of page copies in the list of a step with `n`. Beams fork a few sequences in one step and none in the next: steps
@@ -99,6 +114,7 @@ impl<G> Default for StepShape<G> {
             n_outputs: 0,
             n_logit_filters: 0,
             n_copies: 0,
+            n_state_rows: 0,
             grids: Vec::new(),
         }
     }
@@ -125,6 +141,7 @@ impl<G: Grid> StepShape<G> {
             outputs: place(self.n_outputs),
             logit_filters: place(FILTER_WORDS * self.n_logit_filters),
             copies: place(2 * self.n_copies),
+            states: place(STATE_WORDS * self.n_state_rows),
             attention: place(self.grids.iter().map(Grid::n_words).sum()),
             end: place(0),
         }
@@ -198,6 +215,7 @@ impl StepWords {
             n_outputs: step.output_rows.len(),
             n_logit_filters: step.logit_filters.len(),
             n_copies: padded_copies(step.copies.len()),
+            n_state_rows: step.states.iter().map(|run| run.n_rows as usize).sum(),
             grids: std::mem::take(grids),
         };
         for input in &self.attention {
@@ -207,7 +225,7 @@ impl StepWords {
         *shape = next;
     }
 
-    /// Number of the attention that an op is, in a segment.
+    /// Index of an attention op among those of its segment.
     pub(crate) fn attention(
         &self,
         args: &AttentionArgs,
@@ -234,6 +252,7 @@ impl StepWords {
         words.extend(step.logit_filters.iter().flat_map(|filter| filter_words(filter, suppressed)));
         words.extend(step.copies.iter().flat_map(|&PageCopy { from, to }| [from, to]));
         words.extend(std::iter::repeat_n(0, 2 * (shape.n_copies - step.copies.len())));
+        words.extend(state_words(step.states));
         let mut page_table = places.end;
         let page_tables = step.rows.map(|table| {
             let first = page_table;
@@ -259,6 +278,8 @@ pub(crate) struct Places {
     pub(crate) outputs: usize,
     pub(crate) logit_filters: usize,
     pub(crate) copies: usize,
+    /// Words of [`state_words`].
+    pub(crate) states: usize,
     /// First word of the first attention.
     pub(crate) attention: usize,
     /// First word of the page tables.

@@ -12,11 +12,12 @@ use stonechat_compute::op::{
     SlotTable, Tensor, TensorType, Weight, WeightInfo, WeightLayout,
 };
 
-use crate::program::{Node, Program, RowClass, Segment, SegmentName};
-use crate::{
-    Activation, Capabilities, Conv1dKernels, GatedActivation, KvDType, KvShape, MoeKernels,
-    Precision, Recorder,
+use crate::fuse::CapabilityKind::{Read, Run, Write};
+use crate::fuse::{
+    Capabilities, Capability, CapabilityKind, Conv1dKernels, Limit, MoeKernels, OpKind,
 };
+use crate::program::{Node, Program, RowClass, Segment, SegmentName};
+use crate::{Activation, GatedActivation, KvDType, KvShape, Precision, Recorder};
 
 /// Width of the residual stream, of a head and of a row of keys.
 pub(crate) const D: usize = 4;
@@ -30,50 +31,59 @@ pub(crate) const MANY_ROWS: RowClass = RowClass { min: 5, max: usize::MAX };
 /// Numbers of rows of every class.
 pub(crate) const N_ROWS: [usize; 2] = [1, 7];
 
-fn is_group_of(op: &Op, max: usize) -> bool {
-    matches!(op, Op::MatmulGroup(all) if all.len() <= max)
+/// Compares `text` with the snapshot `name`, or writes it if `UPDATE_SNAPSHOTS` is set.
+///
+/// # Panics
+/// If they differ.
+#[track_caller]
+pub(crate) fn check_snapshot(name: &str, text: &str) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden");
+    let path = std::path::Path::new(folder).join(name);
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some_and(|value| !value.is_empty()) {
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(&path, text).expect("a written snapshot");
+    }
+    let expected = std::fs::read_to_string(path).expect("a snapshot: UPDATE_SNAPSHOTS=1 writes it");
+    assert_eq!(text, expected, "{name}: UPDATE_SNAPSHOTS=1 writes it");
 }
 
-fn is_product(op: &Op) -> bool {
-    matches!(op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_))
+/// Ops that fusion makes of recorded ones, but groups.
+const FUSED: &[OpKind] = &[OpKind::GatedProduct, OpKind::RopeKv, OpKind::AllReduceNorm];
+
+/// Kernels of groups of up to `max` matmuls.
+pub(crate) fn groups(max: usize, rows: RowClass) -> Capability {
+    Capability::new(&[OpKind::MatmulGroup], Run, rows, [Limit::Matrices(max)])
 }
 
 /// Every rule for values in f32, for any number of rows; none for one row.
 pub(crate) fn all_rules() -> Capabilities {
     Capabilities {
-        accepts: Box::new(|op, _| match op {
-            Op::MatmulGroup(all) => all.len() <= 3,
-            Op::RopeAttention(_) => false,
-            _ => true,
-        }),
-        fuses_norm: Box::new(|op, _| is_product(op)),
         residuals: true,
+        table: vec![
+            Capability::new(FUSED, Run, RowClass::ALL, []),
+            groups(3, RowClass::ALL),
+            Capability::new(OpKind::PRODUCTS, CapabilityKind::Norm, RowClass::ALL, []),
+        ],
         ..Capabilities::none()
     }
 }
 
 /// Residuals and groups alone.
 pub(crate) fn plain_rules() -> Capabilities {
-    Capabilities {
-        residuals: true,
-        accepts: Box::new(|op, _| is_group_of(op, 3)),
-        ..Capabilities::none()
-    }
+    Capabilities { residuals: true, table: vec![groups(3, RowClass::ALL)], ..Capabilities::none() }
 }
 
 /// Products that read a type of their own in a class of rows, and gated products in that type, as on a CPU.
 pub(crate) fn cpu_rules() -> Capabilities {
+    let gated = [Limit::Results(&[TensorType::Operand])];
     Capabilities {
         row_classes: &[FEW_ROWS, MANY_ROWS],
         moe: MoeKernels::Mlp,
-        operand: Box::new(|op, class| match op {
-            Op::Matmul(_) if class == MANY_ROWS => TensorType::Operand,
-            _ => TensorType::F32,
-        }),
-        accepts: Box::new(|op, class| match op {
-            Op::GatedProduct(args) => class == MANY_ROWS && args.dtype == TensorType::Operand,
-            op => is_group_of(op, 3),
-        }),
+        table: vec![
+            Capability::new(&[OpKind::Matmul], Read(TensorType::Operand), MANY_ROWS, []),
+            Capability::new(&[OpKind::GatedProduct], Run, MANY_ROWS, gated),
+            groups(3, RowClass::ALL),
+        ],
         ..plain_rules()
     }
 }
@@ -81,41 +91,38 @@ pub(crate) fn cpu_rules() -> Capabilities {
 /// Operands of a type of their own in each class of rows, which other ops write; rotations, norms and gated products of few
 /// rows, as on a GPU.
 pub(crate) fn gpu_rules() -> Capabilities {
-    let operand = |class| if class == FEW_ROWS { TensorType::Q8 } else { TensorType::F16 };
+    let (any, q8, f16) = (RowClass::ALL, TensorType::Q8, TensorType::F16);
+    let norm = &[OpKind::RmsNorm];
+    let writers =
+        &[OpKind::LayerNorm, OpKind::Gated, OpKind::Attention, OpKind::Matmul, OpKind::RmsNorm];
     Capabilities {
         row_classes: &[FEW_ROWS, MANY_ROWS],
         moe: MoeKernels::Products { sorted: true },
         conv1d: Conv1dKernels::Im2col { col_multiple: 16 },
-        operand: Box::new(move |op, class| match op {
-            Op::ExpertMatmul(_) => TensorType::Q8,
-            _ => operand(class),
-        }),
-        accepts: Box::new(|op, class| {
+        residuals: true,
+        table: vec![
+            Capability::new(&[OpKind::ExpertMatmul], Read(q8), any, []),
+            Capability::new(&[OpKind::Matmul], Read(q8), FEW_ROWS, []),
+            Capability::new(&[OpKind::Matmul], Read(f16), MANY_ROWS, []),
+            Capability::new(FUSED, Run, FEW_ROWS, []),
+            Capability::new(&[OpKind::RopeAttention], Run, FEW_ROWS, []),
             // In a longer list of matmuls, the order would decide which ones may write another type.
-            class == FEW_ROWS && (!matches!(op, Op::MatmulGroup(_)) || is_group_of(op, 99))
-        }),
-        fuses_norm: Box::new(|op, class| class == FEW_ROWS && is_product(op)),
-        writes: Box::new(move |op, class, dtype, _| {
-            let is_writer = matches!(
-                op,
-                Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Gated(_) | Op::Attention(_) | Op::Matmul(_)
-            );
-            is_writer && (dtype == operand(class) || matches!(op, Op::RmsNorm(_)))
-        }),
-        ..all_rules()
+            groups(99, FEW_ROWS),
+            Capability::new(OpKind::PRODUCTS, CapabilityKind::Norm, FEW_ROWS, []),
+            Capability::new(writers, Write(q8), FEW_ROWS, []),
+            Capability::new(writers, Write(f16), MANY_ROWS, []),
+            Capability::new(norm, Write(q8), any, []),
+            Capability::new(norm, Write(f16), any, []),
+        ],
     }
 }
 
-/// Products that read a type of their own, some of them.
+/// Products that read an operand of another type than f32, in part of the tests.
 pub(crate) fn mixed_rules() -> Capabilities {
-    Capabilities {
-        operand: Box::new(|op, _| match op {
-            Op::Matmul(args) if args.weight.info().rows == F => TensorType::Operand,
-            _ => TensorType::F32,
-        }),
-        residuals: false,
-        ..all_rules()
-    }
+    let mut rules = Capabilities { residuals: false, ..all_rules() };
+    let (read, wide) = (Read(TensorType::Operand), [Limit::NMultiple(F)]);
+    rules.table.push(Capability::new(&[OpKind::Matmul], read, RowClass::ALL, wide));
+    rules
 }
 
 /// Capabilities of devices.
@@ -417,9 +424,9 @@ pub(crate) fn number(weight: &Weight) -> usize {
 /// Symbols of what a program computes: hashes of formulas. Fused ops have the formulas of their parts.
 #[derive(Debug, Default)]
 pub(crate) struct Meaning {
-    /// By value.
+    /// Symbol of each value.
     pub(crate) values: BTreeMap<usize, u64>,
-    /// By port and layer of a KV pool.
+    /// Symbol of the contents of each port, and of each layer of a KV pool.
     pub(crate) contents: BTreeMap<String, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The block formats: layout, quantize and dequantize, one file a format; the table of all of them, `block_formats!`.
+//! The block formats: layout, quantize and dequantize, one file per format; their table, `block_formats!`.
 //!
 //! Layouts are GGML's, byte for byte. Every struct has alignment 1, so that a block may lie
 //! anywhere in a memory-mapped file. Quantizers reproduce llama.cpp's (`ggml_quantize_chunk`
@@ -147,6 +147,8 @@ mod search;
 mod tq1_0;
 mod tq2_0;
 
+use stonechat_compute::DType;
+
 pub use definition::{Block, Half, QuantizeBlock};
 pub use iq1_m::BlockIq1M;
 pub use iq1_s::BlockIq1S;
@@ -177,6 +179,15 @@ pub use tq2_0::BlockTq2_0;
 
 pub(crate) use iq4_nl::LEVELS;
 pub(crate) use mxfp4::{E2M1_TWICE, half_power};
+
+macro_rules! sizes {
+    ([] $($group:ident { $($variant:ident: $Block:ident { $($columns:tt)* };)* })*) => {
+        $($(const _: () = assert!(
+            size_of::<$Block>() == DType::$variant.block_bytes() && align_of::<$Block>() == 1
+        );)*)*
+    };
+}
+block_formats!(sizes []);
 
 #[cfg(test)]
 mod tests;

@@ -8,8 +8,8 @@
 //!     y[4][32] = epilogue(sums)
 //! ```
 //!
-//! For many rows (prefill, encoder) a dense GEMM over [`dequantize_rows`](crate::dequantize_rows) is faster. So are all
-//! other formats multiplied if they are not packed (`--repack off`).
+//! For many rows (prefill, encoder) a dense GEMM over [`dequantize_rows`](crate::dequantize_rows) is faster. That path
+//! also multiplies all other formats that are not packed (`--repack off`).
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ pub struct QuantMatrix<'a> {
 }
 
 impl<'a> QuantMatrix<'a> {
-    /// A view of `bytes`, which may lie at any address.
+    /// View of `bytes`, of any alignment.
     ///
     /// # Errors
     /// If weights have no such format ([`holds`](Self::holds)), `k` is no multiple of its block length, or `bytes` has
@@ -92,18 +92,6 @@ impl<'a> QuantMatrix<'a> {
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
-    }
-
-    /// Rows, the outputs of a matmul.
-    #[must_use]
-    pub fn n(&self) -> usize {
-        self.n
-    }
-
-    /// Elements of a row.
-    #[must_use]
-    pub fn k(&self) -> usize {
-        self.k
     }
 
     /// Dequantizes rows into `out`, `[rows.len(), K]`.

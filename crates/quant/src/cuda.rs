@@ -25,12 +25,13 @@ mod params;
 
 use stonechat_compute::cuda::Archive;
 
-pub use embed::{CudaEmbed, embed};
+pub use embed::embed;
 pub use experts::{expert_block_len, matmul_experts};
-pub use gemv::MAX_GEMV_ROWS;
-pub use matmul::{can_group, can_pair, fuses_norm, matmul, matmul_gated, matmul_group};
+pub use format::TYPE_PAIRS;
+pub use gemv::{MAX_GEMV_ROWS, max_row_cols};
+pub use matmul::{matmul, matmul_gated, matmul_group};
 pub use matrix::CudaMatrix;
-pub use params::{CudaEpilogue, ExpertMatmul, Operand, RowNorm, Scratch};
+pub use params::{MAX_GROUP, Operand, Scratch};
 
 /// Kernels of this crate.
 static ARCHIVE: Archive = stonechat_compute::cuda_archive!();

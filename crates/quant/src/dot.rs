@@ -21,7 +21,7 @@ use stonechat_compute::simd::{F32, RowInt8};
 use crate::activation::{ActivationRow, QBLOCK_LEN};
 use crate::block::{Half, Quants, RowBlock};
 
-/// Most vectors of a q8 block: one lane of a q8 block's eight each.
+/// Maximum vectors of a q8 block: eight, of one lane each.
 const MAX_PARTS: usize = 8;
 
 /// `sum(w[k] * x[m][k])` for each `m`. The activation rows have at least as many elements as `w`.

@@ -38,7 +38,7 @@ impl<S: Int8> NullaryFnOnce for InContext<S> {
     #[inline(always)]
     fn call(self) {
         let Self(s, rounds) = self;
-        // The compiler must not know the operands, or products would be computed once.
+        // Operands are opaque to the compiler, which would compute the products once otherwise.
         let zeros = black_box([0; 16]);
         let w = black_box([s.load_u32s(&zeros, 0); N_STEPS]);
         let x = black_box([s.load_u32s(&zeros, 0); N_SUMS]);

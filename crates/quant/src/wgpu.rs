@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `planes` | layout of a row on the device, table of the formats |
 //! | `matrix` | [`GpuMatrix`]: loading, split by rows if larger than a binding |
-//! | `matmul` | [`matmul`]: choice of the kernel; [`operand_format`] |
+//! | `matmul` | [`matmul`]: choice of the kernel |
 //! | `gemv` | up to [`MAX_GEMV_ROWS`] rows of activations: [`matmul_group`], [`matmul_gated`], [`matmul_experts`] |
 //! | `gemm` | more rows, by cooperative matrices |
-//! | `input_norm` | [`InputNorm`]: RMS norm fused into GEMV |
+//! | `input_norm` | RMS norm fused into GEMV |
 //! | `embed` | embedding lookup |
 //! | `format_*.wgsl` | 16 adjacent weights of a row: `load_quants16` of quantized formats, `dequantize16` of float formats |
 
@@ -20,14 +20,14 @@ mod matmul_args;
 mod matrix;
 mod planes;
 
-pub use embed::{GpuEmbed, embed};
+pub use embed::embed;
 pub use gemv::{
-    ExpertMatmul, MAX_GEMV_ROWS, can_fuse_gate_up, can_group, fuses_norm, gate_up_fuses_norm,
-    group_fuses_norm, matmul_experts, matmul_gated, matmul_group,
+    GATE_UP_BUFFERS, GATE_UP_ROWS, GEMV_BUFFERS, GROUP_BUFFERS, MAX_GEMV_ROWS, MAX_GROUP,
+    NormBound, NormKernel, Q8_OUTPUT_MAX_ROWS, matmul_experts, matmul_gated, matmul_group,
 };
-pub use input_norm::InputNorm;
-pub use matmul::{matmul, operand_format, writes_operand};
-pub use matmul_args::{GpuEpilogue, GpuInput};
+pub use input_norm::NORM_BUFFERS;
+pub use matmul::matmul;
+pub use matmul_args::GpuInput;
 pub use matrix::GpuMatrix;
 
 use stonechat_compute::wgpu::{CoopMatrices, Source, Variant};

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-/// Bytes of a breaker that count.
+/// Maximum bytes of a breaker; the rest is cut.
 const MAX_BYTES: usize = 40;
-/// Most tokens of a breaker after its first.
+/// Maximum tokens of a breaker after its first.
 const MAX_TAIL: usize = 20;
 
 /// Token sequences that end a repetition for DRY: tokens that contain a breaker, and tokens that end in a prefix of

@@ -18,9 +18,9 @@ use stonechat_compute::cpu::{TopKEntry, top_k};
 pub struct Candidate {
     /// The token.
     pub token: u32,
-    /// Its logit after the samplers so far.
+    /// Logit after the samplers so far.
     pub logit: f32,
-    /// Its probability among the candidates, if a sampler has computed the softmax.
+    /// Probability among the candidates, if a sampler has computed the softmax.
     pub p: f32,
 }
 
@@ -46,7 +46,7 @@ fn descending(a: &Candidate, b: &Candidate) -> Ordering {
 }
 
 impl Candidates {
-    /// Candidates of a vocabulary.
+    /// Candidates for a vocabulary of `vocab_size` tokens.
     pub(super) fn new(vocab_size: usize) -> Self {
         Self {
             dense: vec![0.0; vocab_size],

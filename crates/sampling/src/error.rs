@@ -1,6 +1,6 @@
 //! Errors of sampling options and grammars.
 
-/// Why tokens cannot be sampled.
+/// Error of sampling.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,7 +14,7 @@ pub enum Error {
         /// The value given.
         got: f32,
     },
-    /// No sampler has this name or letter.
+    /// Unknown name or letter of a sampler.
     #[error("unknown sampler `{name}`: expected one of {known}")]
     UnknownSampler {
         /// The name given.

@@ -18,7 +18,7 @@ mod parse;
 
 use char_set::CharSet;
 
-/// The error is a message.
+/// Result with an error message.
 type Result<T> = std::result::Result<T, String>;
 
 /// A parsed grammar.

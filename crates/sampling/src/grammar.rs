@@ -17,7 +17,7 @@ mod schema;
 
 /// Longest token that a grammar can match.
 const MAX_TOKEN_BYTES: usize = 512;
-/// Longest source of a grammar.
+/// Maximum bytes of the source of a grammar.
 const MAX_SOURCE_BYTES: usize = 4 << 20;
 /// Maximum Earley items per token mask. More would stall the other sequences of a batch, so they end the text with an error.
 /// Grammars for JSON, programs and prose need less than 50,000, also with a vocabulary of 262,144 tokens.

@@ -55,7 +55,7 @@ const NAMES: [(SamplerKind, &str, char, &[&str]); 13] = [
 ];
 
 impl SamplerKind {
-    /// llama.cpp's order, with the three samplers that it lacks, which are off by default.
+    /// llama.cpp's order, with three further samplers, which are off by default.
     pub const DEFAULT_ORDER: &[Self] = &[
         Self::Penalties,
         Self::Dry,

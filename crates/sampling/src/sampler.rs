@@ -225,7 +225,7 @@ impl Sampler {
         self.seed
     }
 
-    /// Replaces the seed: the next draw is the first of it.
+    /// Restarts the random numbers with another seed.
     pub fn reseed(&mut self, seed: u64) {
         self.seed = seed;
         (self.rng, self.xtc_rng) = (Mt19937::new(seed), Mt19937::new(seed));

@@ -69,7 +69,7 @@ async fn not_found(method: Method, uri: Uri) -> ApiError {
     ApiError::not_found(format!("no route {method} {path}: {hint}"))
 }
 
-/// Answers a method that a path has not; [`name_allowed`] adds those that it has.
+/// Answers 405 to an unsupported method; [`name_allowed`] adds the supported ones.
 async fn wrong_method() -> StatusCode {
     StatusCode::METHOD_NOT_ALLOWED
 }

@@ -19,12 +19,9 @@ pub(crate) struct AudioMemory {
     decoders: Arc<Semaphore>,
 }
 
-/// A part of the budget, given back on drop. Clones share it.
-#[derive(Debug, Clone)]
-pub(crate) struct Charge(Arc<Held>);
-
+/// A part of the budget, given back on drop.
 #[derive(Debug)]
-struct Held {
+pub(crate) struct Charge {
     memory: AudioMemory,
     permits: Mutex<Option<OwnedSemaphorePermit>>,
     /// Whether the budget was used up.
@@ -50,12 +47,7 @@ impl AudioMemory {
 
     /// A charge of nothing.
     pub(crate) fn charge(&self) -> Charge {
-        let memory = self.clone();
-        Charge(Arc::new(Held {
-            memory,
-            permits: Mutex::default(),
-            is_full: AtomicBool::new(false),
-        }))
+        Charge { memory: self.clone(), permits: Mutex::default(), is_full: AtomicBool::new(false) }
     }
 
     /// Waits for a turn to decode.
@@ -68,7 +60,7 @@ impl AudioMemory {
 impl Charge {
     /// Raises the charge to `n_bytes`; tells if the budget has them.
     pub(crate) fn raise(&self, n_bytes: u64) -> bool {
-        let Held { memory, permits, is_full } = &*self.0;
+        let Self { memory, permits, is_full } = self;
         let mut permits = permits.lock().unwrap_or_else(PoisonError::into_inner);
         let held = permits.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) as u64;
         let more = n_bytes.div_ceil(UNIT).saturating_sub(held);
@@ -87,18 +79,18 @@ impl Charge {
 
     /// Tells if the budget was used up.
     pub(crate) fn is_full(&self) -> bool {
-        self.0.is_full.load(Ordering::Acquire)
+        self.is_full.load(Ordering::Acquire)
     }
 
     /// Bytes that are charged.
     pub(crate) fn n_bytes(&self) -> u64 {
-        let permits = self.0.permits.lock().unwrap_or_else(PoisonError::into_inner);
+        let permits = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
         permits.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) as u64 * UNIT
     }
 
     /// 413 if `n_bytes` exceed the whole budget, 503 if others use it.
     pub(crate) fn error(&self, n_bytes: u64) -> ApiError {
-        let budget = self.0.memory.n_bytes();
+        let budget = self.memory.n_bytes();
         if n_bytes > budget {
             let message = format!(
                 "the recording is too large: expected at most {budget} bytes of file and samples"
@@ -109,7 +101,7 @@ impl Charge {
         }
     }
 
-    /// [`raise`](Self::raise), or its error.
+    /// Raises the reservation as [`raise`](Self::raise) does, or returns the error to answer.
     pub(crate) fn try_raise(&self, n_bytes: u64) -> ApiResult<()> {
         if self.raise(n_bytes) { Ok(()) } else { Err(self.error(n_bytes)) }
     }

@@ -37,13 +37,13 @@ pub(crate) struct ChatBody {
     #[serde(default)]
     #[cfg_attr(test, schema(value_type = Option<Object>))]
     pub(crate) chat_template_kwargs: Option<Map<String, Value>>,
-    /// Effort of reasoning, a variable of templates that know it.
+    /// Effort of reasoning, a variable of some templates.
     #[serde(default)]
     pub(crate) reasoning_effort: Option<String>,
     /// Whether the prompt ends where the answer begins; default true.
     #[serde(default)]
     pub(crate) add_generation_prompt: Option<bool>,
-    /// Whether the answer continues the last message, of the assistant; default true if that is the last one.
+    /// Whether the answer continues the last message; default: true if it is the assistant's.
     #[serde(default)]
     pub(crate) continue_final_message: Option<bool>,
     /// OpenAI's fields that only `none` or `auto` may have.
@@ -63,7 +63,7 @@ pub(crate) struct ChatBody {
     #[serde(default)]
     #[cfg_attr(test, schema(ignore))]
     web_search_options: Value,
-    /// Kinds of output, of which only `text` is known.
+    /// Kinds of output; only `text` is supported.
     #[serde(default)]
     #[cfg_attr(test, schema(ignore))]
     modalities: Value,

@@ -34,7 +34,7 @@ impl Credentials {
         Arc::clone(&self.0.keys.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the keys; a server that has some keeps them if there are none, so that no mistake opens it.
+    /// Replaces the keys. An empty list is an error for a server with keys: it would open the server to everybody.
     pub(crate) fn set_keys(&self, keys: &[String]) -> Result<(), ServerError> {
         check_keys(keys)?;
         let mut held = self.0.keys.write().unwrap_or_else(PoisonError::into_inner);

@@ -129,7 +129,7 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// 501 `not_supported_error`: a feature that is switched off or that the model does not have.
+    /// 501 `not_supported_error`: a feature that is switched off, or missing in the model.
     #[must_use]
     pub fn not_supported(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)

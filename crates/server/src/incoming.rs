@@ -101,7 +101,7 @@ fn is_own(origin: &str, host: Option<&str>, options: &ServerOptions) -> bool {
 }
 
 /// Tells if a host is one of this machine. A name without a dot is one of its network (a container, an upstream of nginx):
-/// no stranger can make it resolve.
+/// other networks cannot make it resolve.
 fn is_local(host: &str, options: &ServerOptions) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let name = authority.host();

@@ -65,7 +65,7 @@ impl JsonFields {
         }
     }
 
-    /// Moves the fields of the structure `T` into it.
+    /// Moves the fields of `T` out of the body.
     ///
     /// # Errors
     /// 400 with the field, what was expected and what was found.
@@ -73,7 +73,7 @@ impl JsonFields {
         serde_path_to_error::deserialize(self).map_err(field_error)
     }
 
-    /// Refuses a field that no structure has taken and whose name is nearly that of one which some structure knows.
+    /// Refuses an unknown field whose name is similar to a known one: a misspelled field.
     pub(crate) fn check_rest(&self) -> ApiResult<()> {
         limits::check_names(self.rest.keys(), &self.names)
     }
@@ -171,7 +171,7 @@ fn field_error(error: serde_path_to_error::Error<serde_json::Error>) -> ApiError
     let error = plain(&error);
     match path.as_str() {
         "." if is_data => ApiError::bad_request(format!("the body is invalid: {error}")),
-        // No field was read yet.
+        // The error precedes the first field.
         "." | "?" => ApiError::bad_request(format!("the body is no JSON: {error}")),
         path if is_data => {
             ApiError::bad_request(format!("`{path}`: {error}")).with_field("param", path.into())

@@ -12,7 +12,7 @@
 //! | `models` | open models: loading, sharing, eviction by memory |
 //! | `generation` | what routes of generated text share: fields, the running request, streams |
 //! | `page_file` | KV pages of earlier prompts in a file |
-//! | `chat_body` | bodies of chat requests in the shape of OpenAI |
+//! | `chat_body` | bodies of chat requests in OpenAI's format |
 //! | `metrics` | Prometheus metrics |
 //! | `otlp` | spans of requests for an OpenTelemetry collector |
 //! | `server`, `listen`, `write_limit` | sockets, TLS, slow readers, shutdown |

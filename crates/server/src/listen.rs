@@ -30,12 +30,12 @@ pub(crate) enum Listener {
     Unix(tokio::net::UnixListener, Option<SocketFile>),
 }
 
-/// A socket that another program has opened and listens on, such as systemd.
+/// Listening socket that another program has opened, such as systemd.
 #[derive(Debug)]
 pub enum OpenSocket {
     /// TCP.
     Tcp(std::net::TcpListener),
-    /// A unix socket, whose file stays.
+    /// A unix socket, whose file is not removed.
     #[cfg(unix)]
     Unix(std::os::unix::net::UnixListener),
 }
@@ -46,7 +46,7 @@ pub(crate) struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // It may have been removed by hand.
+        // The file may have been removed by hand.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -129,8 +129,8 @@ impl Listener {
         }
     }
 
-    /// Closes the socket; returns the connections that the kernel has accepted before. Tokio's `accept` knows of them
-    /// only after its next look at the socket.
+    /// Closes the socket; returns the connections that the kernel has accepted before. Tokio's `accept` returns them
+    /// only after its next poll of the socket.
     pub(crate) fn close(self) -> Vec<Stream> {
         let queued = || -> io::Result<Vec<Stream>> {
             match self {

@@ -45,7 +45,7 @@ pub struct ListedModel {
     pub status: ModelStatus,
     /// Reason why the last load failed.
     pub failure: Option<String>,
-    /// Requests that use it.
+    /// Requests that use the model.
     pub n_users: usize,
 }
 
@@ -57,7 +57,7 @@ pub struct ServerModels {
     draft: Option<Arc<DraftHeaders>>,
     /// Last scan by path. Held while the folder of installed models is read, so that no model is added twice.
     scan: Arc<Mutex<HashMap<PathBuf, Seen>>>,
-    /// Bytes of the GPU for models, measured for the first of them; `None` if it does not tell.
+    /// GPU memory in bytes for models, measured before the first load; `None` if the GPU does not report it.
     gpu_memory: Arc<OnceLock<Option<u64>>>,
 }
 
@@ -69,7 +69,7 @@ struct Seen {
     model: Option<ModelId>,
 }
 
-/// Tells a model from one that replaced it, without reading it.
+/// Identity of a model's files without their contents: detects a replaced model.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp {
     name: String,
@@ -319,15 +319,15 @@ impl ServerModels {
         }
     }
 
-    /// Model of a name. No name, or one that no model has, is that of the only model of the kind, or else of the only one
-    /// that was named at the start.
+    /// Model of a name. A missing or unknown name selects the only model of the kind, else the only one named at the
+    /// start.
     async fn find(&self, name: Option<&str>, kind: ModelKind) -> Result<ModelId, ApiError> {
         let name = name.filter(|name| !name.is_empty());
         let exact = || name.and_then(|name| self.exact(name, kind)).transpose();
         if let Some(found) = exact()? {
             return Ok(found);
         }
-        // It may have been installed since.
+        // The model may have been installed since.
         self.rescan().await;
         if let Some(found) = exact()? {
             return Ok(found);
@@ -369,7 +369,7 @@ impl ServerModels {
         })
     }
 
-    /// Adds the installed models that are new, and drops those that are gone or replaced, on a thread that may block.
+    /// Adds new installed models, and drops removed or replaced ones, on a thread that may block.
     async fn rescan(&self) {
         let Some(installed) = self.options.installed.clone() else { return };
         let models = self.clone();

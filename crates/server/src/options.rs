@@ -142,7 +142,7 @@ pub struct ServerOptions {
     pub hosts: Vec<String>,
     /// TCP port; 0 is a free one.
     pub port: u16,
-    /// Keys, one of which a client must send; none: no key is needed.
+    /// API keys; a client must send one of them. An empty list needs none.
     pub api_keys: Vec<String>,
     /// Origins of browsers that may send requests, or `*`; none: CORS is off.
     pub cors_origins: Vec<String>,
@@ -222,7 +222,7 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// Time at which a request that arrives now must have ended; `None` beyond all times.
+    /// Deadline of a request that arrives now; `None` beyond all times.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.request_timeout.and_then(|timeout| Instant::now().checked_add(timeout))
     }

@@ -91,7 +91,7 @@ impl PageFile {
         Ok(Self(Arc::new(Shared { database, queue, writer, is_off })))
     }
 
-    /// Writes the pages that wait, and takes no more.
+    /// Writes the queued pages, and accepts no more.
     pub fn close(&self) {
         self.0.close();
     }
@@ -153,7 +153,7 @@ impl PageStore for PageFile {
     }
 
     fn contains(&mut self, name: PageName) -> bool {
-        // Not the table of pages: a page has megabytes.
+        // Reads the table of uses, not the one of pages: a page has megabytes.
         let is_found = self.find(USES, name, |_| ()).is_some();
         if is_found {
             self.send(Write::Use(name));
@@ -217,11 +217,11 @@ impl Writer {
         }
     }
 
-    /// Writes a batch in one transaction; `syncs` makes it and those before it outlive a crash.
+    /// Writes a batch in one transaction; with `syncs`, it and the batches before it survive a crash.
     fn write(&mut self, batch: &[Write], syncs: bool) -> Result<(), redb::Error> {
         let mut transaction = self.database.begin_write()?;
         if syncs {
-            // After a crash the file need not be read as a whole before it is used.
+            // The file needs no full scan after a crash.
             transaction.set_quick_repair(true);
         } else {
             transaction.set_durability(Durability::None)?;
@@ -246,7 +246,7 @@ impl Writer {
                         n_bytes += bytes.len() as u64;
                         bytes.len() as u64
                     }
-                    // It was removed since it was read.
+                    // The page was removed after it was read.
                     (None, None) => continue,
                 };
                 by_use.insert(now, (name, size))?;

@@ -199,7 +199,7 @@ impl Server {
     }
 }
 
-/// Warns of addresses from which strangers may use the server.
+/// Warns of addresses that are open to other machines.
 fn warn_if_open(listeners: &[Listener], options: &ServerOptions) {
     let addresses = listeners.iter().filter_map(Listener::address);
     for address in addresses.filter(|address| !address.ip().to_canonical().is_loopback()) {
@@ -281,7 +281,7 @@ async fn serve(
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = pin!(connection);
     let stop = async {
-        // Without a sender the server has ended.
+        // An error means that the sender is gone: the server has ended.
         let _ = stopped.wait_for(|stopped| *stopped).await;
         sleep(IDLE_GRACE).await;
     };

@@ -96,10 +96,10 @@ impl AppState {
         self.0.credentials.set_keys(keys)
     }
 
-    /// Reads the files of TLS again, for new connections.
+    /// Reloads the TLS certificate and key, for new connections.
     ///
     /// # Errors
-    /// If they cannot be used; then the old ones stay.
+    /// If the files are invalid; the old certificate and key stay in use.
     pub fn reload_tls(&self) -> Result<(), ServerError> {
         self.0.credentials.set_tls(listen::tls(self.options())?);
         Ok(())

@@ -1,4 +1,4 @@
-//! Log of requests, their identifiers, metrics and traces; errors of the framework in the shape of the API.
+//! Log of requests, their identifiers, metrics and traces; errors of the framework in the format of the API.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};

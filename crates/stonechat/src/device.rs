@@ -25,7 +25,7 @@ mod tests;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 
-pub use choose::{ChosenDevice, ChosenGpu, DeviceNeeds};
+pub use choose::{ChosenDevice, DeviceNeeds};
 pub use gpu::GpuInfo;
 pub use gpu_layers::GpuLayers;
 pub use gpu_ranks::GpuRanks;

@@ -75,7 +75,7 @@ pub(crate) struct DraftModel {
 }
 
 impl DraftModel {
-    /// Opens the file of a draft model beside a target with a state of these sizes.
+    /// Opens a draft model; `target`: sizes of the state of the model that it drafts for.
     pub(crate) fn open(
         (path, length): (&Path, DraftLength),
         target: StateOptions,

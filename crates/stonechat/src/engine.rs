@@ -100,15 +100,12 @@ pub(crate) trait Load: Sized + Send + 'static {
 
     /// Name of the thread.
     const THREAD: &'static str;
-    /// Whether layers can be on a GPU and on the CPU; otherwise the weights must fit the GPU.
-    const CAN_SPLIT: bool;
-
     /// Options that all builders have.
     fn common(&self) -> &CommonOptions;
 
-    /// Device to open.
-    fn device(&self) -> Result<Device, Error> {
-        Ok(self.common().device)
+    /// Memory for `weight_bytes` bytes of weights; by default they must fit one device.
+    fn needs(&self, weight_bytes: u64) -> DeviceNeeds {
+        DeviceNeeds::whole(weight_bytes)
     }
 
     /// Loads the model, on a GPU only in part if the layers can be split, and serves requests.
@@ -348,7 +345,7 @@ impl<L: Load> Drop for Engine<L> {
 fn lower_priority() {
     /// A tenth of the time of a busy core: the share of a thread of another engine is 9.3 times as large.
     const NICENESS: i32 = 10;
-    // On Linux the current process is the current thread.
+    // Linux applies the priority of "this process" to the calling thread alone.
     if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
         tracing::warn!("the priority of the thread is unchanged: {error}");
     }
@@ -365,12 +362,12 @@ fn run<L: Load>(
     opened: &mut Opened<L>,
     queue: mpsc::Receiver<L::Message>,
 ) -> Result<(), Error> {
-    let device = loader.device()?;
     let file = model.open()?;
     let path = file.path().map(ToOwned::to_owned);
-    let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split: L::CAN_SPLIT };
+    let needs = loader.needs(file.weight_bytes());
     let warn = |reason: &str| tracing::warn!("{reason}");
-    let device = device.choose(needs)?.open(device, || loader.common().open_cpu(), warn)?;
+    let common = loader.common();
+    let device = common.device.choose(needs)?.open(|| common.open_cpu(), warn)?;
     loader.run(EngineThread { file, device, opened, queue }).map_err(|error| match &path {
         Some(path) => error.of_model(path),
         None => error,
@@ -381,7 +378,7 @@ fn run<L: Load>(
 pub(crate) struct EngineThread<'a, L: Load> {
     /// File of the model.
     pub(crate) file: ModelFile,
-    /// Its device.
+    /// Device of the model.
     pub(crate) device: OpenDevice,
     opened: &'a mut Opened<L>,
     queue: mpsc::Receiver<L::Message>,

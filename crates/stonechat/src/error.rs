@@ -178,9 +178,6 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
-    /// A clone of the recording was transcribed before.
-    #[error("the reader of the recording was already read")]
-    ReaderTaken,
     /// The device failed in a step, which ended all requests of the batch.
     #[error("the device failed in a step: {reason}")]
     Step {

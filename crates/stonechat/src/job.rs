@@ -168,7 +168,7 @@ impl<I, O> Job<I, O> {
     }
 }
 
-// No field is pinned.
+// No field of a job is pinned.
 impl<I, O> Unpin for Job<I, O> {}
 
 impl<I, O> Stream for Job<I, O> {
@@ -216,7 +216,7 @@ impl<'a, I, O> IntoIterator for &'a mut Job<I, O> {
     }
 }
 
-/// Items of a job that nobody else uses.
+/// Iterator that owns its job.
 #[derive(Debug)]
 pub struct IntoItems<I, O>(Job<I, O>);
 

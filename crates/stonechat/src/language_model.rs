@@ -12,12 +12,13 @@ use stonechat_llm::{
 };
 use stonechat_nn::{KvDType, PAGE_LEN};
 
+use crate::device::DeviceNeeds;
 use crate::drafts::DraftModel;
 use crate::engine::{CommonOptions, Engine, EngineThread, Load, ModelSource, open_models};
 use crate::job::JobSender;
 use crate::llm_loop::{self, Call};
 use crate::llm_output::{JobOutput, embeddings, events, pieces};
-use crate::{ChatRequest, Device, DraftSource, Error, GpuLayers, Job};
+use crate::{ChatRequest, DraftSource, Error, GpuLayers, Job};
 
 /// A running answer or completion: a stream of pieces of text, with the [`Completion`] at its end.
 pub type TextJob = Job<String, Completion>;
@@ -220,8 +221,8 @@ impl Llm {
 }
 
 impl LlmBuilder {
-    /// Sets the layers on a GPU, the best one of any kind with [`Device::Auto`]; default: all on a GPU that is named, else
-    /// as many as fit.
+    /// Sets the layers on a GPU, with [`Device::Auto`](crate::Device::Auto) the best one of any kind, or all layers on the CPU
+    /// if there is none; default: all on a GPU that is named, else as many as fit.
     #[must_use]
     pub fn gpu_layers(mut self, layers: GpuLayers) -> Self {
         self.gpu_layers = Some(layers);
@@ -312,15 +313,13 @@ impl Load for LlmBuilder {
     type Info = LlmInfo;
 
     const THREAD: &'static str = "stonechat-llm";
-    const CAN_SPLIT: bool = true;
 
     fn common(&self) -> &CommonOptions {
         &self.common
     }
 
-    /// Device for the layers that were asked for.
-    fn device(&self) -> Result<Device, Error> {
-        self.common.device.with_layers(self.gpu_layers)
+    fn needs(&self, weight_bytes: u64) -> DeviceNeeds {
+        DeviceNeeds::layers(weight_bytes, self.gpu_layers)
     }
 
     fn run(mut self, mut thread: EngineThread<'_, Self>) -> Result<(), Error> {

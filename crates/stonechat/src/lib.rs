@@ -18,7 +18,7 @@
 //! # }
 //! ```
 //!
-//! [`device`] opens devices by hand. The crates below are re-exported for programs that hold the model, its state and its loop themselves:
+//! [`device`] opens devices without a model. The crates below are re-exported for programs that hold the model, its state and its loop themselves:
 //!
 //! | module | holds |
 //! |---|---|

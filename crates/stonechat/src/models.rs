@@ -38,7 +38,7 @@ pub struct Installed {
     pub path: PathBuf,
     /// Total bytes of its files.
     pub bytes: u64,
-    /// Whether it lies in the Hugging Face cache instead of the models folder.
+    /// Whether the model is in the Hugging Face cache instead of the models folder.
     pub is_in_hub_cache: bool,
     /// Files that are removed with it.
     pub files: Vec<PathBuf>,
@@ -334,7 +334,7 @@ fn models_in(folder: &Path, folder_name: &str, repo: Option<&str>) -> Vec<Instal
             (None, _) => format!("{folder_name}/{}", model.stem),
         })
     });
-    // `model.gguf` is the model of the folder.
+    // A file such as `model.gguf` is the model of the folder, which is added below.
     models.retain(|model| WEIGHTS.iter().all(|name| model.path != folder.join(name)));
     if has_weights(folder) {
         let files = own_files(folder);
@@ -347,15 +347,17 @@ fn models_in(folder: &Path, folder_name: &str, repo: Option<&str>) -> Vec<Instal
 /// Files of the Hugging Face or CTranslate2 model of a folder: those that a download brings. Others are not the model's.
 fn own_files(folder: &Path) -> Vec<PathBuf> {
     let index = fs::read_to_string(folder.join(SHARD_INDEX)).unwrap_or_default();
-    // The index has the name of each shard as a JSON string.
-    let is_shard =
-        |name: &str| name.ends_with(".safetensors") && index.contains(&format!("\"{name}\""));
     let is_own = |name: &str| {
         let mut known = COMPANIONS.iter().chain(WEIGHTS).chain([&SHARD_INDEX]);
-        known.any(|known| *known == name) || is_shard(name)
+        known.any(|known| *known == name) || is_shard(name, &index)
     };
     let names = paths_in(folder).into_iter().filter(|name| is_own(name));
     names.map(|name| folder.join(name)).collect()
+}
+
+/// Tells if a file is a shard of the weights in `index`, which has the name of each shard as a JSON string.
+pub(crate) fn is_shard(name: &str, index: &str) -> bool {
+    name.ends_with(".safetensors") && index.contains(&format!("\"{name}\""))
 }
 
 /// GGUF models of a folder; `name` gets the weight type too if it is unique.

@@ -16,9 +16,9 @@ use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
 use sha2::{Digest, Sha256};
 use stonechat_formats::{COMPANIONS, SHARD_INDEX, WEIGHTS};
 
-use crate::models::name::{self, base_name};
+use crate::models::name::{self, base_name, split_part};
 use crate::models::unknown::refusal;
-use crate::models::{GgufFiles, Name, Part, io as io_error};
+use crate::models::{GgufFiles, Name, Part, io as io_error, is_shard};
 use crate::{Error, Models};
 use download::{download, is_network, metadata};
 use lock::Lock;
@@ -42,9 +42,9 @@ pub struct Progress<'a> {
 
 /// Files of a repository to download.
 enum Files {
-    /// They make a folder.
+    /// Files that together make a folder.
     Folder(Vec<String>),
-    /// They lie in the repository's folder beside those of other downloads, or alone.
+    /// Files of one model, in the repository's folder beside those of other downloads, or alone.
     Single(Vec<String>),
 }
 
@@ -73,7 +73,7 @@ pub fn pull(
     let downloads = folder.join(DOWNLOADS);
     fs::create_dir_all(&downloads).map_err(io_error("create", &downloads))?;
     let _lock = Lock::take(&downloads, &name::folder_name(&repo_name))?;
-    // Another process may have downloaded it meanwhile.
+    // Another process may have downloaded the file in the meantime.
     if let Some(path) = models.find_installed(name) {
         return Ok(path);
     }
@@ -103,7 +103,7 @@ pub fn pull(
         Ok(blob)
     };
     let files = match &part {
-        Part::File(file) => Files::Single(GgufFiles::parts_of(file)),
+        Part::File(file) => Files::Single(parts_of(file)),
         part => choose(&remote, &repo_name, part, &mut fetch)?,
     };
     let (Files::Folder(names) | Files::Single(names)) = &files;
@@ -125,6 +125,15 @@ pub fn pull(
     // The files were moved; links to them are left.
     let _ = fs::remove_dir_all(downloads.join(repo.folder_name()));
     Ok(first)
+}
+
+/// All parts of a file of a repository: one, or those that its name counts.
+fn parts_of(file: &str) -> Vec<String> {
+    let (name, _, count) = split_part(file.strip_suffix(".gguf").unwrap_or(file));
+    match count {
+        0 | 1 => vec![file.to_owned()],
+        n => (1..=n).map(|part| format!("{name}-{part:05}-of-{n:05}.gguf")).collect(),
+    }
 }
 
 /// Refuses names that would lead out of the folders of the download and of the model.
@@ -175,11 +184,8 @@ fn choose(
         }
         if has(SHARD_INDEX) {
             let path = fetch(SHARD_INDEX)?;
-            let index = fs::read(&path).map_err(io_error("read", &path))?;
-            let shards = names.iter().filter(|name| {
-                // The index has the name of each shard as a JSON string.
-                name.ends_with(".safetensors") && contains(&index, format!("\"{name}\"").as_bytes())
-            });
+            let index = fs::read_to_string(&path).map_err(io_error("read", &path))?;
+            let shards = names.iter().filter(|name| is_shard(name, &index));
             let weights = [SHARD_INDEX].into_iter().chain(shards.copied()).map(str::to_owned);
             return Ok(Files::Folder(companions().chain(weights).collect()));
         }
@@ -206,10 +212,6 @@ fn choose(
             expected: "model.safetensors, model.safetensors.index.json, model.bin or *.gguf",
         }),
     }
-}
-
-fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
 }
 
 /// Checks the SHA-256 of a large file, which is its name in the cache. Small files have another name.
@@ -339,7 +341,9 @@ fn hub_error(what: &str, error: &ApiError) -> Error {
 mod tests {
     use std::fs;
 
-    use super::{Error, UNREACHABLE, blob_name, check_names, is_large, verify, with_kept};
+    use super::{
+        Error, UNREACHABLE, blob_name, check_names, is_large, parts_of, verify, with_kept,
+    };
 
     #[test]
     fn only_what_arrived_is_kept() {
@@ -376,6 +380,13 @@ mod tests {
             assert!(error.starts_with(&expected), "{error}");
         }
         assert!(is_large("a/m.GGUF") && is_large("model.bin") && !is_large("config.json"));
+    }
+
+    #[test]
+    fn files_have_parts() {
+        assert_eq!(parts_of("x/m.gguf"), ["x/m.gguf"]);
+        let parts = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
+        assert_eq!(parts_of(parts[0]), parts);
     }
 
     #[test]

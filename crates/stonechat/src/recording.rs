@@ -1,9 +1,6 @@
 //! Recording to transcribe.
 
-use std::fmt;
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use stonechat_audio::Decoder;
 use stonechat_whisper::{CancelToken, Language, Options, Samples, Task, VadMode};
@@ -34,17 +31,6 @@ enum Source {
     File(PathBuf),
     Bytes(Vec<u8>),
     Samples(Samples<'static>),
-    Reader(SharedReader),
-}
-
-/// Reader that the first of its clones to be transcribed takes.
-#[derive(Clone)]
-struct SharedReader(Arc<Mutex<Option<Box<dyn Read + Send>>>>);
-
-impl fmt::Debug for SharedReader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedReader").finish_non_exhaustive()
-    }
 }
 
 impl Recording {
@@ -71,14 +57,7 @@ impl Recording {
         Self::new(Source::Bytes(bytes.into()))
     }
 
-    /// An audio or video file that is decoded while it is read, on a thread of its own, such as an upload. An error of the
-    /// reader is one of the transcription. Of several clones, the first to be transcribed reads it.
-    #[must_use]
-    pub fn reader(reader: impl Read + Send + 'static) -> Self {
-        Self::new(Source::Reader(SharedReader(Arc::new(Mutex::new(Some(Box::new(reader)))))))
-    }
-
-    /// Samples, 16 kHz mono, -1 to 1.
+    /// Samples, 16 kHz mono, -1 to 1; those of a stream come from [`Decoder::reader`](stonechat_audio::Decoder::reader).
     #[must_use]
     pub fn samples(samples: impl Into<Vec<f32>>) -> Self {
         Self::from(Samples::from(samples.into()))
@@ -126,7 +105,7 @@ impl Recording {
         self
     }
 
-    /// Sets a token that cancels this recording and others, beside that of its job.
+    /// Sets a token that cancels this recording; several recordings may share it. Each job also has a token of its own.
     #[must_use]
     pub fn cancelled_by(mut self, token: &CancelToken) -> Self {
         self.cancel = token.clone();
@@ -147,14 +126,9 @@ impl Recording {
         self
     }
 
-    /// Token that was set, or one that is never cancelled.
+    /// The token of [`cancelled_by`](Self::cancelled_by), else one that is never cancelled.
     pub(crate) fn cancel_token(&self) -> &CancelToken {
         &self.cancel
-    }
-
-    /// Whether decoding may wait for more bytes.
-    pub(crate) fn may_block(&self) -> bool {
-        matches!(self.source, Source::Reader(_))
     }
 
     /// Decodes the recording to samples; checks the options.
@@ -187,61 +161,30 @@ impl Recording {
                 }
                 samples
             }
-            Source::Reader(SharedReader(shared)) => {
-                let reader = shared.lock().unwrap_or_else(PoisonError::into_inner).take();
-                decoder.reader(reader.ok_or(Error::ReaderTaken)?)?.samples.into()
-            }
         };
         Ok((samples, options))
     }
 }
 
-impl From<&str> for Recording {
-    fn from(path: &str) -> Self {
-        Self::file(path)
-    }
+macro_rules! from_sources {
+    ($($source:ty => $new:ident),+ $(,)?) => {
+        $(impl From<$source> for Recording {
+            fn from(source: $source) -> Self {
+                Self::$new(source)
+            }
+        })+
+    };
 }
 
-impl From<&String> for Recording {
-    fn from(path: &String) -> Self {
-        Self::file(path)
-    }
-}
-
-impl From<String> for Recording {
-    fn from(path: String) -> Self {
-        Self::file(path)
-    }
-}
-
-impl From<&Path> for Recording {
-    fn from(path: &Path) -> Self {
-        Self::file(path)
-    }
-}
-
-impl From<&PathBuf> for Recording {
-    fn from(path: &PathBuf) -> Self {
-        Self::file(path)
-    }
-}
-
-impl From<PathBuf> for Recording {
-    fn from(path: PathBuf) -> Self {
-        Self::file(path)
-    }
-}
-
-impl From<&[f32]> for Recording {
-    fn from(samples: &[f32]) -> Self {
-        Self::samples(samples)
-    }
-}
-
-impl From<Vec<f32>> for Recording {
-    fn from(samples: Vec<f32>) -> Self {
-        Self::samples(samples)
-    }
+from_sources! {
+    &str => file,
+    &String => file,
+    String => file,
+    &Path => file,
+    &PathBuf => file,
+    PathBuf => file,
+    &[f32] => samples,
+    Vec<f32> => samples,
 }
 
 impl From<Samples<'static>> for Recording {

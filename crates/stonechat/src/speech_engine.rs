@@ -12,6 +12,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use stonechat_whisper::{StateOptions, Timings, Transcript, Transcription, WindowDecoder};
@@ -38,7 +39,7 @@ pub struct SpeechStep {
     pub finished_seconds: f64,
 }
 
-/// Function that gets the counters.
+/// Callback that gets the counters of each step.
 type StepCallback = dyn FnMut(&SpeechStep) + Send;
 
 /// Callback of [`WhisperBuilder::on_step`](crate::WhisperBuilder::on_step).
@@ -51,32 +52,32 @@ impl fmt::Debug for OnStep {
     }
 }
 
-impl Run {
+impl Run<Transcription<'static>> {
     /// Sends the events since the last call.
     fn report(&mut self) {
-        let Self { transcription, client, transcript, .. } = self;
-        transcription.report(transcript, &mut |event| client.send(event));
+        let Self { audio, client } = self;
+        audio.report(&mut |event| client.send(event));
     }
 
     fn end(mut self) {
         self.report();
-        self.client.sender.end(Ok(self.transcript));
+        self.client.sender.end(Ok(self.audio.into_transcript()));
     }
 }
 
 /// State of the loop.
 pub(crate) struct SpeechEngine {
     decoder: WindowDecoder,
-    /// Sizes of the decoder that it keeps without recordings.
+    /// Sizes of the decoder while there are no recordings.
     least: StateOptions,
-    /// Maximum windows of the batch; `None` is as many as a recording may have.
+    /// Maximum windows of the batch; `None`: the largest batch size of the recordings.
     max_windows: Option<usize>,
     prepared: Receiver<Prepared>,
     /// Recordings that have no place in the batch yet.
-    waiting: Vec<Run>,
+    waiting: Vec<Run<Transcription<'static>>>,
     /// Recordings of the batch.
-    active: Vec<Run>,
-    n_recordings: RecordingCount,
+    active: Vec<Run<Transcription<'static>>>,
+    recordings: RecordingCount,
     on_step: OnStep,
     counters: SpeechStep,
 }
@@ -86,7 +87,7 @@ impl SpeechEngine {
         decoder: WindowDecoder,
         max_windows: Option<usize>,
         prepared: Receiver<Prepared>,
-        n_recordings: RecordingCount,
+        recordings: RecordingCount,
         on_step: OnStep,
     ) -> Self {
         Self {
@@ -96,7 +97,7 @@ impl SpeechEngine {
             prepared,
             waiting: Vec::new(),
             active: Vec::new(),
-            n_recordings,
+            recordings,
             on_step,
             counters: SpeechStep::default(),
         }
@@ -163,7 +164,7 @@ impl SpeechEngine {
         let waiting = self.waiting.extract_if(.., |waiting| waiting.client.is_ended());
         let active = self.active.extract_if(.., |active| active.client.is_ended());
         for mut cancelled in waiting.chain(active) {
-            cancelled.transcription.cancel();
+            cancelled.audio.cancel();
             cancelled.end();
         }
     }
@@ -171,23 +172,18 @@ impl SpeechEngine {
     /// Moves waiting recordings into the batch, in order.
     fn admit(&mut self) {
         while let Some(next) = self.waiting.first() {
-            let n_windows =
-                next.transcription.max_windows().min(self.max_windows.unwrap_or(usize::MAX));
-            let fits = self.decoder.fits(&next.options)
-                && n_windows <= self.decoder.state_options().n_windows;
-            if !fits && !self.active.is_empty() {
+            let n_windows = next.audio.max_windows().min(self.max_windows.unwrap_or(usize::MAX));
+            let fits = |sizes: StateOptions| sizes.fits(next.audio.options(), n_windows);
+            if self.active.is_empty() {
+                if fits(self.least) {
+                    self.shrink();
+                }
+            } else if !fits(self.decoder.state_options()) {
                 return;
-            }
-            if self.active.is_empty()
-                && next.options.n_sequences() <= self.least.n_sequences
-                && n_windows <= self.least.n_windows
-                && (self.least.has_alignment || !next.options.needs_alignment())
-            {
-                self.shrink();
             }
             let next = self.waiting.remove(0);
             next.client.sender.start();
-            match self.decoder.reserve(&next.options, n_windows) {
+            match self.decoder.reserve(next.audio.options(), n_windows) {
                 Ok(()) => self.active.push(next),
                 Err(error) => next.client.sender.end(Err(error.into())),
             }
@@ -205,14 +201,14 @@ impl SpeechEngine {
     fn advance(&mut self) {
         let mut index = 0;
         while let Some(active) = self.active.get_mut(index) {
-            let result = active.transcription.advance(&mut self.decoder);
+            let result = active.audio.advance(&mut self.decoder);
             active.report();
             match result {
-                Ok(()) if !active.transcription.is_ended() => index += 1,
+                Ok(()) if !active.audio.is_ended() => index += 1,
                 Ok(()) => {
                     let ended = self.active.remove(index);
                     self.counters.finished += 1;
-                    self.counters.finished_seconds += ended.transcription.duration();
+                    self.counters.finished_seconds += ended.audio.duration();
                     ended.end();
                 }
                 Err(error) => self.active.remove(index).client.sender.end(Err(error.into())),
@@ -225,7 +221,7 @@ impl SpeechEngine {
         if self.active.is_empty() {
             return;
         }
-        let runs = self.active.iter_mut().map(|active| &mut active.transcription);
+        let runs = self.active.iter_mut().map(|active| &mut active.audio);
         if let Err(error) = pollster::block_on(Transcription::step(runs, &mut self.decoder)) {
             for active in self.active.drain(..) {
                 active.client.sender.end(Err(Error::Step { reason: error.to_string() }));
@@ -237,12 +233,8 @@ impl SpeechEngine {
         self.counters = SpeechStep {
             timings: self.decoder.timings(),
             active: self.active.len(),
-            waiting: self.n_recordings.get().saturating_sub(self.active.len()),
-            waiting_seconds: self
-                .waiting
-                .iter()
-                .map(|waiting| waiting.transcription.duration())
-                .sum(),
+            waiting: Arc::weak_count(&self.recordings).saturating_sub(self.active.len()),
+            waiting_seconds: self.waiting.iter().map(|waiting| waiting.audio.duration()).sum(),
             ..self.counters
         };
         if let Some(on_step) = &mut self.on_step.0 {

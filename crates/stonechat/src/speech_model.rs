@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use stonechat_nn::KvDType;
-use stonechat_whisper::{
-    Config, Event, Model, Options, Segment, StateOptions, Transcript, WindowDecoder,
-};
+use stonechat_whisper::{Config, Event, Model, Options, Segment, Transcript, WindowDecoder};
 
 use crate::engine::{CommonOptions, Engine, EngineThread, Load, ModelSource, Opened, open_models};
 use crate::speech_engine::{OnStep, SpeechEngine};
-use crate::speech_queue::{self, Client, QueuedRecording, RecordingCount};
+use crate::speech_queue::{self, Client, RecordingCount, Run};
 use crate::{Error, Job, Recording, SpeechStep};
 
 /// A running transcription: a stream of segments, with the [`Transcript`] at its end.
@@ -30,7 +28,7 @@ pub type TranscriptionJob = Job<Segment, Transcript>;
 pub struct Whisper {
     engine: Arc<Engine<WhisperBuilder>>,
     info: Arc<WhisperInfo>,
-    n_recordings: RecordingCount,
+    recordings: RecordingCount,
 }
 
 /// Properties of an open speech model.
@@ -52,7 +50,7 @@ pub struct WhisperBuilder {
     kv_dtype: KvDType,
     reserved: Options,
     n_windows: Option<usize>,
-    n_recordings: RecordingCount,
+    recordings: RecordingCount,
     on_step: OnStep,
 }
 
@@ -65,7 +63,7 @@ impl Whisper {
             kv_dtype: KvDType::F16,
             reserved: Options::default(),
             n_windows: None,
-            n_recordings: RecordingCount::default(),
+            recordings: RecordingCount::default(),
             on_step: OnStep::default(),
         }
     }
@@ -82,11 +80,11 @@ impl Whisper {
         recording: impl Into<Recording>,
         on_event: impl FnMut(Event) + Send + 'static,
     ) -> TranscriptionJob {
-        let (recording, guard) = (recording.into(), self.n_recordings.guard());
+        let (audio, count) = (recording.into(), Arc::downgrade(&self.recordings));
         self.engine.submit(|sender| {
-            let cancel = recording.cancel_token().clone();
-            let client = Client { sender, cancel, guard, on_event: Box::new(on_event) };
-            QueuedRecording { recording, client }
+            let cancel = audio.cancel_token().clone();
+            let client = Client { sender, cancel, count, on_event: Box::new(on_event) };
+            Run { audio, client }
         })
     }
 
@@ -114,7 +112,7 @@ impl WhisperBuilder {
     }
 
     /// Sets the number of windows of all recordings that are decoded in one batch, 1 to 64, whatever their batch sizes.
-    /// By default it is the largest batch size of those that are transcribed: recordings without one take turns.
+    /// Default: the largest batch size of the running recordings, which take turns if none has a batch size.
     ///
     /// A window takes memory: with 5 beams 45 MB for the model base, 600 MB for large-v3.
     #[must_use]
@@ -145,7 +143,7 @@ impl WhisperBuilder {
     /// If an option is out of range, or the device is out of memory.
     pub fn open_model(self, model: Model) -> Result<Whisper, Error> {
         self.check()?;
-        let n_recordings = self.n_recordings.clone();
+        let recordings = Arc::clone(&self.recordings);
         let is_background = self.common.is_background;
         let serve = move |sender: &mut Opened<Self>, queue| {
             self.serve(&model, |info| {
@@ -157,13 +155,13 @@ impl WhisperBuilder {
             })
         };
         let (engine, info) = pollster::block_on(Engine::spawn(is_background, serve))?;
-        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), n_recordings })
+        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), recordings })
     }
 
     async fn start(self, model: ModelSource) -> Result<Whisper, Error> {
-        let n_recordings = self.n_recordings.clone();
+        let recordings = Arc::clone(&self.recordings);
         let (engine, info) = Engine::start(self, model).await?;
-        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), n_recordings })
+        Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), recordings })
     }
 
     /// Checks the options, before the weights are loaded.
@@ -176,41 +174,32 @@ impl WhisperBuilder {
         Ok(())
     }
 
-    /// Serves the queue that `open` returns for a model that is open.
+    /// Serves the queue that `open` returned, with the open model.
     fn serve(
         self,
         model: &Model,
-        open: impl FnOnce(WhisperInfo) -> Receiver<QueuedRecording>,
+        open: impl FnOnce(WhisperInfo) -> Receiver<Run<Recording>>,
     ) -> Result<(), Error> {
-        let Self { common, kv_dtype, reserved, n_windows, n_recordings, on_step } = self;
-        let n_decoded = n_windows.or(reserved.batch_size).unwrap_or(1);
-        let sizes = StateOptions {
-            n_windows: n_decoded,
-            encoder_batch_size: model.encoder_batch_size(n_decoded),
-            n_sequences: reserved.n_sequences(),
-            kv_dtype,
-            has_alignment: reserved.needs_alignment(),
-        };
-        let mut decoder = WindowDecoder::new(model, sizes)?;
-        decoder.reserve(&reserved, sizes.n_windows)?;
+        let Self { common, kv_dtype, reserved, n_windows, recordings, on_step } = self;
+        let reserved = Options { batch_size: n_windows.or(reserved.batch_size), ..reserved };
+        let decoder = WindowDecoder::for_options(model, &reserved, kv_dtype)?;
         let info = WhisperInfo {
             config: *model.config(),
             is_multilingual: model.special().multilingual,
             device: model.describe(),
         };
         let prepared = speech_queue::start(open(info), model)?;
-        SpeechEngine::new(decoder, n_windows, prepared, n_recordings, on_step).run(common.on_panic)
+        SpeechEngine::new(decoder, n_windows, prepared, recordings, on_step).run(common.on_panic)
     }
 }
 
 open_models!(WhisperBuilder, Whisper);
 
 impl Load for WhisperBuilder {
-    type Message = QueuedRecording;
+    type Message = Run<Recording>;
     type Info = WhisperInfo;
 
     const THREAD: &'static str = "stonechat-whisper";
-    const CAN_SPLIT: bool = false;
 
     fn common(&self) -> &CommonOptions {
         &self.common

@@ -2,9 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "a skipped test says so")]
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
@@ -198,78 +197,24 @@ fn a_recording_that_needs_a_larger_state_waits_for_the_others() {
     assert!(error.ends_with(": batch-size: expected 1 to 64, got 65"), "{error}");
 }
 
-/// Reader of blocks that arrive by a channel.
-struct Upload {
-    blocks: Receiver<Vec<u8>>,
-    block: Vec<u8>,
-}
-
-impl Read for Upload {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        if self.block.is_empty() {
-            self.block = self.blocks.recv().unwrap_or_default();
-        }
-        let n = self.block.len().min(out.len());
-        out[..n].copy_from_slice(&self.block[..n]);
-        self.block.drain(..n);
-        Ok(n)
-    }
-}
-
-fn upload() -> (Sender<Vec<u8>>, Recording) {
-    let (sender, blocks) = channel();
-    (sender, Recording::reader(Upload { blocks, block: Vec::new() }).options(short()))
-}
-
-#[test]
-fn uploads_that_stall_hold_up_nothing_else() {
-    let whisper = builder().open_file(model()).unwrap();
-    let bytes = std::fs::read(fox()).unwrap();
-    let expected = whisper.transcribe(Recording::file(fox()).options(short())).wait().unwrap();
-    let mut uploads = Vec::new();
-    for _ in 0..5 {
-        let (sender, recording) = upload();
-        sender.send(bytes[..20_000].to_vec()).unwrap();
-        uploads.push((sender, whisper.transcribe(&recording), recording));
-    }
-    let other = whisper.transcribe(Recording::bytes(&bytes[..]).options(short())).wait().unwrap();
-    assert_eq!(other.segments, expected.segments);
-    // A cancelled one ends with its next bytes.
-    let (sender, cancelled, _) = uploads.pop().unwrap();
-    cancelled.cancel_token().cancel();
-    sender.send(bytes[20_000..].to_vec()).unwrap();
-    let cancelled = cancelled.wait().unwrap();
-    assert!(cancelled.cancelled && cancelled.segments.is_empty());
-    for (sender, job, recording) in uploads {
-        sender.send(bytes[20_000..].to_vec()).unwrap();
-        drop(sender);
-        assert_eq!(job.wait().unwrap().segments, expected.segments);
-        let error = whisper.transcribe(recording).wait().unwrap_err().to_string();
-        assert_eq!(error, "the reader of the recording was already read");
-    }
-    let file = Recording::reader(std::fs::File::open(fox()).unwrap()).options(short());
-    assert_eq!(whisper.transcribe(file).wait().unwrap().segments, expected.segments);
-}
-
 #[test]
 fn limits_say_what_was_expected() {
     let whisper = builder().open_file(model()).unwrap();
     let error =
         |recording: Recording| whisper.transcribe(recording).wait().unwrap_err().to_string();
-    let reader = || Recording::reader(std::fs::File::open(fox()).unwrap());
     let bytes = || Recording::bytes(std::fs::read(fox()).unwrap());
-    for recording in [reader(), bytes(), Recording::file(fox())] {
+    for recording in [bytes(), Recording::file(fox())] {
         assert_eq!(
             error(recording.max_bytes(10_000)),
             "expected at most 10000 bytes of encoded audio, got more"
         );
     }
     let samples = Recording::samples(vec![0.1; 32_001]);
-    for recording in [reader(), bytes(), Recording::file(fox()), samples] {
+    for recording in [bytes(), Recording::file(fox()), samples] {
         let got = error(recording.max_seconds(2));
         assert_eq!(got, "expected at most 2 seconds of audio, got more");
     }
-    let recording = reader().max_seconds(3).max_bytes(1 << 20).options(short());
+    let recording = bytes().max_seconds(3).max_bytes(1 << 20).options(short());
     whisper.transcribe(recording).wait().unwrap();
 }
 
@@ -284,13 +229,6 @@ fn an_engine_is_dropped_with_recordings_in_it() {
     last.items().next().unwrap().unwrap();
     drop(whisper);
     drop(last);
-    // A reader that stalls holds up no end.
-    let whisper = builder().open_file(model()).unwrap();
-    let (sender, recording) = upload();
-    let stalled = whisper.transcribe(recording);
-    drop(whisper);
-    drop(stalled);
-    drop(sender);
 }
 
 #[test]
@@ -320,9 +258,12 @@ fn events_are_those_of_the_transcript_and_a_token_cancels_several_recordings() {
         texts.push(transcript.text);
         let token = CancelToken::new();
         token.cancel();
-        let jobs = [(); 2].map(|()| whisper.transcribe(recording().cancelled_by(&token)));
+        // One is cancelled while it is decoded.
+        let file = Recording::file(fox()).options(short());
+        let jobs = [recording(), file].map(|one| whisper.transcribe(one.cancelled_by(&token)));
         for job in jobs {
-            assert!(job.wait().unwrap().cancelled);
+            let transcript = job.wait().unwrap();
+            assert!(transcript.cancelled && transcript.segments.is_empty());
         }
     }
     assert_eq!(texts[0], texts[1]);

@@ -1,4 +1,4 @@
-//! Devices that behave otherwise than the one whose kernels they run.
+//! Devices with the kernels of another one, but other capabilities or errors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use crate::{Reference, ReferenceLogMel};
 pub struct Adapted {
     device: Device,
     fuses: bool,
-    /// Most steps whose outputs were enqueued and not read, if the device runs ahead.
+    /// Maximum steps in flight seen so far (outputs enqueued, not read), if the device runs ahead.
     max_in_flight: Option<Arc<AtomicUsize>>,
     log_mel: Option<LogMelOutcome>,
     /// Bytes of memory: all, and free ones.
@@ -27,7 +27,7 @@ pub struct Adapted {
 /// Result of the log-mel kernel of [`Adapted::with_log_mel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogMelOutcome {
-    /// That of [`ReferenceLogMel`].
+    /// Result of [`ReferenceLogMel`].
     Reference,
     /// An error.
     Failure,
@@ -94,13 +94,13 @@ impl DeviceApi for Adapted {
         self.device.stored_dtype(dtype)
     }
 
-    fn divide(&self, n: usize) -> Result<Vec<Device>, Error> {
+    fn parts(&self, n: usize) -> Result<Option<Vec<Device>>, Error> {
         let &Self { fuses, log_mel, .. } = self;
         let adapted = |device| {
             let max_in_flight = self.max_in_flight.clone();
             Device::new(Self { device, fuses, max_in_flight, log_mel, memory: self.memory })
         };
-        Ok(self.device.divide(n)?.into_iter().map(adapted).collect())
+        Ok(self.device.parts(n)?.map(|parts| parts.into_iter().map(adapted).collect()))
     }
 
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {

@@ -50,7 +50,7 @@ impl CountingAllocator {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Runs `f`; returns its result and the most bytes that were allocated at once meanwhile. Calls must not overlap.
+    /// Runs `f`; returns its result and the peak of allocated bytes during the call. Calls must not overlap.
     pub fn peak_bytes<R>(&self, f: impl FnOnce() -> R) -> (R, usize) {
         self.peak_bytes.store(self.bytes(), Ordering::Relaxed);
         let result = f();
@@ -84,7 +84,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // A moving reallocation has both for a moment.
+        // A moving reallocation holds both blocks during the copy.
         self.add_one(new_size);
         self.subtract(layout.size());
         // SAFETY: as in `dealloc`; the caller vouches for `new_size`.

@@ -13,7 +13,7 @@ static TURN: Mutex<()> = Mutex::new(());
 /// test `test` is skipped. No other test uses GPUs until the iterator is dropped.
 ///
 /// # Panics
-/// If it cannot be opened.
+/// If the GPU cannot be opened.
 pub fn backends(test: &str) -> impl Iterator<Item = Cuda> {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let device = all(test).into_iter().next();

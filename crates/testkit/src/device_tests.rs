@@ -3,8 +3,8 @@
 use pollster::block_on;
 use stonechat_nn::op::{Count, KvShape, KvWriteArgs, PoolId, Port, Rows, SlotTable};
 use stonechat_nn::{
-    Counts, Cpu, Device, Executable, KvDType, KvRow, PAGE_LEN, PortRange, Program, Recorder,
-    SegmentName, Step,
+    Counts, Cpu, Device, Executable, KvDType, KvRow, PAGE_LEN, PageCopy, PortRange, Program,
+    Recorder, SegmentName, Step,
 };
 
 use crate::Lcg;
@@ -54,17 +54,19 @@ fn slots() -> Vec<KvRow> {
     rows
 }
 
-/// A pool with keys and values at [`slots`].
-fn filled(device: &Device, shape: KvShape, values: &[f32]) -> Box<dyn Executable> {
+/// Pools with keys and values at [`slots`]: the first channels of `values`, which have the width of the widest pool.
+fn filled(device: &Device, shapes: &[KvShape], values: &[f32]) -> Box<dyn Executable> {
     let slots = slots();
-    let width = shape.n_kv_heads * shape.head_dim;
     let tokens = Rows::of(Count::Tokens);
     let mut ops = body(tokens);
-    let pool = ops.pool(shape);
     let ports = [0, 1].map(Port::value);
-    let [k, v] = ports.map(|port| ops.import(port, tokens, width));
-    for layer in 0..shape.n_layers {
-        ops.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::TOKENS }, k, v);
+    let [k, v] = ports.map(|port| ops.import(port, tokens, values.len() / 2 / slots.len()));
+    for shape in shapes {
+        let pool = ops.pool(*shape);
+        let [k, v] = [k, v].map(|x| x.columns(0, shape.n_kv_heads * shape.head_dim));
+        for layer in 0..shape.n_layers {
+            ops.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::TOKENS }, k, v);
+        }
     }
     let counts = counts(&[(Count::Tokens, slots.len())]);
     let mut executable = device.compile(&ops.finish(), &counts).expect("a small pool");
@@ -75,16 +77,16 @@ fn filled(device: &Device, shape: KvShape, values: &[f32]) -> Box<dyn Executable
     executable
 }
 
-fn page(executable: &mut dyn Executable, page: u32) -> Vec<u8> {
+fn page(executable: &mut dyn Executable, pool: usize, page: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
-    block_on(executable.read_page(PoolId(0), page, &mut bytes)).expect("a readable page");
+    block_on(executable.read_page(PoolId(pool), page, &mut bytes)).expect("a readable page");
     bytes
 }
 
 /// Pages read from and written to the device have the layout of the CPU's.
 ///
 /// # Panics
-/// If they have not.
+/// If the layouts differ.
 pub fn pages_leave_and_enter_in_the_order_of_the_cpu(device: &Device) {
     let cpu = Device::from(Cpu::new(1).expect("a CPU"));
     {
@@ -103,23 +105,45 @@ pub fn pages_leave_and_enter_in_the_order_of_the_cpu(device: &Device) {
                 .map(|i| if i % 4 == 0 { 127.0 } else { (random.next_u32() % 255) as f32 - 127.0 })
                 .collect();
             let (mut host, mut gpu) =
-                (filled(&cpu, shape, &values), filled(device, shape, &values));
+                (filled(&cpu, &[shape], &values), filled(device, &[shape], &values));
             for index in 0..4 {
-                let expected = page(&mut *host, index);
-                assert!(page(&mut *gpu, index) == expected, "{shape:?}, page {index}");
+                let expected = page(&mut *host, 0, index);
+                assert!(page(&mut *gpu, 0, index) == expected, "{shape:?}, page {index}");
             }
-            let full = page(&mut *gpu, 2);
+            let full = page(&mut *gpu, 0, 2);
             gpu.write_page(PoolId(0), 3, &full).expect("a page of this pool");
-            assert!(page(&mut *gpu, 3) == full, "{shape:?}");
+            assert!(page(&mut *gpu, 0, 3) == full, "{shape:?}");
             assert!(gpu.write_page(PoolId(0), 3, &full[1..]).is_err());
         }
+    }
+}
+
+/// A page of the sequences is copied in every layer of every pool.
+///
+/// # Panics
+/// If it is not.
+pub fn pages_are_copied_in_every_pool(device: &Device) {
+    let dtype = KvDType::F16;
+    let narrow = KvShape { n_layers: 2, n_pages: 4, n_kv_heads: 1, head_dim: 64, dtype };
+    let wide = KvShape { n_layers: 1, n_kv_heads: 3, ..narrow };
+    let values = Lcg::new(1).normals(2 * slots().len() * 3 * 64, 1.0);
+    let mut executable = filled(device, &[narrow, wide], &values);
+    let copies = [PageCopy { from: 2, to: 0 }, PageCopy { from: 1, to: 3 }];
+    executable.run(&Step { copies: &copies, ..step(Counts::default()) });
+    for PageCopy { from, to } in copies {
+        let [narrow, wide] = [0, 1].map(|pool| page(&mut *executable, pool, to));
+        // A head of 64 keys and values of 64 channels has 16 KiB.
+        assert_eq!((narrow.len(), wide.len()), (2 << 14, 3 << 14));
+        assert!(narrow.iter().chain(&wide).any(|&byte| byte != 0), "page {to} is empty");
+        let sources = [0, 1].map(|pool| page(&mut *executable, pool, from));
+        assert!(sources == [narrow, wide], "page {from} to {to}");
     }
 }
 
 /// Steps see the values imported before them, large ones, too.
 ///
 /// # Panics
-/// If they do not.
+/// If a step sees other values.
 pub fn steps_see_what_was_imported_before_them(device: &Device) {
     {
         let n = 3 << 20;

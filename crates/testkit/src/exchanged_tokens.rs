@@ -7,7 +7,7 @@ use stonechat_formats::{GgufWriter, ModelFile, TensorInfo};
 /// The GGUF file at `path`, with two tokens of its vocabulary exchanged.
 ///
 /// # Panics
-/// If it is no such file, or has fewer than 22 tokens.
+/// If the file is no GGUF file, or has fewer than 22 tokens.
 #[must_use]
 #[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 pub fn exchanged_tokens(path: &Path) -> Vec<u8> {

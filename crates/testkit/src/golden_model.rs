@@ -17,7 +17,7 @@ pub struct GoldenModel {
     pub n_ctx: usize,
     /// Prompt.
     pub tokens: Vec<u32>,
-    /// Greedy tokens after it.
+    /// Greedy tokens after the prompt.
     pub greedy: Vec<u32>,
     /// Positions of `logits`.
     pub positions: Vec<usize>,
@@ -35,7 +35,7 @@ impl GoldenModel {
     /// The references of this name.
     ///
     /// # Panics
-    /// If they cannot be read.
+    /// If the file cannot be read.
     #[must_use]
     pub fn read(name: &str) -> Self {
         let path = golden_folder().join(format!("{name}.json"));
@@ -48,7 +48,7 @@ impl GoldenModel {
     /// All references, by name.
     ///
     /// # Panics
-    /// If they cannot be read, or there are not as many as architectures.
+    /// If a file cannot be read, or their number differs from that of architectures.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let entries = golden_folder().read_dir().expect("the folder of golden models");
@@ -64,7 +64,7 @@ impl GoldenModel {
     /// The file of the model.
     ///
     /// # Panics
-    /// If it cannot be read.
+    /// If the file cannot be read.
     #[must_use]
     pub fn file(&self) -> ModelFile {
         ModelFile::open(golden_folder().join(&self.model)).expect("a golden model")

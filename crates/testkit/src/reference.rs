@@ -8,11 +8,11 @@ mod ranks;
 use std::sync::Arc;
 
 use stonechat_compute::DType;
-use stonechat_nn::op::{Op, Weight, WeightInfo, WeightLayout};
+use stonechat_nn::op::{Weight, WeightInfo, WeightLayout};
 use stonechat_nn::{
-    Activation, Capabilities, Conv1dKernels, Counts, Device, DeviceApi, Error, Executable,
-    GatedActivation, KvDType, KvRow, KvShape, LoadStats, MatrixSource, MoeKernels, PAGE_LEN,
-    Program, Routing,
+    Activation, Capabilities, Capability, CapabilityKind, Conv1dKernels, Counts, DeviceApi, Error,
+    Executable, GatedActivation, KvDType, KvRow, KvShape, Limit, MatrixSource, MoeKernels, OpKind,
+    PAGE_LEN, Program, Routing, RowClass,
 };
 
 use self::executable::ReferenceExecutable;
@@ -32,20 +32,12 @@ impl DeviceApi for Reference {
         "f64 loops".to_owned()
     }
 
-    fn load_stats(&self) -> LoadStats {
-        LoadStats::default()
-    }
-
     fn total_memory_bytes(&self) -> Option<u64> {
         None
     }
 
     fn stored_dtype(&self, dtype: DType) -> DType {
         dtype
-    }
-
-    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
-        Ok(vec![Device::new(*self)])
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {
@@ -66,18 +58,26 @@ impl DeviceApi for Reference {
 
     /// Everything that any device lowers and fuses on one rank, but the kernels of one row.
     fn capabilities(&self) -> Capabilities {
+        let any = RowClass::ALL;
         Capabilities {
             moe: MoeKernels::Products { sorted: true },
             conv1d: Conv1dKernels::Im2col { col_multiple: 1 },
             residuals: true,
-            accepts: Box::new(|op, _| match op {
-                Op::MatmulGroup(all) => all.len() <= 3,
-                Op::AllReduceNorm(_) | Op::RopeAttention(_) => false,
-                _ => true,
-            }),
-            fuses_norm: Box::new(|op, _| {
-                matches!(op, Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_))
-            }),
+            table: vec![
+                Capability::new(
+                    &[OpKind::GatedProduct, OpKind::RopeKv],
+                    CapabilityKind::Run,
+                    any,
+                    [],
+                ),
+                Capability::new(
+                    &[OpKind::MatmulGroup],
+                    CapabilityKind::Run,
+                    any,
+                    [Limit::Matrices(3)],
+                ),
+                Capability::new(OpKind::PRODUCTS, CapabilityKind::Norm, any, []),
+            ],
             ..Capabilities::none()
         }
     }

@@ -13,11 +13,12 @@ mod recording;
 use pollster::block_on;
 use stonechat_compute::DType;
 use stonechat_nn::op::{
-    ConvArgs, Count, EmbedArgs, MatmulArgs, NormArgs, Op, Port, RopeArgs, Rotation, Rows, Weight,
+    ConvArgs, ConvStateArgs, Count, EmbedArgs, MatmulArgs, NormArgs, Op, Port, RopeArgs, Rotation,
+    Rows, States, Weight,
 };
 use stonechat_nn::{
     Activation, Counts, Device, GatedActivation, KvDType, PortRange, Recorder, RopePairs,
-    SegmentName, Step,
+    SegmentName, StateRun, Step,
 };
 
 use self::attention::AttentionCase;
@@ -124,7 +125,7 @@ pub fn run(devices: &[Device]) {
     run_with(devices, Tolerances::F32);
 }
 
-/// As [`run`], with the tolerances of other factors.
+/// As [`run`], with other tolerances.
 ///
 /// # Panics
 /// Like [`run`].
@@ -164,11 +165,12 @@ fn check_rows(suite: &Suite<'_>) {
     for (i, &cols) in lengths.iter().enumerate() {
         Case { rows: [1, 2, 3, 5, 17][i % 5], cols, seed: i as u64 }.check_rows(suite);
     }
+    Case { rows: 80, cols: 520, seed: 13 }.check_conv_state(suite);
     export_windows(suite.devices);
 }
 
-/// Row counts below and above every switch between kernels. wgpu compiles a kernel for most combinations: it gets one in two,
-/// of types with kernels of their own.
+/// Row counts below and above every switch between kernels. wgpu compiles a kernel for most combinations, so it tests every
+/// second one, of types with their own kernels.
 fn check_products(suite: &Suite<'_>, n_rows: [usize; 3]) {
     let is_wgpu = suite.devices.iter().all(|device| device.name() == "wgpu");
     for rows in n_rows {
@@ -273,6 +275,20 @@ impl Case {
         }
         for stride in [1, 2] {
             self.check("conv1d", F32, suite, |r| self.conv1d(r, stride));
+        }
+        self.check_conv_state(suite);
+    }
+
+    fn check_conv_state(&self, suite: &Suite<'_>) {
+        for (kernel, has_bias, silu) in
+            [(2, true, true), (3, false, false), (4, true, false), (4, false, true)]
+        {
+            let name =
+                format!("conv_state of {kernel} taps, bias: {has_bias}, SiLU: {silu}, {self:?}");
+            let seed = self.seed * 1000 + self.cols as u64;
+            suite.check_program(&name, F32, (self.rows, seed), |r| {
+                self.conv_state(r, kernel, has_bias, silu);
+            });
         }
     }
 
@@ -397,7 +413,7 @@ impl Case {
         }
     }
 
-    /// With a matmul of the same operand by dense weights.
+    /// Records two matmuls of one operand: by weights of `dtype`, and by dense weights.
     fn matmul(&self, r: &mut Recording<'_>, dtype: DType, n: usize) {
         let w = r.weights(dtype, n, self.cols);
         let dense = r.weights(DType::F32, 3, self.cols);
@@ -435,6 +451,44 @@ impl Case {
         let y = r.ops.op(Op::Conv1d(ConvArgs { matmul, stride }), &[x]);
         let sum = r.ops.add(residual, y);
         r.output(sum);
+    }
+
+    /// Prompts of new sequences, shorter and longer than the kernel. In the next step rows continue three of them, two in their
+    /// slot and one forked to two others, and start a new one.
+    fn conv_state(&self, r: &mut Recording<'_>, kernel: usize, has_bias: bool, silu: bool) {
+        let run = |n_rows, from, to| StateRun { n_rows, from, to };
+        let prompts = [1, 2, 3, 67, 4, 1, 2];
+        let n_slots = prompts.len();
+        let prompts = prompts.into_iter().zip(0..).map(|(n_rows, to)| run(n_rows, None, to));
+        let mut n_left = self.rows as u32;
+        let next = [
+            (1, Some(3), 3),
+            (1, Some(0), 4),
+            (2, Some(0), 5),
+            (3, None, 6),
+            (u32::MAX, Some(1), 1),
+        ];
+        let next = next.into_iter().map_while(|(n_rows, from, to)| {
+            let n_rows = n_left.min(n_rows);
+            n_left -= n_rows;
+            (n_rows > 0).then(|| run(n_rows, from, to))
+        });
+        r.tables().states = [prompts.collect(), next.collect()];
+        let n_prompt_rows = r.tables().states[0].iter().map(|run| run.n_rows as usize).sum();
+        let states = States { port: Port::new("State"), n_slots, len: (kernel - 1) * self.cols };
+        let weight = r.values(self.cols * kernel, 1.0);
+        let bias = has_bias.then(|| r.values(self.cols, 1.0));
+        let op = Op::ConvState(ConvStateArgs { kernel, weight, bias, silu, states });
+        let rows = Rows { count: Count::Windows, each: n_prompt_rows };
+        r.ops.segment(SegmentName::CrossKv, rows);
+        let x = r.random_rows(rows, self.cols);
+        let y = r.ops.op(op.clone(), &[x]);
+        r.output(y);
+        r.ops.segment(SegmentName::Body, Rows::of(Count::Tokens));
+        let x = r.strided(self.cols);
+        let y = r.ops.op(op, &[x]);
+        r.output(y);
+        r.output_port(states.port, n_slots * states.len);
     }
 }
 

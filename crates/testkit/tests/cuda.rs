@@ -7,7 +7,6 @@ use stonechat_audio::{LogMel, Mel};
 use stonechat_compute::cuda::ops::all_reduce::{
     Sum, all_gather, all_reduce, all_reduce_norm, connect,
 };
-use stonechat_compute::cuda::ops::rows::Norm;
 use stonechat_compute::cuda::ops::{Output, Rows as DeviceRows, rows};
 use stonechat_compute::cuda::{Buffer, CommandList, Communicator, CopyRange, Gpu, HostCopies};
 use stonechat_compute::{DType, SharedBytes};
@@ -84,6 +83,13 @@ fn large_products_and_attention_of_many_heads_conform() {
 fn pages_leave_and_enter_in_the_order_of_the_cpu() {
     for backend in cuda::backends("pages_leave_and_enter_in_the_order_of_the_cpu") {
         device_tests::pages_leave_and_enter_in_the_order_of_the_cpu(&Device::from(backend));
+    }
+}
+
+#[test]
+fn pages_are_copied_in_every_pool() {
+    for backend in cuda::backends("pages_are_copied_in_every_pool") {
+        device_tests::pages_are_copied_in_every_pool(&Device::from(backend));
     }
 }
 
@@ -415,13 +421,12 @@ fn norms_of_sums_over_ranks_have_the_bits_of_sums_and_norms() {
                 let x = DeviceRows { address: rank.x.address(), rows, cols, stride: cols };
                 let sum = Sum { x, out: rank.out.address(), accumulate: true, has_own_rows: false };
                 all_reduce(list, &own, sum);
-                let norm = Norm { weight: weight.address(), bias: 0, eps, is_layer_norm: false };
+                let norm = NormArgs { weight: weight.address(), bias: None, eps };
                 let out = Output::default().with_operand(operand.address());
-                rows::norm(list, out, DeviceRows { address: sum.out, ..x }, norm, false);
+                rows::rms_norm(list, out, DeviceRows { address: sum.out, ..x }, norm, false);
                 all_reduce(list, &own, sum);
                 let sum = Sum { out: fused_out.address(), ..sum };
-                let norm = (fused_operand.address(), weight.address(), eps);
-                all_reduce_norm(list, &own, sum, norm);
+                all_reduce_norm(list, &own, sum, (fused_operand.address(), norm));
                 all_reduce(list, &own, Sum { has_own_rows: true, ..sum });
                 (rank, weight, [operand, fused_operand], fused_out)
             });

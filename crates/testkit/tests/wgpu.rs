@@ -42,6 +42,13 @@ fn pages_leave_and_enter_in_the_order_of_the_cpu() {
 }
 
 #[test]
+fn pages_are_copied_in_every_pool() {
+    for backend in wgpu::backends("pages_are_copied_in_every_pool") {
+        device_tests::pages_are_copied_in_every_pool(&Device::from(backend));
+    }
+}
+
+#[test]
 fn steps_see_what_was_imported_before_them() {
     for backend in wgpu::backends("steps_see_what_was_imported_before_them") {
         device_tests::steps_see_what_was_imported_before_them(&Device::from(backend));

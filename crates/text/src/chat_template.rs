@@ -6,9 +6,9 @@
 //! are fitted to the capabilities of the template as llama.cpp does.
 //!
 //! File map: `limits` resource limits; `source` rewriting before parsing; `hooks` and `operators` the
-//! operators; `python` methods, filters and tests with Python's results; `json` the filter `tojson`;
-//! `strftime` dates; `capabilities` detection of them, and fitting messages to them; `builtin`
-//! templates by llama.cpp's names.
+//! operators; `program` the compiled template; `python` methods, filters and tests with Python's
+//! results; `json` the filter `tojson`; `strftime` dates; `capabilities` detection of them, and
+//! fitting messages to them; `builtin` templates by llama.cpp's names.
 
 mod builtin;
 mod capabilities;
@@ -17,21 +17,21 @@ mod jinja;
 mod json;
 mod limits;
 mod operators;
+mod program;
 mod python;
 mod source;
 mod strftime;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use minijinja::machinery::{CodeGenerator, Instructions, eval, make_string_output, parse};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
-use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior};
+use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 
 pub use capabilities::ChatTemplateCapabilities;
+use program::Program;
 
 use crate::conversation::Conversation;
 use crate::error::{Error, Result};
@@ -54,7 +54,7 @@ use crate::special_texts::{SpecialTexts, unused_marker};
 /// ```
 pub struct ChatTemplate {
     env: Environment<'static>,
-    source: String,
+    program: Program,
     bos: String,
     eos: String,
     capabilities: ChatTemplateCapabilities,
@@ -70,15 +70,11 @@ impl fmt::Debug for ChatTemplate {
     }
 }
 
-const NAME: &str = "chat";
-
 /// White space that templates never emit.
 const TRIMMED: char = '\u{1f}';
 
 /// Maximum number of special tokens in assistant messages that are probed, one rendering each.
 const MAX_SAID: usize = 16;
-
-type Code<'a> = (Instructions<'a>, BTreeMap<&'a str, Instructions<'a>>);
 
 impl ChatTemplate {
     /// Compiles `source`; `bos` and `eos` are the texts of the model's special tokens, which the
@@ -89,17 +85,18 @@ impl ChatTemplate {
     /// # Errors
     /// [`Error::ChatTemplate`] with the line, if the source is too long or no Jinja template.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self> {
+        let env = environment();
+        let program = Program::compile(source::rewrite(source)?, &env)?;
         let mut template = Self {
-            env: environment(),
-            source: source::rewrite(source)?,
+            env,
+            program,
             bos: bos.to_owned(),
             eos: eos.to_owned(),
             capabilities: ChatTemplateCapabilities::default(),
         };
-        template.compile()?;
         template.capabilities = ChatTemplateCapabilities::probe(
             |conversation| template.render_unchanged(conversation).unwrap_or_default(),
-            |word| template.source.contains(word),
+            |word| template.program.source().contains(word),
         );
         Ok(template)
     }
@@ -141,11 +138,7 @@ impl ChatTemplate {
     /// [`Error::ChatRefused`] if the template refuses the conversation, [`Error::ChatTemplate`] if
     /// it fails or takes too much.
     pub fn render(&self, conversation: &Conversation) -> Result<String> {
-        self.render_fitted(&self.compile()?, conversation)
-    }
-
-    fn render_fitted(&self, code: &Code<'_>, conversation: &Conversation) -> Result<String> {
-        self.evaluate(code, &self.capabilities.fit(conversation))
+        self.render_unchanged(&self.capabilities.fit(conversation))
     }
 
     /// The prompt up to the end of the last message, whose content is a string: the text that a model
@@ -155,22 +148,18 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::render`].
     pub fn render_continued(&self, conversation: &Conversation) -> Result<String> {
-        self.continue_last(&self.compile()?, conversation)
-    }
-
-    fn continue_last(&self, code: &Code<'_>, conversation: &Conversation) -> Result<String> {
         let mut conversation = conversation.clone();
         conversation.add_generation_prompt = false;
         let Some(last) = conversation.messages.last_mut() else {
-            return self.render_fitted(code, &conversation);
+            return self.render(&conversation);
         };
         let content = last["content"].as_str().unwrap_or_default().to_owned();
         if !content.trim().is_empty() {
-            let end = unused_marker(&conversation, &self.source);
+            let end = unused_marker(&conversation, self.program.source());
             if let Some(last) = conversation.messages.last_mut() {
                 last["content"] = format!("{content}{end}{TRIMMED}").into();
             }
-            let text = self.render_fitted(code, &conversation)?;
+            let text = self.render(&conversation)?;
             if let Some((start, rest)) = text.rsplit_once(&end) {
                 let start = if rest.starts_with(TRIMMED) { start } else { start.trim_end() };
                 return Ok(start.to_owned());
@@ -179,12 +168,12 @@ impl ChatTemplate {
         // An empty message, or one that the template changes: it follows the prompt of an answer.
         conversation.messages.pop();
         conversation.add_generation_prompt = true;
-        Ok(self.render_fitted(code, &conversation)? + &content)
+        Ok(self.render(&conversation)? + &content)
     }
 
     /// The prompt of [`render`](Self::render), or with `continues` of
-    /// [`render_continued`](Self::render_continued), in which only the template's own text and the
-    /// tokens that it looks for in what the assistant said are special tokens.
+    /// [`render_continued`](Self::render_continued), in which special tokens come only from
+    /// the template's own text, and from tokens that it looks for in assistant messages.
     ///
     /// # Errors
     /// As [`ChatTemplate::render`].
@@ -194,12 +183,11 @@ impl ChatTemplate {
         specials: &SpecialTexts,
         continues: bool,
     ) -> Result<MarkedText> {
-        let code = self.compile()?;
         let render = |conversation: &Conversation| match continues {
-            true => self.continue_last(&code, conversation),
-            false => self.render_fitted(&code, conversation),
+            true => self.render_continued(conversation),
+            false => self.render(conversation),
         };
-        let marker = unused_marker(conversation, &self.source);
+        let marker = unused_marker(conversation, self.program.source());
         let marked = |kept: &[usize]| match specials.mark(conversation, &marker, kept) {
             Some(marked) => render(&marked),
             None => render(conversation),
@@ -232,31 +220,7 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::render`].
     pub fn render_unchanged(&self, conversation: &Conversation) -> Result<String> {
-        self.evaluate(&self.compile()?, conversation)
-    }
-
-    fn evaluate(
-        &self,
-        (instructions, blocks): &Code<'_>,
-        conversation: &Conversation,
-    ) -> Result<String> {
-        let variables = self.variables(conversation);
-        let mut text = String::new();
-        let mut output = make_string_output(&mut text);
-        eval(&self.env, instructions, variables, blocks, &mut output, AutoEscape::None)
-            .map_err(|error| failure(&error))?;
-        drop(output);
-        Ok(text)
-    }
-
-    /// The engine's code, which borrows the source. It is made once for all renderings of a prompt,
-    /// in a fraction of a millisecond, rather than held in a structure that borrows from itself.
-    fn compile(&self) -> Result<Code<'_>> {
-        let tree = parse(&self.source, NAME, self.env.syntax().clone())
-            .map_err(|error| failure(&error))?;
-        let mut generator = CodeGenerator::new(NAME, &self.source);
-        generator.compile_stmt(&hooks::hook(&tree)?);
-        Ok(generator.finish())
+        self.program.run(&self.env, self.variables(conversation))
     }
 
     fn variables(&self, conversation: &Conversation) -> Value {

@@ -38,7 +38,7 @@ pub enum Error {
     IdOutOfRange {
         /// The token's text.
         token: String,
-        /// Its id in the file.
+        /// Id of the token in the file.
         id: u64,
         /// The first id that is refused.
         limit: u64,
@@ -78,7 +78,7 @@ pub enum Error {
     /// A special token with no text could match anywhere.
     #[error("special token {id}: expected text, got an empty string")]
     EmptySpecial {
-        /// Its id.
+        /// Id of the token.
         id: u32,
     },
     /// A kind of vocabulary (`tokenizer.ggml.model`) that is not implemented.
@@ -110,7 +110,7 @@ pub enum Error {
     TextLength {
         /// The list.
         list: &'static str,
-        /// Its length in bytes, as held in memory.
+        /// Length of the list's texts in bytes, as held in memory.
         got: u64,
     },
     /// A unigram vocabulary without an unknown token.
@@ -121,7 +121,7 @@ pub enum Error {
         "tokenizer.ggml.precompiled_charsmap: expected a trie and replacements, got {got} bytes"
     )]
     CharacterMap {
-        /// Its length.
+        /// Length of the character map in bytes.
         got: usize,
     },
     /// A chat template that does not compile, fails, or takes too much.

@@ -1,6 +1,6 @@
 //! The vocabularies of GGUF files, encoded and decoded as llama.cpp does.
 //!
-//! Own code: no kept crate gives llama.cpp's token ids for every vocabulary of a GGUF file.
+//! Own code: no maintained crate gives llama.cpp's token ids for every vocabulary of a GGUF file.
 //!
 //! Source: llama.cpp `src/llama-vocab.cpp`. File map: `attributes` flags of tokens; `special` ids
 //! by role and the ends of generation; `fragments` cutting text at special tokens; then one file
@@ -161,8 +161,8 @@ impl Ggml {
         ids
     }
 
-    /// Adds the tokens at which `text` is cut, and what `encode` adds for each part between them, of which it learns
-    /// whether a token comes before it.
+    /// Adds the tokens at which `text` is cut. `encode` adds the tokens of each part between them, and gets whether a token
+    /// precedes the part.
     fn encode_fragments(
         &self,
         text: &str,

@@ -107,7 +107,7 @@ impl HfTokenizers {
     /// Token ids of `text`, in which special tokens with `marker` in them are ordinary text.
     pub(crate) fn tokenize_marked(&self, text: &str, marker: &str, add_special: bool) -> Vec<u32> {
         let around = if add_special { self.tokenize("", true, true) } else { Vec::new() };
-        // Tokens around an empty text: one that starts it, one that ends it.
+        // Tokens around an empty text: BOS, then those at the end.
         let (mut ids, ends) = match around.split_first() {
             Some((&first, ends)) => (vec![first], ends),
             None => (Vec::new(), &[][..]),

@@ -3,7 +3,7 @@
 //! Source: the pattern of openai/gpt-2 `encoder.py`,
 //! `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`.
 //! Its look-ahead only ever gives the last white space of a run back to the text after it, which is
-//! done by hand here, so that a regular expression without backtracking suffices.
+//! plain code here, so that a regular expression without backtracking suffices.
 
 use std::sync::LazyLock;
 

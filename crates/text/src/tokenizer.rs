@@ -79,8 +79,8 @@ impl Tokenizer {
         Ok(Self { special: ggml.special().clone(), kind: Kind::Ggml(Box::new(ggml)) })
     }
 
-    /// Names the token that starts a text and those that end a generation, for vocabularies whose
-    /// file does not (`bos_token_id` and `eos_token_id` of `config.json` or
+    /// Sets the BOS token and the tokens that end a generation, for vocabularies whose file does not
+    /// name them (`bos_token_id` and `eos_token_id` of `config.json` or
     /// `generation_config.json`). The ends add to those known by their text.
     #[must_use]
     pub fn with_roles(mut self, bos: Option<u32>, ends: &[u32]) -> Self {

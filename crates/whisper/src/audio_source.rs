@@ -25,28 +25,17 @@ use crate::{HOP_LENGTH, chunking};
 #[derive(Debug, Clone)]
 pub struct Samples<'a> {
     pub(crate) samples: Cow<'a, [f32]>,
-    pub(crate) speech: Speech,
-}
-
-/// Part of a recording with speech.
-#[derive(Debug, Clone)]
-pub(crate) enum Speech {
-    /// Ranges that the options detect.
-    Detect,
-    /// All samples.
-    All,
-    /// The samples, which are those of this map.
-    Cut(SpeechMap),
+    /// Positions of `samples` in the recording; `None` if they are the whole recording.
+    pub(crate) map: Option<SpeechMap>,
+    /// Whether the ranges of speech are known.
+    is_detected: bool,
 }
 
 impl Samples<'_> {
     /// Length of the recording in seconds, with silence that was cut.
     #[must_use]
     pub fn duration(&self) -> f64 {
-        seconds(match &self.speech {
-            Speech::Cut(map) => map.n_samples(),
-            Speech::Detect | Speech::All => self.samples.len(),
-        })
+        seconds(self.n_recording_samples())
     }
 
     /// Removes everything but the ranges of speech that [`Options::find_speech`](crate::Options::find_speech) found beforehand, for
@@ -55,42 +44,11 @@ impl Samples<'_> {
     /// # Errors
     /// If the ranges overlap, are out of order, empty or past the end.
     pub fn with_speech(self, speech: Option<Vec<Range<usize>>>) -> Result<Self, Error> {
-        let Some(speech) = speech else { return Ok(Self { speech: Speech::All, ..self }) };
+        let Some(speech) = speech else { return Ok(Self { is_detected: true, ..self }) };
         let (samples, map) = cut(self.samples, speech)?;
-        Ok(Self { samples, speech: Speech::Cut(map) })
+        Ok(Self { samples, map: Some(map), is_detected: true })
     }
-}
 
-impl<'a> From<&'a [f32]> for Samples<'a> {
-    fn from(samples: &'a [f32]) -> Self {
-        Self { samples: Cow::Borrowed(samples), speech: Speech::Detect }
-    }
-}
-
-impl<'a> From<&'a Vec<f32>> for Samples<'a> {
-    fn from(samples: &'a Vec<f32>) -> Self {
-        samples[..].into()
-    }
-}
-
-impl From<Vec<f32>> for Samples<'_> {
-    fn from(samples: Vec<f32>) -> Self {
-        Self { samples: Cow::Owned(samples), speech: Speech::Detect }
-    }
-}
-
-/// Samples to transcribe.
-#[derive(Debug)]
-pub(crate) struct AudioSource<'a> {
-    /// 16 kHz mono samples.
-    pub(crate) samples: Cow<'a, [f32]>,
-    /// Positions of `samples` in the recording; `None` if they are the whole recording.
-    pub(crate) map: Option<SpeechMap>,
-    /// Whether the samples or their clips were cut into chunks for batched decoding.
-    pub(crate) is_batched: bool,
-}
-
-impl AudioSource<'_> {
     /// Samples of the recording.
     pub(crate) fn n_recording_samples(&self) -> usize {
         self.map.as_ref().map_or(self.samples.len(), SpeechMap::n_samples)
@@ -109,24 +67,41 @@ impl AudioSource<'_> {
     }
 }
 
-/// Samples and chunks of a recording: its speech, else its clips, else all of it. A batch size cuts them into chunks.
+impl<'a> From<Cow<'a, [f32]>> for Samples<'a> {
+    fn from(samples: Cow<'a, [f32]>) -> Self {
+        Self { samples, map: None, is_detected: false }
+    }
+}
+
+impl<'a> From<&'a [f32]> for Samples<'a> {
+    fn from(samples: &'a [f32]) -> Self {
+        Cow::Borrowed(samples).into()
+    }
+}
+
+impl<'a> From<&'a Vec<f32>> for Samples<'a> {
+    fn from(samples: &'a Vec<f32>) -> Self {
+        samples[..].into()
+    }
+}
+
+impl From<Vec<f32>> for Samples<'_> {
+    fn from(samples: Vec<f32>) -> Self {
+        Cow::<[f32]>::Owned(samples).into()
+    }
+}
+
+/// Samples and chunks of a recording: its speech, else its clips, else all of it. A batch size cuts them into chunks; also
+/// returns if it did.
 pub(crate) fn select<'a>(
     model: &Model,
-    recording: Samples<'a>,
+    mut audio: Samples<'a>,
     options: &Options,
-) -> Result<(AudioSource<'a>, Vec<Range<usize>>), Error> {
-    let recording = match recording.speech {
-        Speech::Detect if options.needs_vad() => {
-            let speech = options.find_speech_with(model.vad()?, &recording.samples)?;
-            recording.with_speech(speech)?
-        }
-        _ => recording,
-    };
-    let map = match recording.speech {
-        Speech::Cut(map) => Some(map),
-        Speech::Detect | Speech::All => None,
-    };
-    let mut audio = AudioSource { samples: recording.samples, map, is_batched: false };
+) -> Result<(Samples<'a>, Vec<Range<usize>>, bool), Error> {
+    if !audio.is_detected && options.needs_vad() {
+        let speech = options.find_speech_with(model.vad()?, &audio.samples)?;
+        audio = audio.with_speech(speech)?;
+    }
     let n_samples = audio.samples.len();
     let mut chunks = if options.clip_timestamps.is_empty() || options.vad == VadMode::On {
         Vec::from_iter((n_samples > 0).then_some(0..n_samples))
@@ -140,13 +115,13 @@ pub(crate) fn select<'a>(
     if audio.map.is_some() {
         raise_quiet_parts(audio.samples.to_mut(), options.max_pause());
     }
+    let n_uncut = chunks.len();
     if options.n_windows() > 1 {
-        let n_uncut = chunks.len();
         let cut = |range| chunking::cut(&audio.samples, range, options.n_windows());
         chunks = chunks.into_iter().flat_map(cut).collect();
-        audio.is_batched = chunks.len() > n_uncut;
     }
-    Ok((audio, chunks))
+    let is_batched = chunks.len() > n_uncut;
+    Ok((audio, chunks, is_batched))
 }
 
 /// Keeps only the sample ranges `speech`; owned samples in place.

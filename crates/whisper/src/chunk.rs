@@ -38,7 +38,7 @@ const TAIL_SAMPLES: usize = 10 * SAMPLE_RATE;
 /// Frames by which the last timestamp may precede the end of speech: timestamps tend to be early.
 const MAX_EARLY_FRAMES: usize = 100;
 
-/// Most tokens of a character: one per byte.
+/// Maximum tokens of a character: one per byte.
 const MAX_CHAR_TOKENS: usize = 4;
 
 /// One chunk of a recording.
@@ -54,10 +54,10 @@ pub(crate) struct Chunk {
     seek: usize,
     /// Whether it was cut from a longer recording or clip for batched decoding.
     is_batched: bool,
-    /// End of the last speech of a batched chunk, in frames.
-    speech_end: Option<usize>,
-    /// Whether the samples are nothing but speech.
-    is_speech: bool,
+    /// End of the last speech of a batched chunk, in frames; see [`min_end_timestamp`](Self::min_end_timestamp).
+    pub(crate) speech_end: Option<usize>,
+    /// Whether the samples are nothing but speech; see [`split_at_missed_speech`](Self::split_at_missed_speech).
+    pub(crate) is_speech: bool,
     /// Frames at which windows are cut, descending: pauses, and places in windows whose text left speech out. The last is the end
     /// of the current window.
     cuts: Vec<usize>,
@@ -87,20 +87,6 @@ impl Chunk {
             history: History::default(),
             segments: Vec::new(),
         }
-    }
-
-    /// Sets the end of the last speech, in frames; see [`min_end_timestamp`](Self::min_end_timestamp).
-    #[must_use]
-    pub(crate) fn with_speech_end(mut self, speech_end: Option<usize>) -> Self {
-        self.speech_end = speech_end;
-        self
-    }
-
-    /// Sets whether the samples are nothing but speech; see [`split_at_missed_speech`](Self::split_at_missed_speech).
-    #[must_use]
-    pub(crate) fn with_speech_only(mut self, is_speech: bool) -> Self {
-        self.is_speech = is_speech;
-        self
     }
 
     /// Cuts the windows in pauses of `samples`, if `is_cut`: a text without timestamps does not say where it ends, and the words

@@ -14,7 +14,7 @@ use crate::{SAMPLE_RATE, WINDOW_SAMPLES};
 const MARGIN_SAMPLES: usize = 3 * SAMPLE_RATE;
 /// Samples of a window that leave room for that margin.
 const STEP_SAMPLES: usize = WINDOW_SAMPLES - MARGIN_SAMPLES;
-/// Most windows of a chunk. The first window of a chunk has no earlier text in its prompt, which
+/// Maximum windows of a chunk. The first window of a chunk has no earlier text in its prompt, which
 /// costs accuracy; a long chunk delays the segments of the chunks after it.
 const MAX_WINDOWS: usize = 4;
 /// Samples whose energy is compared to find a quiet place: a pause between sentences, not words.
@@ -110,8 +110,7 @@ fn within(speech: &[Range<usize>], clips: &[Range<usize>]) -> Vec<Range<usize>> 
 }
 
 /// Cuts the sample range `range` into chunks of about equal length, to decode `n_windows` at a time.
-/// A chunk has one window if there are few chunks, and up to [`MAX_WINDOWS`] if there were more
-/// chunks than that.
+/// Chunks have one window if `n_windows` of them suffice, else up to [`MAX_WINDOWS`].
 pub(crate) fn cut(samples: &[f32], range: Range<usize>, n_windows: usize) -> Vec<Range<usize>> {
     let len = range.len();
     let n_steps = if len <= WINDOW_SAMPLES { 1 } else { len.div_ceil(STEP_SAMPLES) };

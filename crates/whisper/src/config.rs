@@ -83,13 +83,13 @@ impl Config {
         self.d_model / self.n_text_heads
     }
 
-    /// Most new tokens of a window: half of the context.
+    /// Maximum new tokens of a window: half of the context.
     #[must_use]
     pub fn max_new_tokens(&self) -> usize {
         self.n_text_ctx / 2
     }
 
-    /// Most tokens of hotwords, earlier text and prefix in a prompt.
+    /// Maximum tokens of hotwords, earlier text and prefix in a prompt.
     #[must_use]
     pub fn max_prompt_tokens(&self) -> usize {
         self.n_text_ctx / 2 - 1

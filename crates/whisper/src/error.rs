@@ -53,7 +53,7 @@ pub enum Error {
         got: Vec<usize>,
     },
     /// A tensor's type is not supported for this tensor.
-    #[error("tensor `{name}`: type {dtype} cannot be used here, expected {expected}")]
+    #[error("tensor `{name}`: expected {expected}, got type {dtype}")]
     TensorType {
         /// Name in the file's own convention.
         name: String,

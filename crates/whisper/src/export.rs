@@ -264,20 +264,10 @@ fn gguf_metadata(config: &Config, special: &SpecialTokens, tokenizer: &Tokenizer
     let mut metadata = Metadata::new();
     metadata.set("general.architecture", "whisper");
     metadata.set("general.quantization_version", 2u32);
-    let hparams = hparams(config, 0);
-    for (key, value) in [
-        ("n_vocab", hparams.n_vocab),
-        ("n_audio_ctx", hparams.n_audio_ctx),
-        ("n_audio_state", hparams.n_audio_state),
-        ("n_audio_head", hparams.n_audio_head),
-        ("n_audio_layer", hparams.n_audio_layer),
-        ("n_text_ctx", hparams.n_text_ctx),
-        ("n_text_state", hparams.n_text_state),
-        ("n_text_head", hparams.n_text_head),
-        ("n_text_layer", hparams.n_text_layer),
-        ("n_mels", hparams.n_mels),
-    ] {
-        metadata.set(format!("whisper.{key}"), value);
+    for (key, value) in hparams(config, 0).fields() {
+        if key != "whisper.ftype" {
+            metadata.set(key, value);
+        }
     }
     metadata.set("tokenizer.ggml.model", "gpt2");
     let tokens: Vec<String> =

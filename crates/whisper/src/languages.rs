@@ -10,13 +10,16 @@ pub struct Language {
 }
 
 impl Language {
-    /// Finds a language by code, English name or alias, ignoring case.
+    /// Finds a language by code, English name or alias, ignoring case and what follows a code (`de-DE`, `zh_Hans_CN`).
     #[must_use]
     pub fn find(code_or_name: &str) -> Option<Self> {
-        let name = code_or_name.to_lowercase();
-        let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, code)| *code);
-        let name = alias.unwrap_or(&name);
-        LANGUAGES.iter().copied().find(|l| l.code == name || l.name == name)
+        let whole = code_or_name.to_lowercase();
+        let base = whole.split(['-', '_']).next().filter(|base| (2..=3).contains(&base.len()));
+        [Some(&*whole), base].into_iter().flatten().find_map(|name| {
+            let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, code)| *code);
+            let name = alias.unwrap_or(name);
+            LANGUAGES.iter().copied().find(|l| l.code == name || l.name == name)
+        })
     }
 }
 
@@ -149,6 +152,18 @@ mod tests {
         assert_eq!(Language::find("DE"), Language::find("German"));
         assert_eq!(Language::find("castilian").map(|l| l.code), Some("es"));
         assert_eq!(Language::find("xx"), None);
+    }
+
+    #[test]
+    fn regions_make_no_difference() {
+        for (regional, code) in
+            [("de-DE", "de"), ("zh-CN", "zh"), ("pt_BR", "pt"), ("yue-HK", "yue")]
+        {
+            assert_eq!(Language::find(regional).map(|l| l.code), Some(code));
+        }
+        for wrong in ["xx-DE", "-de", "klingon-de", "german-at", ""] {
+            assert_eq!(Language::find(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

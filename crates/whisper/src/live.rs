@@ -29,11 +29,11 @@ use crate::{SAMPLE_RATE, WINDOW_SAMPLES};
 use agreement::{Agreement, key, letters};
 pub use options::LiveOptions;
 
-/// Most samples of the buffer: less than a window, with room for a further VAD step.
+/// Maximum samples of the buffer: less than a window, with room for a further VAD step.
 const MAX_BUFFER: usize = WINDOW_SAMPLES - 2 * SAMPLE_RATE;
-/// Most seconds left of a buffer that reached [`MAX_BUFFER`].
+/// Maximum seconds kept of a buffer that reached [`MAX_BUFFER`].
 const MAX_KEPT_S: f64 = 20.0;
-/// Most characters of the prompt.
+/// Maximum characters of the prompt.
 const PROMPT_CHARS: usize = 200;
 /// Consecutive words that also occur in the prompt, above which they count as copied from it.
 const COPIED_WORDS: usize = 4;
@@ -135,7 +135,7 @@ pub struct LiveStream {
 #[derive(Debug)]
 struct Hypothesis {
     words: Vec<Word>,
-    /// Ends of the segments.
+    /// End of each segment, in seconds.
     ends: Vec<f64>,
     /// Unknown if it was cancelled before.
     language: Option<Language>,

@@ -28,7 +28,7 @@ pub(crate) fn period(
 ) -> Option<usize> {
     (1..=MAX_PERIOD).find(|&period| {
         let n_tokens = limits.min_tokens.max(limits.min_rounds * period);
-        // Rounds are equal if each token equals the one a round before it.
+        // Repetitions are equal if each token equals the one a period before it.
         repeated_tail(tokens, is_text, period).take(n_tokens - period).count() == n_tokens - period
     })
 }

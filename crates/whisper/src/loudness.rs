@@ -14,9 +14,9 @@
 
 use crate::SAMPLE_RATE;
 
-/// Samples of a block, 0.1 s: a syllable.
+/// Samples of a block: 0.1 s, about a syllable.
 const BLOCK: usize = SAMPLE_RATE / 10;
-/// Distance to the loudest block at which speech is left as it is: speakers of one room and syllables of one word lie nearer.
+/// Maximum level below the loudest block that is left unchanged; speakers in one room and syllables of a word differ by less.
 const MAX_BELOW_DB: f32 = 20.0;
 /// Largest gain: what needs more is near the last bit of 16-bit audio.
 const MAX_GAIN_DB: f32 = 30.0;

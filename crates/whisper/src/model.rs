@@ -145,7 +145,7 @@ impl Model {
         });
         let mel = mel.unwrap_or_else(|| {
             self.info.log_mel.compute_by(samples, padding_samples, |parts, task| {
-                // The other task first: it is longer than a part.
+                // The other task is first, since it is longer than a part.
                 let mut tasks: Vec<_> =
                     iter::once(None).chain(parts.iter_mut().map(Some)).collect();
                 self.device.for_each(&mut tasks, |part| match part {
@@ -187,7 +187,7 @@ impl Model {
     }
 
     /// Windows of a pass of the encoder ([`StateOptions::encoder_batch_size`](crate::StateOptions::encoder_batch_size)) of a state
-    /// of `n_windows`: as many as keep the device at work, but at most a quarter, since they wait for each other while the
+    /// of `n_windows`: enough to keep the device busy, but at most a quarter. Windows of a pass wait for each other while the
     /// others are decoded.
     #[must_use]
     pub fn encoder_batch_size(&self, n_windows: usize) -> usize {

@@ -106,10 +106,10 @@ pub struct Options {
     /// Length of text n-grams that may occur only once in a window; default 0 for no limit.
     /// faster-whisper `no_repeat_ngram_size`.
     pub no_repeat_ngram_size: usize,
-    /// Most new tokens of a window; `None` (default) is half of the decoder's context (224).
+    /// Maximum new tokens of a window; `None` (default) is half of the decoder's context (224).
     /// faster-whisper `max_new_tokens`.
     pub max_new_tokens: Option<usize>,
-    /// Latest first timestamp of a window in seconds, 0 to 30; default 1.0. faster-whisper
+    /// Maximum first timestamp of a window in seconds, 0 to 30; default 1.0. faster-whisper
     /// `max_initial_timestamp`.
     pub max_initial_timestamp: f32,
     /// Decode text without timestamps, one segment per window; default false. faster-whisper

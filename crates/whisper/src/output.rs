@@ -34,12 +34,12 @@ pub enum OutputFormat {
 /// timestamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SubtitleLayout {
-    /// Most characters of a line; `None` is no limit. openai `--max_line_width`.
+    /// Maximum characters of a line; `None` is no limit. openai `--max_line_width`.
     pub max_line_width: Option<usize>,
-    /// Most lines of a subtitle; with a line width, subtitles span segments. openai
+    /// Maximum lines of a subtitle; with a line width, subtitles span segments. openai
     /// `--max_line_count`.
     pub max_line_count: Option<usize>,
-    /// Most words of a subtitle; ignored with both of the above. openai `--max_words_per_line`.
+    /// Maximum words of a subtitle; ignored with both of the above. openai `--max_words_per_line`.
     pub max_words_per_line: Option<usize>,
     /// Show a subtitle once per word, with that word underlined. openai `--highlight_words`.
     pub highlight_words: bool,

@@ -33,7 +33,7 @@ pub(crate) struct PromptBuilder {
 pub(crate) struct History {
     /// Tokens of the initial prompt and of the segments.
     tokens: Vec<u32>,
-    /// First of them that the next prompt may use.
+    /// Index of the first token that the next prompt may use.
     prompt_from: usize,
 }
 

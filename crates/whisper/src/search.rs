@@ -30,11 +30,11 @@ pub(crate) struct SearchOptions {
     pub(crate) length_penalty: Option<f32>,
     /// End token; smaller ids are text.
     pub(crate) eot: u32,
-    /// Most tokens to choose, the end token included.
+    /// Maximum tokens to choose, the end token included.
     pub(crate) max_tokens: usize,
 }
 
-/// Why the text of a window ends.
+/// Reason why the text of a window ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum FinishReason {
@@ -58,7 +58,7 @@ pub(crate) struct Hypothesis {
     pub(crate) logprobs: Vec<f32>,
     /// Sum over the chosen tokens, the end token included.
     pub(crate) sum_logprob: f64,
-    /// Why it finished; only for finished ones.
+    /// Reason of the end; valid for finished hypotheses only.
     pub(crate) finish: FinishReason,
 }
 

@@ -24,6 +24,7 @@ use crate::encoder::ENCODER_POOL;
 use crate::error::Error;
 use crate::logit_filters::LogitFilters;
 use crate::model::Model;
+use crate::options::Options;
 use crate::ports::{
     AUDIO, CROSS_ROWS, CROSS_SLOTS, ENCODER_ROWS, ENCODER_SLOTS, MEL, captured_keys,
     captured_queries,
@@ -43,7 +44,7 @@ pub struct StateOptions {
     pub kv_dtype: KvDType,
     /// Whether words can be aligned with the audio.
     pub has_alignment: bool,
-    /// Most windows of a pass of the encoder; at most all.
+    /// Maximum windows of a pass of the encoder, limited to all windows.
     pub encoder_batch_size: usize,
 }
 
@@ -61,9 +62,22 @@ impl Default for StateOptions {
 }
 
 impl StateOptions {
+    /// Whether recordings with `options` fit, `n_windows` windows of them at a time.
+    #[must_use]
+    pub fn fits(&self, options: &Options, n_windows: usize) -> bool {
+        n_windows <= self.n_windows
+            && options.n_sequences() <= self.n_sequences
+            && (self.has_alignment || !options.needs_alignment())
+    }
+
     /// Sequence `index` of window `window`.
     pub(crate) fn slot(&self, window: usize, index: usize) -> Slot {
         Slot::new(window * self.n_sequences + index)
+    }
+
+    /// Window of a sequence.
+    fn window(&self, slot: Slot) -> usize {
+        slot.index() / self.n_sequences
     }
 
     pub(crate) fn limits(&self, config: &Config) -> StepLimits {
@@ -76,6 +90,7 @@ impl StateOptions {
             n_batch: config.n_text_ctx + n_sequences,
             // One row of each hypothesis, or two of each prompt.
             n_outputs: n_sequences.max(2 * self.n_windows),
+            n_checkpoints: None,
         }
     }
 
@@ -113,12 +128,13 @@ impl StateOptions {
     }
 }
 
-/// Pages of the audio, which do not change.
+/// Sizes, and the pages of the audio, which do not change.
 #[derive(Debug)]
 struct AudioPages {
-    n_audio_ctx: usize,
-    sequences_per_window: usize,
-    has_alignment: bool,
+    config: Config,
+    options: StateOptions,
+    /// Whether each window has audio.
+    has_audio: Vec<bool>,
     /// `[encoded windows, n_audio_ctx]`.
     encoder_slots: Vec<KvRow>,
     encoder_rows: Vec<QueryRow>,
@@ -131,7 +147,7 @@ struct AudioPages {
 }
 
 impl AudioPages {
-    fn new(config: &Config, options: &StateOptions, max_tokens: usize) -> Self {
+    fn new(config: Config, options: StateOptions, max_tokens: usize) -> Self {
         let t = config.n_audio_ctx;
         let n_pages = t.div_ceil(PAGE_LEN);
         let slot = |i: usize| {
@@ -145,9 +161,9 @@ impl AudioPages {
         };
         let n_encoder_rows = options.encoder_batch_size * t;
         Self {
-            n_audio_ctx: t,
-            sequences_per_window: options.n_sequences,
-            has_alignment: options.has_alignment,
+            config,
+            options,
+            has_audio: vec![false; options.n_windows],
             encoder_slots: (0..n_encoder_rows).map(slot).collect(),
             encoder_rows: (0..n_encoder_rows).map(row).collect(),
             cross_slots: (0..options.n_windows * t).map(slot).collect(),
@@ -158,7 +174,7 @@ impl AudioPages {
 
     /// The pass of the encoder over `n` windows.
     fn encoder_step(&self, n: usize) -> Step<'_> {
-        let t = self.n_audio_ctx;
+        let t = self.config.n_audio_ctx;
         let page_table = &self.page_table[..n * t.div_ceil(PAGE_LEN)];
         let mut step = Step { segments: &[SegmentName::Encoder], ..Step::default() };
         step.counts[Count::Windows] = n;
@@ -170,24 +186,24 @@ impl AudioPages {
 
     /// The pass that makes the encoder's output the audio of windows.
     fn audio_step(&self, windows: Range<usize>) -> Step<'_> {
-        let t = self.n_audio_ctx;
+        let t = self.config.n_audio_ctx;
         let segments = &[SegmentName::CrossKv];
         let mut step = Step { segments, first_window: windows.start, ..Step::default() };
         step.counts[Count::Windows] = windows.len();
-        step.counts[Count::CapturedWindows] = if self.has_alignment { windows.len() } else { 0 };
+        step.counts[Count::CapturedWindows] =
+            if self.options.has_alignment { windows.len() } else { 0 };
         step.slots[CROSS_SLOTS.index()] = &self.cross_slots[windows.start * t..windows.end * t];
         step
     }
 
     /// Sets the audio of each token: that of the window of its sequence.
     fn set_rows(&mut self, inputs: &StepInputs) {
-        let n_pages = self.n_audio_ctx.div_ceil(PAGE_LEN) as u32;
+        let t = self.config.n_audio_ctx;
+        let n_pages = t.div_ceil(PAGE_LEN) as u32;
         self.cross_rows.clear();
         for run in &inputs.runs {
-            let window = (run.slot.index() / self.sequences_per_window) as u32;
-            let first_page = window * n_pages;
-            let kv_len = self.n_audio_ctx as u32;
-            let row = QueryRow { first_page, n_pages, kv_start: 0, kv_len };
+            let first_page = self.options.window(run.slot) as u32 * n_pages;
+            let row = QueryRow { first_page, n_pages, kv_start: 0, kv_len: t as u32 };
             self.cross_rows.extend(run.rows.clone().map(|_| row));
         }
     }
@@ -230,7 +246,29 @@ impl Model {
     /// # Errors
     /// If the device is out of memory.
     pub fn state(&self, options: StateOptions) -> Result<State, Error> {
-        State::new(self, options)
+        let sizes = 1..=options.n_windows;
+        assert!(sizes.contains(&options.encoder_batch_size), "a pass encodes {sizes:?} windows");
+        let config = self.config();
+        let limits = options.limits(config);
+        let program = self.program(options);
+        let mut max = Counts::default();
+        max[Count::Tokens] = limits.n_batch;
+        max[Count::CapturedTokens] = limits.n_batch;
+        for count in [Count::Logits, Count::TopK, Count::LogProbs] {
+            max[count] = limits.n_outputs;
+        }
+        max[Count::Windows] = options.encoder_batch_size;
+        max[Count::CapturedWindows] = options.n_windows;
+        let mut state = State {
+            executable: self.device().compile(&program, &max)?,
+            pages: AudioPages::new(*config, options, limits.n_batch),
+            sequences: Sequences::new(limits),
+            filters: LogitFilters::new(config.vocab_size),
+            outputs: StepOutputs::default(),
+            n_last_encoded: 0,
+        };
+        state.warm_up()?;
+        Ok(state)
     }
 
     /// Recorded program of a state, before fusion, for inspection and tests.
@@ -244,63 +282,24 @@ impl Model {
 #[derive(Debug)]
 pub struct State {
     executable: Box<dyn Executable>,
-    options: StateOptions,
     pages: AudioPages,
     sequences: Sequences,
     filters: LogitFilters,
     outputs: StepOutputs,
-    /// Whether each window has audio.
-    has_audio: Vec<bool>,
     /// Windows of the last pass of the encoder.
     n_last_encoded: usize,
-    head_dim: usize,
-    d_model: usize,
-    vocab_size: usize,
-    n_mel_values: usize,
 }
 
 impl State {
-    pub(crate) fn new(model: &Model, options: StateOptions) -> Result<Self, Error> {
-        let sizes = 1..=options.n_windows;
-        assert!(sizes.contains(&options.encoder_batch_size), "a pass encodes {sizes:?} windows");
-        let config = model.config();
-        let limits = options.limits(config);
-        let program = model.program(options);
-        let mut max = Counts::default();
-        max[Count::Tokens] = limits.n_batch;
-        max[Count::CapturedTokens] = limits.n_batch;
-        for count in [Count::Logits, Count::TopK, Count::LogProbs] {
-            max[count] = limits.n_outputs;
-        }
-        max[Count::Windows] = options.encoder_batch_size;
-        max[Count::CapturedWindows] = options.n_windows;
-        let mut state = Self {
-            executable: model.device().compile(&program, &max)?,
-            options,
-            pages: AudioPages::new(config, &options, limits.n_batch),
-            sequences: Sequences::new(limits),
-            filters: LogitFilters::new(config.vocab_size),
-            outputs: StepOutputs::default(),
-            has_audio: vec![false; options.n_windows],
-            n_last_encoded: 0,
-            head_dim: config.text_head_dim(),
-            d_model: config.d_model,
-            vocab_size: config.vocab_size,
-            n_mel_values: WINDOW_FRAMES * config.n_mels,
-        };
-        state.warm_up()?;
-        Ok(state)
-    }
-
     /// Compiles kernels and allocates device memory for the passes of one window and of as many as there can be, and for decoder
     /// steps of every size that selects kernels.
     fn warm_up(&mut self) -> Result<(), Error> {
-        let Self { executable, options, pages, sequences, filters, outputs, n_mel_values, .. } =
-            self;
+        let Self { executable, pages, sequences, filters, outputs, .. } = self;
+        let (config, options) = (pages.config, pages.options);
         let mut result = Ok(());
         executable.warm_up(&mut |executable| {
             for n in BTreeSet::from([1, options.encoder_batch_size]) {
-                executable.import(MEL, &vec![0.0; n * *n_mel_values]);
+                executable.import(MEL, &vec![0.0; n * WINDOW_FRAMES * config.n_mels]);
                 executable.run(&pages.encoder_step(n));
                 executable.run(&pages.audio_step(0..n));
             }
@@ -317,7 +316,7 @@ impl State {
     /// The sizes.
     #[must_use]
     pub fn options(&self) -> StateOptions {
-        self.options
+        self.pages.options
     }
 
     /// Limits of a step.
@@ -329,7 +328,7 @@ impl State {
     /// Sequence `index` of window `window`.
     #[must_use]
     pub fn slot(&self, window: usize, index: usize) -> Slot {
-        self.options.slot(window, index)
+        self.pages.options.slot(window, index)
     }
 
     /// Encodes windows of mel frames, `[windows, WINDOW_FRAMES, n_mels]`.
@@ -337,12 +336,11 @@ impl State {
     /// # Panics
     /// If `mel` has no whole windows, none, or more than [`StateOptions::encoder_batch_size`].
     pub fn encode(&mut self, mel: &[f32]) {
-        let n = mel.len() / self.n_mel_values;
-        let is_whole = mel.len().is_multiple_of(self.n_mel_values);
-        assert!(
-            is_whole && (1..=self.options.encoder_batch_size).contains(&n),
-            "windows of mel frames"
-        );
+        let AudioPages { config, options, .. } = &self.pages;
+        let n_values = WINDOW_FRAMES * config.n_mels;
+        let (n, is_whole) = (mel.len() / n_values, mel.len().is_multiple_of(n_values));
+        let max = options.encoder_batch_size;
+        assert!(is_whole && (1..=max).contains(&n), "windows of mel frames");
         self.executable.import(MEL, mel);
         self.executable.run(&self.pages.encoder_step(n));
         self.n_last_encoded = n;
@@ -353,7 +351,8 @@ impl State {
     /// # Errors
     /// If the device fails.
     pub async fn read_encoded(&mut self, out: &mut Vec<f32>) -> Result<(), Error> {
-        let len = self.n_last_encoded * self.pages.n_audio_ctx * self.d_model;
+        let Config { n_audio_ctx, d_model, .. } = self.pages.config;
+        let len = self.n_last_encoded * n_audio_ctx * d_model;
         Ok(self.executable.read(&[PortRange::first(AUDIO, len)], out).await?)
     }
 
@@ -367,7 +366,7 @@ impl State {
         assert!(!windows.is_empty(), "`encode` comes before `set_audio`");
         windows.clone().for_each(|window| self.clear(window));
         self.executable.run(&self.pages.audio_step(windows.clone()));
-        self.has_audio[windows].fill(true);
+        self.pages.has_audio[windows].fill(true);
     }
 
     /// Empties the sequences of window `window`.
@@ -375,7 +374,7 @@ impl State {
     /// # Panics
     /// If there is no such window.
     pub fn clear(&mut self, window: usize) {
-        for index in 0..self.options.n_sequences {
+        for index in 0..self.pages.options.n_sequences {
             self.sequences.truncate(self.slot(window, index), 0);
         }
     }
@@ -390,18 +389,15 @@ impl State {
 
     /// Starts the plan of the next step.
     pub fn plan(&mut self) -> BatchPlan<'_> {
-        let Self { executable, options, pages, sequences, filters, outputs, has_audio, .. } = self;
+        let Self { executable, pages, sequences, filters, outputs, .. } = self;
         filters.clear();
         outputs.clear();
         BatchPlan {
             plan: sequences.plan(),
             executable: &mut **executable,
-            options,
             pages,
             filters,
             outputs,
-            vocab_size: self.vocab_size,
-            has_audio,
             has_capture: false,
         }
     }
@@ -411,7 +407,7 @@ impl State {
     /// # Errors
     /// If the device fails.
     pub async fn read_logits(&mut self, n: usize, out: &mut Vec<f32>) -> Result<(), Error> {
-        let len = n * self.vocab_size;
+        let len = n * self.pages.config.vocab_size;
         Ok(self.executable.read(&[PortRange::first(Port::LOGITS, len)], out).await?)
     }
 
@@ -447,8 +443,9 @@ impl State {
         rows: Range<usize>,
         (n_heads, out): (usize, &mut Vec<f32>),
     ) -> Result<(), Error> {
-        let c = self.head_dim;
-        let (n_keys, n_queries) = (self.pages.n_audio_ctx * c, rows.len() * c);
+        let config = &self.pages.config;
+        let c = config.text_head_dim();
+        let (n_keys, n_queries) = (config.n_audio_ctx * c, rows.len() * c);
         let keys = |i| PortRange { port: captured_keys(i), offset: window * n_keys, len: n_keys };
         let queries =
             |i| PortRange { port: captured_queries(i), offset: rows.start * c, len: n_queries };
@@ -467,7 +464,7 @@ fn run_all_sizes(
     let tokens = vec![0; max_tokens];
     let mut run = |sequences: &mut Sequences, slots: usize, n: usize| {
         let mut plan = sequences.plan();
-        // Logits of as many rows as a step can have, since their product has kernels of its own sizes.
+        // Logits of the maximum number of rows of a step, since their matmul has kernels for its own sizes.
         let n_outputs = (max_outputs / slots).clamp(1, n);
         for slot in (0..slots).map(Slot::new) {
             plan.add(slot, &tokens[..n], n - n_outputs..n)?;
@@ -484,7 +481,7 @@ fn run_all_sizes(
     run(sequences, 1, 1)?;
     (1..n_sequences).for_each(|to| sequences.fork(Slot::new(0), Slot::new(to)));
     run(sequences, n_sequences, 1)?;
-    (0..n_sequences).for_each(|slot| sequences.truncate(Slot::new(slot), 0));
+    (0..n_sequences).map(Slot::new).for_each(|slot| _ = sequences.truncate(slot, 0));
     Ok(())
 }
 
@@ -493,12 +490,9 @@ fn run_all_sizes(
 pub struct BatchPlan<'a> {
     plan: StepPlan<'a>,
     executable: &'a mut dyn Executable,
-    options: &'a StateOptions,
     pages: &'a mut AudioPages,
     filters: &'a mut LogitFilters,
     outputs: &'a mut StepOutputs,
-    vocab_size: usize,
-    has_audio: &'a [bool],
     has_capture: bool,
 }
 
@@ -517,8 +511,11 @@ impl BatchPlan<'_> {
         tokens: &[u32],
         outputs: impl IntoIterator<Item = usize>,
     ) -> Result<(), Error> {
-        let window = slot.index() / self.options.n_sequences;
-        assert!(self.has_audio[window], "`set_audio` of window {window} comes before its steps");
+        let window = self.pages.options.window(slot);
+        assert!(
+            self.pages.has_audio[window],
+            "`set_audio` of window {window} comes before its steps"
+        );
         self.plan.add(slot, tokens, outputs)?;
         self.filters.resize(self.plan.n_outputs());
         Ok(())
@@ -539,14 +536,14 @@ impl BatchPlan<'_> {
 
     /// Requests logits of tokens of an output; returns their place in [`StepOutputs::logits`].
     pub(crate) fn request_logits(&mut self, output: usize, tokens: Range<u32>) -> Range<usize> {
-        let first = output * self.vocab_size;
+        let first = output * self.pages.config.vocab_size;
         let range = first + tokens.start as usize..first + tokens.end as usize;
         self.outputs.request_logits(range)
     }
 
     /// Adds tokens whose cross-attention queries are copied for alignment.
     pub(crate) fn add_captured(&mut self, slot: Slot, tokens: &[u32]) -> Result<(), Error> {
-        assert!(self.options.has_alignment, "a state with alignment");
+        assert!(self.pages.options.has_alignment, "a state with alignment");
         self.has_capture = true;
         self.add(slot, tokens, [])
     }

@@ -104,12 +104,11 @@ impl Transcriber {
         mut on_event: impl FnMut(Event) + Send,
     ) -> Result<Transcript, Error> {
         let mut transcription = self.start(samples, options)?;
-        let mut transcript = Transcript::default();
         while !transcription.is_ended() {
             self.step(&mut transcription).await?;
-            transcription.report(&mut transcript, &mut on_event);
+            transcription.report(&mut on_event);
         }
-        Ok(transcript)
+        Ok(transcription.into_transcript())
     }
 
     /// Returns the next segment as soon as it is final; `None` at the end. Blocks until then.

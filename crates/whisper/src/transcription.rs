@@ -27,7 +27,7 @@ use stonechat_audio::Mel;
 use web_time::Instant;
 
 use crate::WINDOW_SAMPLES;
-use crate::audio_source::{self, AudioSource, Samples};
+use crate::audio_source::{self, Samples};
 use crate::chunk::{Chunk, WindowSegments, find_speech_end};
 use crate::error::Error;
 use crate::fallback::{DecodedWindow, is_silent};
@@ -36,7 +36,6 @@ use crate::model::Model;
 use crate::options::Options;
 use crate::prompt::{History, Prompt, PromptBuilder, sot_sequence};
 use crate::rules::Rules;
-use crate::times::seconds;
 use crate::timings::Timings;
 use crate::transcript::{Event, Segment, Transcript};
 use crate::window_decoder::WindowDecoder;
@@ -71,11 +70,14 @@ static N_TRANSCRIPTIONS: AtomicU64 = AtomicU64::new(0);
 /// ```
 #[derive(Debug)]
 pub struct Transcription<'a> {
-    /// Number of the recording among those of the process.
+    /// Id of the recording, unique in the process.
     id: u64,
     model: Model,
     options: Arc<Options>,
-    audio: AudioSource<'a>,
+    /// Samples to transcribe.
+    audio: Samples<'a>,
+    /// Whether the samples or their clips were cut into chunks for batched decoding.
+    is_batched: bool,
     language: DetectedLanguage,
     rules: Arc<Rules>,
     /// Known with the language.
@@ -100,10 +102,9 @@ pub struct Transcription<'a> {
     ready: VecDeque<Segment>,
     n_segments: usize,
     is_ended: bool,
-    is_cancelled: bool,
     has_failed: bool,
-    /// Whether [`Event::Language`] was reported.
-    has_reported_language: bool,
+    /// Language and segments that were reported.
+    transcript: Transcript,
     /// Position of the last [`Event::Position`].
     reported_position: Option<usize>,
 }
@@ -165,14 +166,16 @@ impl<'a> Transcription<'a> {
             Some(language) => DetectedLanguage::Known(language, None),
             None => DetectedLanguage::Unknown,
         };
-        let (audio, chunks) = audio_source::select(model, samples.into(), options)?;
+        let (audio, chunks, is_batched) = audio_source::select(model, samples.into(), options)?;
         let pending = VecDeque::from(chunks);
+        let duration = audio.duration();
         let mut run = Self {
             id: N_TRANSCRIPTIONS.fetch_add(1, Ordering::Relaxed),
             model: model.clone(),
             rules: Arc::new(Rules::new(model, options)),
             options: Arc::new(options.clone()),
             audio,
+            is_batched,
             language,
             prompts: None,
             first_window: pending.front().map_or(0, |range| range.start),
@@ -186,9 +189,8 @@ impl<'a> Transcription<'a> {
             ready: VecDeque::new(),
             n_segments: 0,
             is_ended: false,
-            is_cancelled: false,
             has_failed: false,
-            has_reported_language: false,
+            transcript: Transcript { duration, ..Transcript::default() },
             reported_position: None,
         };
         if let DetectedLanguage::Known(language, _) = run.language {
@@ -236,6 +238,12 @@ impl<'a> Transcription<'a> {
         Ok(())
     }
 
+    /// Options of the recording.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// Most windows at a time.
     #[must_use]
     pub fn max_windows(&self) -> usize {
@@ -255,7 +263,7 @@ impl<'a> Transcription<'a> {
     #[must_use]
     pub fn position(&self) -> (usize, usize) {
         let n_samples = self.audio.n_recording_samples();
-        if self.is_ended && !self.is_cancelled {
+        if self.is_ended && !self.is_cancelled() {
             return (n_samples, n_samples);
         }
         let open: usize = self.chunks.iter().map(|open| open.chunk.done_samples()).sum();
@@ -265,7 +273,7 @@ impl<'a> Transcription<'a> {
     /// Length of the recording in seconds.
     #[must_use]
     pub fn duration(&self) -> f64 {
-        seconds(self.audio.n_recording_samples())
+        self.transcript.duration
     }
 
     /// Whether there are no further segments than those that [`next_segment`](Self::next_segment) returns.
@@ -277,7 +285,7 @@ impl<'a> Transcription<'a> {
     /// Whether it was cancelled. The segments end before the first window that was not finished.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.is_cancelled
+        self.transcript.cancelled
     }
 
     /// Whether a window failed at every temperature.
@@ -293,7 +301,7 @@ impl<'a> Transcription<'a> {
     /// Cancels its windows and ends it.
     pub fn cancel(&mut self) {
         if !self.is_ended {
-            (self.is_ended, self.is_cancelled) = (true, true);
+            (self.is_ended, self.transcript.cancelled) = (true, true);
             self.encoded = None;
             self.chunks.iter_mut().for_each(|open| open.request = None);
             if let DetectedLanguage::Requested(..) = self.language {
@@ -337,12 +345,13 @@ impl<'a> Transcription<'a> {
         Ok(())
     }
 
-    /// Reports the language, new segments and the position; appends the segments to `transcript`.
-    pub fn report(&mut self, transcript: &mut Transcript, on_event: &mut dyn FnMut(Event)) {
+    /// Reports the language, new segments and the position; appends the segments to the
+    /// [transcript](Self::into_transcript).
+    pub fn report(&mut self, on_event: &mut dyn FnMut(Event)) {
+        let transcript = &mut self.transcript;
         if let DetectedLanguage::Known(language, probability) = self.language
-            && !self.has_reported_language
+            && transcript.language.is_empty()
         {
-            self.has_reported_language = true;
             language.code.clone_into(&mut transcript.language);
             if let Some(probability) = probability {
                 on_event(Event::Language(language, probability));
@@ -358,8 +367,12 @@ impl<'a> Transcription<'a> {
             self.reported_position = Some(done);
             on_event(Event::Position(done, total));
         }
-        transcript.duration = self.duration();
-        transcript.cancelled = self.is_cancelled;
+    }
+
+    /// Transcript of the segments that were [reported](Self::report).
+    #[must_use]
+    pub fn into_transcript(self) -> Transcript {
+        self.transcript
     }
 
     /// Detects the language, if it is not given.
@@ -409,22 +422,21 @@ impl<'a> Transcription<'a> {
         let started = Instant::now();
         let samples = &self.audio.samples[range.clone()];
         // Audio that was not cut gets the same result as without a batch size.
-        let vad = if self.audio.is_batched { Some(self.model.vad()?) } else { None };
+        let vad = if self.is_batched { Some(self.model.vad()?) } else { None };
         let speech_end = || find_speech_end(samples, vad?, &self.options.vad_options);
         let (mel, speech_end) = match self.first_mel.take() {
             Some(mel) => (mel, speech_end()),
             None => self.model.mel_beside(samples, WINDOW_SAMPLES, speech_end),
         };
-        let chunk = Chunk::new(range, mel, self.audio.is_batched)
-            .with_speech_end(speech_end)
-            .with_speech_only(self.audio.map.is_some())
+        let mut chunk = Chunk::new(range, mel, self.is_batched)
             .with_windows_cut(self.options.without_timestamps, &self.audio.samples);
+        (chunk.speech_end, chunk.is_speech) = (speech_end, self.audio.map.is_some());
         timings.mel += started.elapsed();
         Ok(chunk)
     }
 
-    /// Opens pending chunks with speech while windows of the batch are free, as many as the decoder encodes in a step. All but one
-    /// of as many may wait for a window, so that it need not encode fewer.
+    /// Opens pending chunks with speech while windows of the batch are free, up to the encoder's batch size. All but one of
+    /// a batch may wait for windows, so that batches are full.
     fn open_chunks(&mut self, decoder: &mut WindowDecoder) -> Result<(), Error> {
         let encoder_batch_size = decoder.state_options().encoder_batch_size;
         let n_open = self.chunks.iter().filter(|open| !open.chunk.is_done()).count();

@@ -20,11 +20,11 @@ pub struct WindowResult {
     pub temperature: f32,
     /// Mean log-probability of the chosen tokens, the end token included.
     pub avg_logprob: f64,
-    /// Bytes of the text over bytes of it compressed with zlib.
+    /// Compression ratio of the text: its bytes over its bytes compressed with zlib.
     pub compression_ratio: f64,
     /// Probability of `<|nospeech|>` after `<|startoftranscript|>`.
     pub no_speech_prob: f64,
-    /// Why the text ends.
+    /// Reason why the text ends.
     pub finish: FinishReason,
 }
 

@@ -40,7 +40,7 @@ use crate::window::WindowResult;
 use crate::window_request::{
     DecodeRequest, WindowAudio, WindowHandle, WindowOutput, WindowRequest, WindowTask,
 };
-use places::{Active, Place, Queued};
+use places::{Place, Request};
 
 /// Decodes windows of any number of recordings in one batch.
 #[derive(Debug)]
@@ -49,7 +49,8 @@ pub struct WindowDecoder {
     state: State,
     /// By window of the state.
     places: Vec<Place>,
-    queue: VecDeque<Queued>,
+    /// Requests without a place, and their spectrograms.
+    queue: VecDeque<(Request, Vec<f32>)>,
     finished: Vec<(Weak<()>, WindowOutput)>,
     scratch: Scratch,
     pub(crate) timings: Timings,
@@ -244,18 +245,18 @@ impl WindowDecoder {
             }
         };
         let alive = Arc::new(());
-        let handle = Arc::downgrade(&alive);
+        let request = Request { handle: Arc::downgrade(&alive), owner, keep_audio, task };
         match audio {
             WindowAudio::Mel(mel) => {
                 let n_values = WINDOW_FRAMES * self.model.config().n_mels;
                 assert_eq!(mel.len(), n_values, "one window of mel frames");
-                self.queue.push_back(Queued { handle, owner, mel, keep_audio, task });
+                self.queue.push_back((request, mel));
             }
             WindowAudio::Kept(kept) => {
                 let kept = kept.downgrade();
                 let has_audio = |place: &&mut Place| matches!(place, Place::Kept { handle, .. } if handle.ptr_eq(&kept));
                 let place = self.places.iter_mut().find(has_audio).expect("audio that was kept");
-                *place = Place::Active(Active { handle, owner, keep_audio, task });
+                *place = Place::Active(request);
             }
         }
         Ok(WindowHandle::new(alive))
@@ -274,7 +275,7 @@ impl WindowDecoder {
         self.remove_abandoned();
     }
 
-    /// Encodes waiting windows if there are places for them, and runs one decoder step of all windows.
+    /// Encodes waiting windows into free slots, and runs one decoder step of all windows.
     ///
     /// # Errors
     /// If the device fails: the windows are lost.
@@ -300,7 +301,7 @@ impl WindowDecoder {
         let mut has_text = false;
         let planned = std::mem::take(&mut self.scratch.planned);
         for window in &planned {
-            let Place::Active(Active { task, .. }) = &self.places[window.window] else { continue };
+            let Place::Active(Request { task, .. }) = &self.places[window.window] else { continue };
             has_text |= !matches!(task, Task::Align(_));
             let output = match task {
                 Task::DetectLanguage(languages) => Some(self.choose_language(window, languages)),
@@ -325,13 +326,6 @@ impl WindowDecoder {
     #[must_use]
     pub fn state_options(&self) -> StateOptions {
         self.state.options()
-    }
-
-    /// Whether recordings with `options` fit the state without [`reserve`](Self::reserve).
-    #[must_use]
-    pub fn fits(&self, options: &Options) -> bool {
-        let has_alignment = self.state.options().has_alignment;
-        self.check(options).is_ok() && (has_alignment || !options.needs_alignment())
     }
 
     /// Checks that recordings with `options` fit the state.
@@ -370,13 +364,13 @@ impl WindowDecoder {
         Ok(Decoding { request, fallback, search, is_prefilled: false, no_speech_prob: 0.0 })
     }
 
-    /// Frees what belongs to handles that were dropped.
+    /// Frees the windows of dropped handles.
     fn remove_abandoned(&mut self) {
         let is_alive = |handle: &Weak<()>| handle.strong_count() > 0;
-        self.queue.retain(|queued| is_alive(&queued.handle));
+        self.queue.retain(|(request, _)| is_alive(&request.handle));
         self.finished.retain(|(handle, _)| is_alive(handle));
         for (window, place) in self.places.iter_mut().enumerate() {
-            if let Place::Kept { handle, .. } | Place::Active(Active { handle, .. }) = place
+            if let Place::Kept { handle, .. } | Place::Active(Request { handle, .. }) = place
                 && !is_alive(handle)
             {
                 *place = Place::Free;
@@ -399,14 +393,13 @@ impl WindowDecoder {
         self.scratch.mel.clear();
         for window in windows.clone() {
             let next = places::take_next(&mut self.queue, &self.places);
-            let Queued { handle, owner, mel, keep_audio, task } =
-                next.expect("as many windows wait");
+            let (request, mel) = next.expect("as many windows wait");
             if windows.len() == 1 {
                 self.scratch.mel = mel;
             } else {
                 self.scratch.mel.extend_from_slice(&mel);
             }
-            self.places[window] = Place::Active(Active { handle, owner, keep_audio, task });
+            self.places[window] = Place::Active(request);
         }
         self.state.encode(&self.scratch.mel);
         self.state.set_audio(windows.start);
@@ -424,7 +417,7 @@ impl WindowDecoder {
         // Texts go first: a prompt waits while the step is full, a text does not.
         for adds_texts in [true, false] {
             for (window, place) in places.iter().enumerate() {
-                let Place::Active(Active { task, .. }) = place else { continue };
+                let Place::Active(Request { task, .. }) = place else { continue };
                 if task.is_text() != adds_texts {
                     continue;
                 }
@@ -452,7 +445,7 @@ impl WindowDecoder {
             candidates.is_empty() || candidates.contains(language)
         };
         let languages = || languages.clone().filter(is_candidate);
-        // The logits are those of the languages of the model, of which candidates are some.
+        // The logits cover all languages of the model; candidates are a subset.
         let best = languages().max_by(|a, b| a.1.total_cmp(b.1));
         let (&language, &best) = best.expect("a language of the model");
         let total: f32 = languages().map(|(_, logit)| (logit - best).exp()).sum();
@@ -463,7 +456,7 @@ impl WindowDecoder {
     fn choose_tokens(&mut self, planned: &PlannedWindow) -> Option<WindowOutput> {
         let Self { state, scratch, places, model, timings, .. } = self;
         let PlannedWindow { window, outputs, logits, .. } = planned;
-        let Place::Active(Active { task: Task::Decode(decoding), .. }) = &mut places[*window]
+        let Place::Active(Request { task: Task::Decode(decoding), .. }) = &mut places[*window]
         else {
             return None;
         };
@@ -524,7 +517,7 @@ impl WindowDecoder {
     fn finish(&mut self, window: usize, output: WindowOutput) {
         self.state.clear(window);
         let place = &mut self.places[window];
-        if let Place::Active(Active { handle, owner, keep_audio, .. }) =
+        if let Place::Active(Request { handle, owner, keep_audio, .. }) =
             std::mem::replace(place, Place::Free)
         {
             if keep_audio {

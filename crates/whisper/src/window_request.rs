@@ -12,7 +12,7 @@ use crate::words::TokenTimes;
 /// Request of a [`WindowDecoder`](crate::WindowDecoder).
 #[derive(Debug)]
 pub struct WindowRequest {
-    /// Number of the recording. A free place goes to the recording with the fewest.
+    /// Id of the recording. A free place in the batch goes to the recording with the fewest windows.
     pub owner: u64,
     /// Audio of the window.
     pub audio: WindowAudio,

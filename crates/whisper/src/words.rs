@@ -76,7 +76,7 @@ fn split_on_characters(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<TokenGroup>
     let (mut first, mut n_chars) = (0, 0);
     for end in 1..=tokens.len() {
         let text = tokenizer.decode(&tokens[first..end]);
-        // Bytes that are invalid in the whole text too are not completed by later tokens.
+        // Later tokens do not complete bytes that are invalid in the whole text, too.
         let broken = text.chars().position(|c| c == BROKEN);
         let is_whole = broken.is_none_or(|at| whole.get(n_chars + at) == Some(&BROKEN));
         if is_whole || end == tokens.len() {

@@ -10,9 +10,9 @@
 const MIN_MATCH: usize = 3;
 const MAX_MATCH: usize = 258;
 const HASH_BITS: u32 = 15;
-/// Farthest match: a window without the room that zlib keeps for a lookahead.
+/// Maximum distance of a match: zlib's window without its minimum lookahead.
 const MAX_DISTANCE: usize = (1 << 15) - MAX_MATCH - MIN_MATCH - 1;
-/// Matches of [`MIN_MATCH`] bytes that are farther are worth less than literals.
+/// Maximum distance of a match of [`MIN_MATCH`] bytes; literals cost less than farther ones.
 const TOO_FAR: usize = 4096;
 /// Level 6: a match of this length shortens the search for a longer one, and ends it.
 const GOOD_LENGTH: usize = 8;

@@ -11,7 +11,7 @@ use crate::shell;
 
 const SCRIPT: &str = "xtask/assets/bench_peer.py";
 
-/// Why `peer` cannot run `model`, `None` if it can.
+/// Reason why `peer` cannot run `model`, `None` if it can.
 pub(super) fn refusal(peer: Peer, model: &Model) -> Option<String> {
     let wanted = match peer {
         Peer::LlamaCpp => ModelKind::Text,

@@ -399,7 +399,7 @@ fn the_long_prompt_has_about_its_tokens() {
     // The mock server's words are two tokens each.
     let text = args.intruder(&target(&url), &prompts, 1).unwrap().unwrap();
     assert_eq!(text.split(' ').count(), 2000);
-    // It begins like no request of its point.
+    // The intruder begins like no request of its point.
     let first = |text: &str| text.split(' ').next().unwrap().to_owned();
     let requests = Plan::new(&prompts, 1, &[5], 1).take(100);
     assert!(requests.into_iter().all(|planned| first(&planned.prompt) != first(&text)));

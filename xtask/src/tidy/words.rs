@@ -98,6 +98,11 @@ const PHRASES: &[(&str, &str)] = &[
     ("share a step", "are batched"),
     ("behind the last", "past the last"),
     ("so many", "a number"),
+    ("bits an element", "bits per element"),
+    ("values an invocation", "values per invocation"),
+    ("workgroup a row", "workgroup per row"),
+    ("has no meaning", "is malformed"),
+    ("no kept crate", "no maintained crate"),
 ];
 
 /// First words of a comment that leave its subject out.
@@ -111,6 +116,11 @@ const OPENINGS: &[&str] = &[
     "What ",
     "Which ",
     "How ",
+    "Why ",
+    "It ",
+    "Its ",
+    "They ",
+    "Their ",
 ];
 
 /// Files whose words and phrases are read.

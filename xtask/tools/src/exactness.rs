@@ -281,9 +281,8 @@ fn folder() -> Result<PathBuf> {
 
 /// Opens `device`.
 fn open(device: Device, file: &ModelFile, threads: usize) -> Result<OpenDevice> {
-    let needs = DeviceNeeds { weight_bytes: file.file_bytes(), can_split: false };
-    let chosen = device.choose(needs)?;
-    Ok(chosen.open(device, || Cpu::new(threads), |note| println!("{note}"))?)
+    let chosen = device.choose(DeviceNeeds::whole(file.file_bytes()))?;
+    Ok(chosen.open(|| Cpu::new(threads), |note| println!("{note}"))?)
 }
 
 /// Kernels and name of an open device.

@@ -28,7 +28,7 @@ const LEAST_GAP_S: f64 = 0.1;
 /// The latest start of a track that is taken for a pause, where nothing else is in the file before it.
 const MAX_LEAD_S: f64 = 600.0;
 
-/// Properties of the container that are known before it is opened.
+/// Properties of the container that are read before it is opened.
 pub(super) struct Open {
     /// Audio tracks of an MP4 file.
     pub(super) tracks: Vec<AudioTrack>,
@@ -45,9 +45,9 @@ const MAX_BAD_IN_A_ROW: u32 = 512;
 
 /// A part of the track to keep.
 struct Cut {
-    /// Silence before it.
+    /// Seconds of silence before the part.
     pause_s: f64,
-    /// Frames to skip before it, from the end of the last part.
+    /// Frames to skip before the part, from the end of the last one.
     skip: u64,
     keep: u64,
 }
@@ -56,7 +56,7 @@ struct Cut {
 struct Span(VecDeque<Cut>);
 
 impl Span {
-    /// `rate` is that of the decoded frames, which the header may state wrongly.
+    /// `rate`: sample rate of the decoded frames; the header may state another one.
     fn new(edit: Option<&Edit>, decoder: &TrackDecoder, rate: u32) -> Self {
         let frames = |seconds: f64| (seconds * f64::from(rate)).round() as u64;
         let Some(edit) = edit else {
@@ -192,7 +192,7 @@ struct Clock {
     packet_s: f64,
     /// Silence before the next packet.
     pause_s: f64,
-    /// The part of it that stands for damage.
+    /// Seconds of `pause_s` that replace damaged data.
     damage_s: f64,
 }
 
@@ -329,7 +329,7 @@ impl Run<'_, '_> {
         self.silence(std::mem::take(&mut clock.pause_s), n_channels, rate)
     }
 
-    /// Puts out silence; one that is longer than such a file can be is none.
+    /// Emits silence; a pause longer than such a file can be is ignored.
     fn silence(&mut self, pause_s: f64, n_channels: usize, rate: u32) -> Result<(), Error> {
         let room_s = sink::max_seconds(self.state.n_bytes()) as f64 / 2.0;
         if !(pause_s > 0.0 && pause_s + self.sink.source.duration_s < room_s) {
@@ -353,7 +353,7 @@ impl Run<'_, '_> {
             sniff::is_mkv(&self.head) && mend::is_cut_mkv(&self.head, self.state.n_bytes());
         let rate = f64::from(source.sample_rate.max(1));
         let total_s = self.total_s.or(self.sink.total_frames.map(|n| n as f64 / rate));
-        // Their readers end at the end of the file without a word.
+        // The readers of FLAC and WAV report no error at the end of a cut file.
         if matches!(&*self.container, "flac" | "wav") {
             source.is_cut |=
                 total_s.is_some_and(|total_s| total_s > source.duration_s + LEAST_GAP_S);
@@ -449,7 +449,7 @@ impl Run<'_, '_> {
         self.total_s = stated_s(track.duration, track.time_base)
             .or_else(|| stated_s(info.duration, info.time_base))
             .or(entry.and_then(|one| one.fragments_s));
-        // The header may state the rate before the encoder for Opus.
+        // An Opus header may state the sample rate of the encoder's input, not of the decoded audio.
         let is_opus = params.codec == CODEC_ID_OPUS;
         let rate = if is_opus { Some(opus::RATE) } else { params.sample_rate }.map(f64::from);
         let by_time = self.total_s.zip(rate).map(|(total_s, rate)| (total_s * rate) as u64);

@@ -1,6 +1,6 @@
 //! Formats that are not read here, through an installed `ffmpeg`.
 //!
-//! It is run on files and streams of the user of this machine only, without a shell, and may read that file or pipe alone.
+//! `ffmpeg` runs on files and streams of the user of this machine only, without a shell, and may read that file or pipe alone.
 //! Its output is WAV in a pipe, which is read within the limits of every stream.
 
 use std::ffi::OsString;
@@ -53,7 +53,7 @@ pub(super) fn decode(
     sink: &mut Sink<'_>,
 ) -> Result<(), Error> {
     let what = foreign.name();
-    // The track that was chosen, where another reader lists them.
+    // The requested track, else the one that another reader has chosen.
     let track = track.or(Some(sink.source.track).filter(|&number| number > 0));
     let mut child = match start(path, track) {
         Ok(child) => child,

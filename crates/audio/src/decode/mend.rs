@@ -1,4 +1,4 @@
-//! Containers as the demuxers want them: without metadata that they stumble over, and as long as their headers say.
+//! Repair of containers for the demuxers: removes metadata that they fail on, and fixes sizes past the end of the file.
 //!
 //! - FLAC: the stream header and the frames, without the other blocks.
 //! - AIFF, CAF: the chunks that describe the sound, and the sound with the size that it has.
@@ -15,11 +15,11 @@ const MAX_CHUNKS: usize = 65_536;
 const MAX_CHUNK_BYTES: u64 = 32 << 20;
 const FLAC_HEAD_BYTES: u64 = 4 + 4 + 34;
 
-/// A container as its demuxer wants it.
+/// Repaired container.
 #[derive(Debug, PartialEq)]
 pub(super) struct Mended {
     pub(super) parts: Vec<Part>,
-    /// Whether the file ends before what its headers say.
+    /// Whether the file is shorter than its headers state.
     pub(super) is_cut: bool,
     /// Bytes of sound missing per byte that the file has, if known.
     pub(super) lack: Option<f64>,
@@ -208,7 +208,7 @@ fn mp4<S: Read + Seek>(source: &mut S) -> Option<Mended> {
         }
         let end = pos.checked_add(size)?;
         if end > n_bytes {
-            // Sound may stand in the first part of a cut box; half an index is none.
+            // A cut `mdat` box may have sound in its first part. Half an index is useless.
             return match &head[4..] {
                 b"mdat" => cut(n_bytes, end - n_bytes),
                 _ => cut(pos, 0),

@@ -1,5 +1,5 @@
-//! Tracks that a Matroska file marks as default. The mark holds where it is absent, which symphonia 0.6 does not tell
-//! from one that is off.
+//! Default tracks of a Matroska file. An absent `FlagDefault` means on; symphonia 0.6 does not distinguish it from
+//! off.
 //!
 //! Elements: RFC 8794 §4 (EBML), RFC 9559 §5 (Matroska).
 
@@ -25,7 +25,7 @@ pub(super) fn not_default<S: Read + Seek>(source: &mut S) -> Vec<u64> {
     entries.filter_map(number_if_off).collect()
 }
 
-/// The element `Tracks`, if it stands before the sound.
+/// The element `Tracks`, if it comes before the sound.
 fn read_tracks<S: Read + Seek>(source: &mut S) -> Option<Vec<u8>> {
     let mut pos = 0u64;
     for _ in 0..MAX_ELEMENTS {
@@ -34,7 +34,7 @@ fn read_tracks<S: Read + Seek>(source: &mut S) -> Option<Vec<u8>> {
         let (size, n_size) = read_number(source, true)?;
         pos += n_id + n_size;
         match id {
-            // Its elements come next.
+            // The elements of the segment come next.
             SEGMENT => {}
             CLUSTER => return None,
             TRACKS => {

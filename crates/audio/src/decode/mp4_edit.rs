@@ -17,7 +17,7 @@ pub(super) struct Part {
     pub(super) start_s: f64,
     /// `None`: to the end.
     pub(super) duration_s: Option<f64>,
-    /// Pause before it.
+    /// Seconds of silence before the part.
     pub(super) pause_s: f64,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Edit {
 }
 
 impl Edit {
-    /// Seconds in all, if every part states its own.
+    /// Total seconds, if every part states its own.
     pub(super) fn total_s(&self) -> Option<f64> {
         self.parts.iter().map(|part| part.duration_s.map(|s| s + part.pause_s)).sum()
     }
@@ -58,7 +58,7 @@ pub(super) fn read<S: Read + Seek>(source: &mut S) -> Vec<AudioTrack> {
 fn parse_moov(moov: &[u8]) -> Vec<AudioTrack> {
     let traks = boxes(moov).filter(|(kind, _)| kind == b"trak");
     let mut tracks: Vec<_> = traks.filter_map(|(_, trak)| parse_track(trak, moov)).collect();
-    // The tag of the file is about a track of its own.
+    // The file's gapless tag applies to its only track.
     if let [track] = &mut tracks[..]
         && track.1.is_none()
     {
@@ -68,7 +68,7 @@ fn parse_moov(moov: &[u8]) -> Vec<AudioTrack> {
     tracks.into_iter().map(|(track, ..)| track).collect()
 }
 
-/// An audio track, its edit list and the units a second of its clock.
+/// An audio track, its edit list and the units per second of its clock.
 fn parse_track<'a>(trak: &'a [u8], moov: &[u8]) -> Option<(AudioTrack, Option<&'a [u8]>, f64)> {
     let mdia = find(trak, b"mdia")?;
     if find(mdia, b"hdlr")?.get(8..12)? != b"soun" {
@@ -140,9 +140,9 @@ fn find<'a>(parent: &'a [u8], kind: &[u8; 4]) -> Option<&'a [u8]> {
 /// The clock of `mvhd` or `mdhd`.
 #[derive(Clone, Copy)]
 struct Clock {
-    /// Units a second.
+    /// Units per second (timescale).
     scale: f64,
-    /// In these units.
+    /// Duration in these units.
     duration: f64,
 }
 
@@ -175,7 +175,7 @@ fn parse_list(list: &[u8], movie_scale: f64, media: Clock) -> Option<Edit> {
             (u64::from(u32_at(entry, 0)?), i64::from(u32_at(entry, 4)?.cast_signed()))
         };
         let duration_s = duration as f64 / movie_scale;
-        // A start of -1 is a pause, not a part of the track.
+        // An edit with a start of -1 is silence.
         if start < 0 {
             pause_s += duration_s;
             continue;
@@ -185,12 +185,12 @@ fn parse_list(list: &[u8], movie_scale: f64, media: Clock) -> Option<Edit> {
         if start_s + 1.0 / movie_scale < end_s {
             return None;
         }
-        // The list counts in units of the movie, often milliseconds; the track knows its end exactly.
+        // The list counts in units of the movie, often milliseconds; the track has its exact end.
         let exact_s = (media.duration - start) / media.scale;
         let agree = (exact_s - duration_s).abs() <= 1.0 / movie_scale;
         let duration_s = (duration > 0).then_some(if agree { exact_s } else { duration_s });
         parts.push(Part { start_s, duration_s, pause_s: std::mem::take(&mut pause_s) });
-        // Nothing follows a part without an end.
+        // A part without a duration is the last one.
         end_s = start_s + duration_s.unwrap_or(f64::INFINITY);
     }
     (!parts.is_empty()).then_some(Edit { parts })

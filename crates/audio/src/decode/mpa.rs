@@ -147,7 +147,7 @@ pub(super) fn zeros(source: &mut impl Read) -> io::Result<Option<u64>> {
 pub(super) enum Item<'a> {
     /// Start of a part, before its first frame.
     Part(Info),
-    /// A frame, and the bytes of no frame before it.
+    /// A frame, and the bytes skipped before it.
     Frame(Header, &'a [u8], u64),
 }
 
@@ -210,7 +210,7 @@ impl<S: Read> Frames<S> {
             return Ok(Some(128));
         }
         if let (true, Some(&[a, b, c, d])) = (bytes.starts_with(b"APETAGEX"), bytes.get(12..16)) {
-            // The size counts the footer; here a header stands before it.
+            // The size counts the footer, but not the header of 32 bytes, which is here.
             return Ok(Some(u64::from(u32::from_le_bytes([a, b, c, d])) + 32));
         }
         Ok(id3_bytes(bytes))

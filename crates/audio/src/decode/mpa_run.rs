@@ -14,7 +14,7 @@ use crate::Error;
 /// The longest damage that is filled with silence, in seconds.
 const MAX_GAP_S: u64 = 60;
 
-/// A part of the file: from one first header to the next.
+/// State of a part of the file: the frames from one Xing, Info or VBRI header to the next.
 #[derive(Default)]
 struct Position {
     info: Info,
@@ -22,7 +22,7 @@ struct Position {
     n_frames: u64,
     /// Samples to drop.
     skip: usize,
-    /// Samples to give out until the stated padding.
+    /// Samples to emit before the stated padding.
     left: Option<u64>,
     /// Samples in the place of the padding, which are sound if more frames come.
     held: Vec<f32>,
@@ -77,7 +77,7 @@ pub(super) fn decode(
 
 struct Run<'a, 'b> {
     sink: &'a mut Sink<'b>,
-    /// Decoder and the header of the format that it was made for.
+    /// Decoder, with the header of its format.
     decoder: Option<(Header, Box<dyn AudioDecoder>)>,
     part: Position,
     n_decoded: u64,
@@ -174,7 +174,7 @@ impl Run<'_, '_> {
         let n_channels = usize::from(header.n_channels);
         let part = &mut self.part;
         if part.left.is_none() {
-            // Without sound beside what is added, the header is wrong.
+            // The header is wrong if the part has only its stated padding.
             let total = part.info.n_frames.map(|n| n.saturating_mul(header.n_frames.into()));
             let added = part.info.delay + part.info.padding;
             part.left = Some(total.and_then(|n| n.checked_sub(added)).unwrap_or(u64::MAX));

@@ -46,7 +46,7 @@ pub(super) struct ShortComments<S> {
     /// The bytes of a page that go out, from `at`.
     page: Vec<u8>,
     at: usize,
-    /// After anything but a page, bytes pass as they are.
+    /// Whether bytes are passed through unchanged, from the first one that starts no page.
     is_raw: bool,
 }
 

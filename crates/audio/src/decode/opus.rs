@@ -31,7 +31,7 @@ pub(super) fn plain_head(n_channels: usize, pre_skip: u32) -> Vec<u8> {
 }
 
 impl OpusTrack {
-    /// From `OpusHead` (RFC 7845 §5.1); `None` if it is broken. `big_endian` for MP4's `dOps`.
+    /// Parses `OpusHead` (RFC 7845 §5.1); `None` if it is malformed. `big_endian` for MP4's `dOps`.
     pub(super) fn new(head: &[u8], big_endian: bool) -> Option<Self> {
         let body = head.strip_prefix(b"OpusHead")?;
         let u16_at = |at: usize| -> Option<u16> {

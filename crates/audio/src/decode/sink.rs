@@ -44,7 +44,7 @@ impl Lane {
 /// Mixes down or takes channels apart, resamples and collects.
 pub(super) struct Sink<'a> {
     pub(super) source: SourceInfo,
-    /// Source frames in all, where the container says so.
+    /// Total source frames, if the container states them.
     pub(super) total_frames: Option<u64>,
     source_state: Arc<SourceState>,
     options: Decoder<'a>,
@@ -102,7 +102,7 @@ impl<'a> Sink<'a> {
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             self.block.clear();
             match channels {
-                // With one channel, samples are frames.
+                // A frame of one channel is a sample.
                 _ if n_channels == 1 && index == 0 => {
                     self.block.extend(mono.iter().map(|&x| finite(x)));
                 }

@@ -39,7 +39,7 @@ pub(super) fn is_sequential(head: &[u8]) -> bool {
     is_mpeg_frame || magic.iter().any(|magic| head.starts_with(magic))
 }
 
-/// Errors for inputs that no reader should be tried on.
+/// Rejects inputs that no reader can decode, by their first bytes.
 pub(super) fn refuse_non_audio(head: &[u8]) -> Result<(), Error> {
     let got = if head.is_empty() {
         "an empty file".to_owned()
@@ -144,7 +144,7 @@ pub(super) fn describe(head: &[u8]) -> String {
     format!("unknown data starting with {}", hex.join(" "))
 }
 
-/// Whether these bytes are text: printable, without the zeros every container has in its head.
+/// Whether the bytes are text: printable, without the zeros of a container's header.
 fn is_text(head: &[u8]) -> bool {
     let container = [&b"RIFF"[..], b"RF64", b"fLaC", b"OggS", b"FORM", b"ID3", b"caff"];
     let is_printable = |&b: &u8| b >= 0x20 && b != 0x7F || matches!(b, b'\n' | b'\r' | b'\t');

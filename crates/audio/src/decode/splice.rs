@@ -16,7 +16,7 @@ pub(super) enum Part {
         start: u64,
         n: u64,
     },
-    /// In the place of bytes that the inner source lacks.
+    /// Zeros in place of bytes that the inner source lacks.
     Zeros(u64),
 }
 

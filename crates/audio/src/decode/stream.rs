@@ -56,7 +56,7 @@ impl SourceState {
         self.is_seekable.load(Ordering::Relaxed)
     }
 
-    /// Notes that zeros were read in the place of bytes that are missing.
+    /// Records that zeros were read in place of missing bytes.
     pub(super) fn set_padded(&self) {
         self.is_padded.store(true, Ordering::Relaxed);
     }

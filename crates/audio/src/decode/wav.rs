@@ -5,7 +5,7 @@
 //! writers leave them, RF64, f64, A-law and µ-law. Data that is cut short is decoded up to its end.
 //! Compressed WAV files (ADPCM and the like) are left to the general reader.
 //!
-//! Samples are converted here for both, in blocks: `hound` makes a call for each sample.
+//! Samples of `hound` and of the own reader are converted here in blocks: `hound` makes a call per sample.
 
 use std::io::{BufReader, Cursor, ErrorKind, Read, Seek, SeekFrom};
 
@@ -171,7 +171,7 @@ fn tolerant_layout<S: Read + Seek>(source: &mut S) -> Result<Option<Layout>, Err
             b"data" => {
                 let bytes = match size {
                     UNKNOWN_SIZE => long_data_bytes,
-                    // A writer that could not seek back; a finished empty file has its RIFF size.
+                    // The writer could not seek back to set the size. A finished empty file has its RIFF size.
                     0 if riff_bytes == UNKNOWN_SIZE || u64::from(riff_bytes) + 8 < pos => None,
                     size => Some(u64::from(size)),
                 };
@@ -365,7 +365,7 @@ fn to_f32(encoding: Encoding, bytes: &[u8], out: &mut Vec<f32>) {
         Encoding::F64 => extend(out, bytes, |b| f64::from_le_bytes(b) as f32),
         Encoding::ALaw => extend(out, bytes, |[b]| f32::from(a_law(b)) / 32_768.0),
         Encoding::MuLaw => extend(out, bytes, |[b]| f32::from(mu_law(b)) / 32_768.0),
-        // Not read here.
+        // The reader of MPEG audio decodes these files.
         Encoding::Mpeg => {}
     }
 }

@@ -4,7 +4,7 @@ use stonechat_compute::MelFilter;
 
 use super::N_BINS;
 
-/// One triangle: its weights over `first_bin..first_bin + weights.len()`.
+/// Triangular mel filter: weights over `first_bin..first_bin + weights.len()`.
 #[derive(Debug, Clone)]
 struct Band {
     first_bin: usize,
@@ -20,8 +20,8 @@ pub(super) struct FilterBank {
 impl FilterBank {
     /// Slaney triangles of unit area from 0 Hz to 8 kHz, computed in f64 and rounded to f32.
     ///
-    /// Source: `librosa.filters.mel(sr=16000, n_fft=400, n_mels=n_mels)`, which the filters that
-    /// OpenAI ships were saved from.
+    /// Source: `librosa.filters.mel(sr=16000, n_fft=400, n_mels=n_mels)`, the source of
+    /// OpenAI's filters.
     pub(super) fn slaney(n_mels: usize) -> Self {
         let top = hz_to_mel(8000.0);
         let edges: Vec<f64> =

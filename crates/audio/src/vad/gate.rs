@@ -14,7 +14,7 @@ use crate::Error;
 pub enum Turn {
     /// Speech begins here.
     Start(u64),
-    /// Speech ended here; as much silence as the options ask for has followed.
+    /// End of a speech segment; the minimum silence of the options has followed.
     End(u64),
 }
 
@@ -47,7 +47,7 @@ impl SpeechGate {
     /// A gate before the first sample.
     ///
     /// # Errors
-    /// If an option is out of its range, or `STONECHAT_ISA` has no meaning.
+    /// If an option is out of its range, or `STONECHAT_ISA` is malformed.
     pub fn new(options: &VadOptions) -> Result<Self, Error> {
         options.validate()?;
         let network = Network::new(Cpu::new(1)?);

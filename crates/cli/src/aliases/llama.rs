@@ -1,6 +1,6 @@
 //! Flags of llama.cpp, and of `ollama run`, for the verbs of language models.
 
-use super::Alias::{FileText, Ignored, IgnoredSwitch, Is, Refused};
+use super::Alias::{FileText, Ignored, IgnoredSwitch, Is, Own, Refused, Switch, Values};
 use super::{FUSED, Table};
 
 const BATCH: &str = "--batch-size is the batch of one pass";
@@ -23,6 +23,8 @@ const METADATA: &str = "the metadata of a model is that of its file";
 const ROPE: &str = "the scaling of positions is that of the model file";
 const SYSTEM_THREADS: &str = "the system places threads: see numactl and nice";
 const PREFIX: &str = "the chat template has what encloses a message";
+const NO_THINK: &[&str] = &["--no-think"];
+const NO_TEMPLATE: &str = "a completion has no chat template";
 const LOGS: &str = "nothing is logged without --log";
 const CHAT_INSTEAD: &str =
     "a completion has no chat template: see `stonechat chat MODEL -sys TEXT -p TEXT -st`";
@@ -67,6 +69,11 @@ pub(super) const LLAMA: Table = &[
     (&["-jf", "--json-schema-file"], FileText("--json-schema")),
     (&["-sysf", "--system-prompt-file"], FileText("--system-prompt")),
     (&["--reasoning-format"], Ignored(1, "a text is printed as the model writes it")),
+    (&["--reasoning", "-rea"], Values(&[(&["off"], NO_THINK), (&["on", "auto"], &[])], &Own)),
+    (
+        &["--reasoning-budget"],
+        Values(&[(&["0"], NO_THINK), (&["-1"], &[])], &Ignored(1, "thinking has no limit")),
+    ),
     (&["--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow"], Refused(ROPE)),
     (&["--yarn-beta-fast"], Refused(ROPE)),
     (&["--prio-batch", "--cpu-mask", "--cpu-range", "--cpu-strict"], Ignored(1, SYSTEM_THREADS)),
@@ -103,14 +110,19 @@ pub(super) const DRAFTS: Table = &[
 pub(super) const OLLAMA: Table = &[
     (&["--keepalive"], Ignored(1, "the model is gone with the command")),
     (&["--nowordwrap"], Ignored(0, "lines are wrapped on a terminal only")),
+    // The value may also be an effort.
+    (&["--think"], Switch(&[], NO_THINK)),
+    (&["--format"], Values(&[(&["json"], &["--json-schema={}"])], &Is(&["--json-schema"]))),
     (&["--hidethinking"], Ignored(0, "--no-think turns thinking off")),
     (&["--insecure"], Ignored(0, "models come from the Hugging Face hub")),
 ];
 
-/// Flags of llama.cpp that `generate` has no use for.
+/// Flags of llama.cpp that need a chat template, which `generate` does not apply.
 pub(super) const WITHOUT_TEMPLATE: Table = &[
     (&["-sys", "--system-prompt", "-sysf", "--system-prompt-file"], Refused(CHAT_INSTEAD)),
     (&["--chat-template", "--chat-template-file"], Refused(CHAT_INSTEAD)),
     (&["-st", "--single-turn"], Ignored(0, INTERACTIVE)),
-    (&["--no-think"], Ignored(0, "a completion has no chat template")),
+    (&["--no-think"], Ignored(0, NO_TEMPLATE)),
+    (&["--think"], IgnoredSwitch(NO_TEMPLATE)),
+    (&["--reasoning", "-rea", "--reasoning-budget"], Ignored(1, NO_TEMPLATE)),
 ];

@@ -1,41 +1,28 @@
-//! Flags whose meaning depends on their value.
+//! Flags whose values are parsed.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
 use stonechat::whisper::OutputFormat;
 
-use super::{Expanded, Given, Kind};
+use super::{Expanded, Given};
 
-/// Values of `--vad`.
-const VAD: [&str; 3] = ["on", "off", "auto"];
-
+const WHOLE_PROMPT: &str = "all text that the model takes is given, or none with 0";
 const ONE_GPU: &str = "the first GPU is the default: see --device";
 const SPLIT: &str = "--device cuda:0,1 splits every layer among GPUs";
 const EVEN: &str = "every layer is split evenly";
-const UNLIMITED: &str = "thinking has no limit";
-const REQUESTS: &str = "requests turn thinking off: `chat_template_kwargs`";
-const NO_TEMPLATE: &str = "a completion has no chat template";
 const FIRST_GPU: &str = "--device cuda:N names another GPU";
 const DEVICE: &[&str] = &["--device"];
-/// Flags that say what whisper-cli's standard output has.
+/// Flags that set the standard output of whisper-cli.
 const PRINTS: &[&str] = &["--print-timestamps", "--no-timestamps", "--output-dir", "-o"];
 
 /// Number of consumed arguments, or the hint of a refused value; `None` for flags that are not special.
 type Consumed = Option<Result<usize, String>>;
 
 impl Expanded {
-    /// Adds a flag whose meaning depends on its value.
-    pub(super) fn push_special(&mut self, kind: Kind, given: Given<'_>) -> Consumed {
-        match kind {
-            Kind::Speech => self.push_speech(given),
-            Kind::Language => self.push_language(given).or_else(|| self.push_gpus(given)),
-            Kind::Completion => self
-                .push_completion(given)
-                .or_else(|| self.push_language(given))
-                .or_else(|| self.push_gpus(given)),
-            Kind::Server => self.push_server(given).or_else(|| self.push_gpus(given)),
-        }
+    /// Adds a flag whose value is parsed.
+    pub(super) fn push_special(&mut self, is_speech: bool, given: Given<'_>) -> Consumed {
+        if is_speech { self.push_speech(given) } else { self.push_gpus(given) }
     }
 
     /// Adds an argument of text.
@@ -44,39 +31,8 @@ impl Expanded {
     }
 
     fn push_speech(&mut self, given: Given<'_>) -> Consumed {
-        let Given { flag, spelled, .. } = given;
         let n_used = given.n_used();
-        match (flag, given.text(), given.truth()) {
-            // whisper-cli's has no value, and neither has faster-whisper's.
-            ("--vad", Some(when), _) if VAD.contains(&when) => {
-                self.add(&format!("--vad={when}"));
-                Some(Ok(n_used))
-            }
-            ("--vad", _, Some(wanted)) => {
-                self.add(if wanted { "--vad=on" } else { "--vad=off" });
-                Some(Ok(n_used))
-            }
-            ("--vad", ..) if given.value.is_none() => {
-                self.add("--vad=on");
-                Some(Ok(0))
-            }
-            // openai-whisper's switches have a value.
-            ("--word-timestamps" | "--highlight-words", _, Some(wanted)) => {
-                if wanted {
-                    self.add(flag);
-                }
-                Some(Ok(n_used))
-            }
-            ("--verbose", _, Some(wanted)) => {
-                if !wanted {
-                    self.add("--quiet");
-                }
-                Some(Ok(n_used))
-            }
-            ("--condition-on-previous-text" | "--suppress-blank", _, Some(wanted)) => {
-                self.add(&format!("{flag}={wanted}"));
-                Some(Ok(n_used))
-            }
+        match (given.flag, given.text(), given.truth()) {
             // faster-whisper's batch has eight windows by default.
             ("--batched", _, wanted) => {
                 if wanted != Some(false) {
@@ -89,25 +45,17 @@ impl Expanded {
                 self.add("--word-timestamps");
                 Some(Ok(n_used))
             }
-            ("-mc" | "--max-context", Some("0"), _) => {
-                self.add("--condition-on-previous-text=false");
-                Some(Ok(n_used))
-            }
-            ("-mc" | "--max-context", Some(value), _) => {
-                let Ok(n) = value.parse::<i64>() else {
-                    return Some(Err(format!(
-                        "{spelled}: expected a number of tokens, got `{value}`"
-                    )));
-                };
-                if n > 0 {
-                    self.notes.push(format!(
-                        "{spelled} {n} is ignored: all text that the model takes is given, or none with 0"
-                    ));
+            ("-mc" | "--max-context", text, _) => {
+                match text.and_then(|text| text.parse::<i64>().ok()) {
+                    None => return Some(Err(wrong(given, "a number of tokens"))),
+                    Some(0) => self.add("--condition-on-previous-text=false"),
+                    Some(n @ 1..) => {
+                        self.notes
+                            .push(format!("{} {n} is ignored: {WHOLE_PROMPT}", given.spelled));
+                    }
+                    Some(_) => {}
                 }
                 Some(Ok(n_used))
-            }
-            ("-mc" | "--max-context", None, _) => {
-                Some(Err(format!("{spelled}: expected a number of tokens")))
             }
             // whisper-cli's `-f` is the input, openai-whisper's the output format.
             ("-f", ..) => {
@@ -134,62 +82,6 @@ impl Expanded {
             self.args.extend(text.split(',').map(Into::into));
         } else {
             self.args.push(value.to_owned());
-        }
-    }
-
-    fn push_language(&mut self, given: Given<'_>) -> Consumed {
-        let n_used = given.n_used();
-        match (given.flag, given.text(), given.truth()) {
-            ("--reasoning" | "-rea", Some("off"), _) | ("--reasoning-budget", Some("0"), _) => {
-                self.add("--no-think");
-                Some(Ok(n_used))
-            }
-            ("--reasoning" | "-rea", Some("on" | "auto"), _)
-            | ("--reasoning-budget", Some("-1"), _) => Some(Ok(n_used)),
-            ("--reasoning-budget", Some(_), _) => {
-                self.ignore(given, UNLIMITED);
-                Some(Ok(n_used))
-            }
-            // Ollama's switch may have a value, also the effort.
-            ("--think", _, Some(wanted)) => {
-                if !wanted {
-                    self.add("--no-think");
-                }
-                Some(Ok(n_used))
-            }
-            ("--think", ..) => Some(Ok(0)),
-            ("--format", Some("json"), _) => {
-                self.add("--json-schema={}");
-                Some(Ok(n_used))
-            }
-            ("--format", Some(schema), _) => {
-                self.add(&format!("--json-schema={schema}"));
-                Some(Ok(n_used))
-            }
-            _ => None,
-        }
-    }
-
-    fn push_completion(&mut self, given: Given<'_>) -> Consumed {
-        let n_used = match given.flag {
-            "--think" => given.truth().map_or(0, |_| given.n_used()),
-            "--reasoning" | "-rea" | "--reasoning-budget" => given.n_used(),
-            _ => return None,
-        };
-        self.ignore(given, NO_TEMPLATE);
-        Some(Ok(n_used))
-    }
-
-    fn push_server(&mut self, given: Given<'_>) -> Consumed {
-        let is_default = matches!(given.text(), Some("-1" | "on" | "auto"));
-        match given.flag {
-            "--reasoning" | "-rea" | "--reasoning-budget" => {
-                if !is_default {
-                    self.ignore(given, REQUESTS);
-                }
-                Some(Ok(given.n_used()))
-            }
-            _ => None,
         }
     }
 

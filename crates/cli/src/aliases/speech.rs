@@ -1,7 +1,7 @@
 //! Flags of whisper.cpp's `whisper-cli`, openai-whisper, faster-whisper and whisperx for `transcribe`.
 
-use super::Alias::{Ignored, IgnoredSwitch, Is, Noted, Refused, Switch};
-use super::{FUSED, Table};
+use super::Alias::{Ignored, IgnoredSwitch, Is, Noted, Own, Refused, Switch, Values};
+use super::{FALSE, FUSED, TRUE, Table, Value};
 
 const ONE_PROCESS: &str = "use --jobs for several files, --batch-size for several windows";
 const BUILT_IN: &str = "the voice activity detector is built in";
@@ -22,6 +22,13 @@ const ONE_LANGUAGE: &str = "the language of a recording is detected once";
 const SPEAKERS: &str = "speakers are told apart by channel: use --channels split";
 const ALIGN: &str = "--word-timestamps has the times of words";
 const LIVE: &str = "see `stonechat listen`";
+
+/// Values of `--vad`.
+const VAD: &[Value] = &[
+    (&["on", "True", "true"], &["--vad=on"]),
+    (&["off", "False", "false"], &["--vad=off"]),
+    (&["auto"], &["--vad=auto"]),
+];
 
 /// Flags of `transcribe`, with dashes for underscores.
 pub(super) const WHISPER: Table = &[
@@ -79,7 +86,26 @@ pub(super) const WHISPER: Table = &[
     (&["-on", "--offset-n"], Ignored(1, "use --offset-t")),
     (&["--grammar", "--grammar-rule", "--grammar-penalty"], Refused(NO_GRAMMAR)),
     (&["--suppress-regex"], Refused("use --suppress-tokens with the ids of tokens")),
-    // openai-whisper
+    // openai-whisper, whose switches have a value
+    (&["--word-timestamps"], Values(&[(TRUE, &["--word-timestamps"]), (FALSE, &[])], &Own)),
+    (&["--highlight-words"], Values(&[(TRUE, &["--highlight-words"]), (FALSE, &[])], &Own)),
+    (&["--verbose"], Values(&[(TRUE, &[]), (FALSE, &["--quiet"])], &Own)),
+    (
+        &["--condition-on-previous-text"],
+        Values(
+            &[
+                (TRUE, &["--condition-on-previous-text=true"]),
+                (FALSE, &["--condition-on-previous-text=false"]),
+            ],
+            &Own,
+        ),
+    ),
+    (
+        &["--suppress-blank"],
+        Values(&[(TRUE, &["--suppress-blank=true"]), (FALSE, &["--suppress-blank=false"])], &Own),
+    ),
+    // The switch of whisper-cli and faster-whisper has no value.
+    (&["--vad"], Values(VAD, &Is(&["--vad=on"]))),
     (&["--fp16"], IgnoredSwitch(WEIGHTS)),
     (&["--model-dir"], Is(&["--models-dir"])),
     (&["--carry-initial-prompt"], IgnoredSwitch("--hotwords are in the prompt of every window")),

@@ -2,7 +2,7 @@
 
 use super::{
     Alias, COMMON, DRAFTS, FileText, GLOBAL_FLAGS, Is, LLAMA, LLAMA_SERVER, Noted, OLLAMA, Program,
-    Switch, WHISPER, WITHOUT_TEMPLATE, expand,
+    Switch, Values, WHISPER, WITHOUT_TEMPLATE, expand,
 };
 
 fn words(args: &str) -> impl Iterator<Item = std::ffi::OsString> {
@@ -95,6 +95,7 @@ fn other_flags_are_ignored_with_their_value_or_refused() {
     check("stonechat transcribe --fp16=False a.wav", "stonechat transcribe a.wav");
     for (args, expected) in [
         ("-mc some", "-mc: expected a number of tokens, got `some`"),
+        ("--vad=some", "--vad: expected no value, got `some`"),
         ("--grammar x", "grammars are for language models"),
         ("--live_transcribe True", "--live_transcribe is not supported: see `stonechat listen`"),
     ] {
@@ -159,12 +160,18 @@ fn replacements_are_flags_of_a_verb() {
         let flag = flag.trim_start_matches('-').split('=').next().unwrap();
         all.any(|arg| arg.get_long_and_visible_aliases().is_some_and(|own| own.contains(&flag)))
     };
-    let replacements = |alias: Alias| match alias {
-        Is(flags) | Noted(flags, _) => flags.to_vec(),
-        Switch(on, off) => [on, off].concat(),
-        FileText(flag) => vec![flag],
-        _ => Vec::new(),
-    };
+    fn replacements(alias: Alias) -> Vec<&'static str> {
+        match alias {
+            Is(flags) | Noted(flags, _) => flags.to_vec(),
+            Switch(on, off) => [on, off].concat(),
+            FileText(flag) => vec![flag],
+            Values(values, other) => {
+                let all = values.iter().flat_map(|(_, flags)| *flags).copied();
+                all.chain(replacements(*other)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
     for verbs in [&["transcribe"][..], &["serve"], &["chat", "generate"]] {
         let tables = Program::of(verbs[0]).unwrap().tables;
         for (names, alias) in tables.iter().copied().flatten() {
@@ -276,7 +283,7 @@ fn gpus_of_llama_cpp_are_devices() {
 fn flags_of_ollama_are_expanded() {
     for (args, expected) in [
         ("m --format json hi", "m --json-schema={} hi"),
-        ("m --format={} hi", "m --json-schema={} hi"),
+        ("m --format={} hi", "m --json-schema {} hi"),
         ("m --think=false hi", "m --no-think hi"),
         ("m --think hi", "m hi"),
         ("m --think=high hi", "m hi"),

@@ -11,5 +11,5 @@ pub(super) fn offers(_: &str) -> anyhow::Result<bool> {
 
 /// Fails.
 pub(crate) fn pull(_: &Console, _: &str) -> anyhow::Result<PathBuf> {
-    anyhow::bail!("this build downloads no models (feature `pull`)")
+    anyhow::bail!("this build cannot download models (feature `pull`)")
 }

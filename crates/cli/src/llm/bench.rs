@@ -4,14 +4,15 @@ use std::path::Path;
 use std::time::Instant;
 
 use clap::ValueEnum;
+use comfy_table::{Table, presets};
 use serde::Serialize;
 use stonechat::llm::{Model, OutputRequest, Placement, Slot, State, StateOptions};
 use stonechat::sampling::{Rng, SamplingOptions};
 
 use super::super::console::Console;
-use super::super::{UsageError, format_bytes, print};
+use super::super::{format_bytes, print};
+use super::Loaded;
 use super::gpu_layers::DevicesArgs;
-use super::{Loaded, load};
 use crate::completions::language_names;
 use crate::find_model;
 use crate::headings::{DEVICE, TESTS};
@@ -40,24 +41,10 @@ pub(crate) struct Args {
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     output: Output,
     /// Prompt lengths (pp), comma-separated; 0 is none
-    #[arg(
-        short = 'p',
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        default_value = "512",
-        help_heading = TESTS
-    )]
+    #[arg(short = 'p', long, value_name = "N", value_delimiter = ',', default_value = "512", help_heading = TESTS)]
     n_prompt: Vec<usize>,
     /// Text lengths (tg), comma-separated; 0 is none
-    #[arg(
-        short = 'n',
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        default_value = "128",
-        help_heading = TESTS
-    )]
+    #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_value = "128", help_heading = TESTS)]
     n_gen: Vec<usize>,
     /// Repetitions of each test, after one warmup run
     #[arg(short, long, value_name = "N", default_value_t = 5, help_heading = TESTS)]
@@ -68,14 +55,7 @@ pub(crate) struct Args {
     #[command(flatten, next_help_heading = TESTS)]
     kv_type: KeyTypeArgs,
     /// CPU threads, comma-separated; 0 is one per physical core
-    #[arg(
-        short,
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        default_value = "0",
-        help_heading = DEVICE
-    )]
+    #[arg(short, long, value_name = "N", value_delimiter = ',', default_value = "0", help_heading = DEVICE)]
     threads: Vec<usize>,
     #[command(flatten)]
     devices: DevicesArgs,
@@ -116,12 +96,12 @@ struct Measured {
 /// Runs the tests and prints their results.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.repetitions == 0 {
-        anyhow::bail!(UsageError("--repetitions: expected at least 1, got 0"));
+        anyhow::bail!(usage_error!("--repetitions: expected at least 1, got 0"));
     }
     let console = Console::new(false);
     let mut all = Vec::new();
     let names = if args.positional.is_empty() { &args.model } else { &args.positional };
-    anyhow::ensure!(!names.is_empty(), UsageError("no model: expected MODEL or --model"));
+    anyhow::ensure!(!names.is_empty(), usage_error!("no model: expected MODEL or --model"));
     for name in names {
         let path = find_model::find(name)?;
         for &threads in &args.threads {
@@ -144,7 +124,7 @@ fn run_tests(
 ) -> anyhow::Result<Vec<Measured>> {
     let longest = args.n_prompt.iter().chain(&args.n_gen).max();
     let state = args.state(longest.copied().unwrap_or(0));
-    let loaded = load(path, args.devices, threads, (console, true), |_| state)?;
+    let loaded = args.devices.load(path, threads, (console, true), |_| state)?;
     let name = path.display();
     console.note(&format!("{name}: {}", loaded.report()));
     if args.devices.is_split() {
@@ -160,7 +140,7 @@ fn run_tests(
 impl Args {
     /// State sizes of a test of `n` tokens.
     fn state(&self, n: usize) -> StateOptions {
-        let (n_batch, kv_dtype) = (self.batch_size.min(n.max(1)), self.kv_type.dtype());
+        let (n_batch, kv_dtype) = (self.batch_size.min(n.max(1)), self.kv_type.cache_type_k);
         StateOptions { n_batch, kv_dtype, ..StateOptions::new(n.max(64)) }
     }
 }
@@ -233,10 +213,10 @@ fn prefill(model: &Model, state: &mut State, n: usize, rng: &mut Rng) -> anyhow:
 }
 
 fn table(all: &[Measured]) -> String {
-    let mut rows = vec![
-        ["model", "type", "size", "params", "backend", "test", "t/s", "median"].map(str::to_owned),
-    ];
-    rows.extend(all.iter().map(|m| {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    table.set_header(["model", "type", "size", "params", "backend", "test", "t/s", "median"]);
+    table.add_rows(all.iter().map(|m| {
         [
             m.model.clone(),
             m.dtype.clone(),
@@ -248,14 +228,5 @@ fn table(all: &[Measured]) -> String {
             format!("{:.2}", m.median_tok_s),
         ]
     }));
-    let widths: Vec<usize> = (0..rows[0].len())
-        .map(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0))
-        .collect();
-    let line = |row: &[String; 8]| {
-        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!(" {cell:width$} "));
-        format!("|{}|\n", cells.collect::<Vec<_>>().join("|"))
-    };
-    let rule: Vec<String> = widths.iter().map(|width| "-".repeat(width + 2)).collect();
-    let body: String = rows[1..].iter().map(line).collect();
-    format!("{}|{}|\n{body}", line(&rows[0]), rule.join("|"))
+    format!("{table}\n")
 }

@@ -22,7 +22,9 @@ use super::super::print;
 use super::generate::times;
 use super::sampling::SamplingArgs;
 use super::speculation::SpeculationArgs;
-use super::{ContextArgs, ModelName, RunArgs, StopArgs, read_text, with_context_advice};
+use super::{
+    ContextArgs, ModelName, RunArgs, StopArgs, read_template, read_text, with_context_advice,
+};
 use crate::find_model;
 use crate::headings::INPUT;
 use crate::interrupt::interrupt_flag;
@@ -83,7 +85,7 @@ impl ChatArgs {
     }
 }
 
-/// A conversation to hold.
+/// Model and options of a conversation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChatWork<'a> {
     pub(super) args: &'a ChatArgs,
@@ -140,7 +142,7 @@ struct Talk {
 /// End of a conversation with a model.
 enum Outcome {
     Exit(ExitCode),
-    /// Another model continues.
+    /// Path of another model, with which the conversation continues.
     Model(PathBuf),
 }
 
@@ -250,10 +252,7 @@ fn chat(
 }
 
 fn format(args: &ChatArgs, model: &Model) -> anyhow::Result<ChatFormat> {
-    let replacement = match &args.chat_template {
-        Some(name) if Path::new(name).is_file() => Some(read_text(Path::new(name))?),
-        other => other.clone(),
-    };
+    let replacement = args.chat_template.as_deref().map(read_template).transpose()?;
     ChatFormat::new(model, replacement.as_deref())
         .context("cannot use the chat template: --chat-template takes a file or a name like chatml")
 }
@@ -328,14 +327,11 @@ impl Chat<'_> {
                 let (held, n_ctx) = (self.session.tokens().len(), self.session.n_ctx());
                 self.console.note(&format!("{held} of {n_ctx} tokens"));
             }
-            "/save" => {
-                anyhow::ensure!(!rest.is_empty(), "/save: expected a file name");
-                self.save(rest)?;
+            "/save" | "/load" if rest.is_empty() => {
+                anyhow::bail!("{command}: expected a file name");
             }
-            "/load" => {
-                anyhow::ensure!(!rest.is_empty(), "/load: expected a file name");
-                self.load(rest)?;
-            }
+            "/save" => self.save(rest)?,
+            "/load" => self.load(rest)?,
             _ => anyhow::bail!("no command `{command}`: /help lists them"),
         }
         Ok(Next::Line)

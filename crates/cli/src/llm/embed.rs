@@ -10,7 +10,6 @@ use super::{RunArgs, read_text};
 use crate::completions::language_names;
 use crate::find_model;
 use crate::headings::{INPUT, OUTPUT};
-use crate::{UsageError, WrongValue};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,13 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TYPE", help_heading = OUTPUT)]
     pooling: Option<Pooling>,
     /// Norm: -1 none, 0 maximum at 32760, 1 or more the p-norm
-    #[arg(
-        long,
-        value_name = "P",
-        default_value_t = 2,
-        allow_negative_numbers = true,
-        help_heading = OUTPUT
-    )]
+    #[arg(long, value_name = "P", default_value_t = 2, allow_negative_numbers = true, help_heading = OUTPUT)]
     embd_normalize: i32,
     /// Print one JSON object, in the shape of OpenAI's embeddings
     #[arg(long, help_heading = OUTPUT)]
@@ -60,13 +53,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         0 => Some(Norm::Max16Bit),
         p if p > 0 => Some(Norm::P(p as f32)),
         p => {
-            anyhow::bail!(WrongValue(format!("--embd-normalize: expected -1 or more, got {p}")))
+            anyhow::bail!(usage_error!("--embd-normalize: expected -1 or more, got {p}"))
         }
     };
     let texts = args.texts()?;
-    const NO_TEXT: UsageError =
-        UsageError("no text: expected TEXT, --file or lines on standard input");
-    ensure!(!texts.is_empty(), NO_TEXT);
+    ensure!(
+        !texts.is_empty(),
+        usage_error!("no text: expected TEXT, --file or lines on standard input")
+    );
     let path = find_model::find(&args.model)?;
     let loaded = args.run.load(&path, |config| StateOptions::new(config.n_ctx_train.min(512)))?;
     let model = &loaded.model;
@@ -100,8 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             "model": model.summary().name,
             "usage": {"prompt_tokens": n, "total_tokens": n},
         });
-        print(&format!("{report}\n"))?;
-        return Ok(());
+        return Ok(print(&format!("{report}\n"))?);
     }
     for vector in vectors {
         let values: Vec<String> = vector.iter().map(f32::to_string).collect();

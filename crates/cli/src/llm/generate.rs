@@ -21,7 +21,6 @@ use super::{ContextArgs, ModelName, RunArgs, StopArgs, read_text, with_context_a
 use crate::headings::{CONTEXT, GUIDANCE, INPUT, OUTPUT};
 use crate::interrupt::interrupt_flag;
 use crate::json::rounded;
-use crate::{UsageError, WrongValue};
 
 /// Maximum of `--beams`.
 const MAX_BEAMS: usize = 64;
@@ -78,13 +77,7 @@ pub(crate) struct Args {
     #[arg(long, help_heading = CONTEXT)]
     context_shift: bool,
     /// Number of prompt tokens to keep in a shift; -1 is all
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        allow_negative_numbers = true,
-        help_heading = CONTEXT
-    )]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, help_heading = CONTEXT)]
     keep: i64,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -220,7 +213,7 @@ fn prompt(args: &Args) -> anyhow::Result<String> {
         (Some(text), _) if text != "-" => text.clone(),
         (None, Some(path)) => read_text(path)?,
         (None, None) if std::io::stdin().is_terminal() => {
-            bail!(UsageError("no prompt: expected --prompt, --file or text on standard input"))
+            bail!(usage_error!("no prompt: expected --prompt, --file or text on standard input"))
         }
         _ => read_text("-".as_ref())?,
     };
@@ -260,9 +253,9 @@ fn search(
     n_predict: Option<usize>,
 ) -> anyhow::Result<ExitCode> {
     let n_predict =
-        n_predict.ok_or(UsageError("--beams: expected --n-predict with the longest text"))?;
+        n_predict.ok_or(usage_error!("--beams: expected --n-predict with the longest text"))?;
     if !(1..=MAX_BEAMS).contains(&width) {
-        bail!(WrongValue(format!("--beams: expected 1 to {MAX_BEAMS}, got {width}")));
+        bail!(usage_error!("--beams: expected 1 to {MAX_BEAMS}, got {width}"));
     }
     let mut session = args.run.session(model, args.session(model.config()))?;
     let options = BeamOptions { width, n_predict, length_penalty: args.length_penalty };

@@ -1,16 +1,19 @@
 //! Placement of layers: `--gpu-layers`.
 
+use std::path::Path;
+use std::time::Instant;
+
 use anyhow::Result;
 use stonechat::GpuLayers;
-use stonechat::device::{ChosenDevice, DeviceNeeds, OpenDevice};
+use stonechat::device::{DeviceNeeds, OpenDevice};
 use stonechat::formats::ModelFile;
-use stonechat::llm::{Config, Model, StateOptions};
+use stonechat::llm::{Config, StateOptions};
 
 use super::super::console::Console;
-use super::super::device::{DeviceArgs, OpenDevices};
+use super::super::device::DeviceArgs;
 use super::super::format_bytes;
 use super::super::headings::DEVICE;
-use super::{OpenFile, with_path};
+use super::{Loaded, with_path};
 
 /// Flags about devices.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -33,46 +36,27 @@ impl DevicesArgs {
         self.gpu_layers.is_some()
     }
 
-    /// Opens the devices for the model in `file`, the CPU with `n_threads` threads, and loads the model. `state` gives the
+    /// Opens the devices for the model at `path`, the CPU with `n_threads` threads, and loads the model. `state` gives the
     /// sizes of the state.
     pub(super) fn load(
         self,
+        path: &Path,
         n_threads: usize,
-        open: OpenFile<'_>,
         (console, verbose): (&Console, bool),
         state: impl FnOnce(&Config) -> StateOptions,
-    ) -> Result<(Model, OpenDevices)> {
-        let OpenFile { path, file, .. } = &open;
-        let mut devices = self.open(n_threads, file, console, verbose)?;
+    ) -> Result<Loaded> {
+        let start = Instant::now();
+        let file = &ModelFile::open(path)?;
+        let needs = DeviceNeeds::layers(file.weight_bytes(), self.gpu_layers);
+        let mut devices = self.device.open(needs, n_threads, console, verbose)?;
         let config = with_path(Config::from_file(file), path, file)?;
         let n_gpu = self.count(&devices.device, file, (&config, &state(&config)), console)?;
         let open_cpu = || self.device.cpu(n_threads);
         let loaded = console.stage("loading", |on_progress| {
             devices.device.load_language_model(file, n_gpu, open_cpu, on_progress)
         });
-        Ok((with_path(loaded, path, file)?, devices))
-    }
-
-    fn open(
-        self,
-        n_threads: usize,
-        file: &ModelFile,
-        console: &Console,
-        verbose: bool,
-    ) -> Result<OpenDevices> {
-        let Self { device, gpu_layers } = self;
-        let chosen = match gpu_layers {
-            None => {
-                let weight_bytes = file.weight_bytes();
-                device.choose(DeviceNeeds { weight_bytes, can_split: true }, verbose)?
-            }
-            Some(GpuLayers::Last(0)) => ChosenDevice::Cpu(None),
-            Some(_) => device.choose_gpu(verbose)?.unwrap_or_else(|error| {
-                console.note(&format!("all layers are on the CPU: {error:#}"));
-                ChosenDevice::Cpu(None)
-            }),
-        };
-        device.open(chosen, n_threads)
+        let model = with_path(loaded, path, file)?;
+        Ok(Loaded { model, time: start.elapsed(), _devices: devices })
     }
 
     /// Number of layers on the GPU, with the output as one.

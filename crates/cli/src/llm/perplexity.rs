@@ -56,7 +56,7 @@ impl Args {
         PerplexityOptions {
             n_ctx: self.ctx_size,
             n_batch: self.batch_size,
-            kv_dtype: self.kv_type.dtype(),
+            kv_dtype: self.kv_type.cache_type_k,
         }
     }
 }

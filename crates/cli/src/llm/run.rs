@@ -5,7 +5,6 @@ use std::process::ExitCode;
 
 use super::chat::{ChatArgs, ChatWork, hold};
 use super::read_text;
-use crate::UsageError;
 use crate::completions::language_names;
 use crate::find_model::find_or_pull;
 
@@ -38,9 +37,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let piped = read_text("-".as_ref())?;
         let separator = if prompt.is_empty() || piped.trim().is_empty() { "" } else { "\n\n" };
         prompt = format!("{prompt}{separator}{}", piped.trim());
-        const NO_PROMPT: &str =
-            "no prompt: expected it after the model's name or on standard input";
-        anyhow::ensure!(!prompt.is_empty(), UsageError(NO_PROMPT));
+        anyhow::ensure!(
+            !prompt.is_empty(),
+            usage_error!("no prompt: expected it after the model's name or on standard input")
+        );
     }
     let path = find_or_pull(&args.model)?;
     let prompt = Some(prompt.as_str()).filter(|prompt| !prompt.is_empty());

@@ -9,7 +9,7 @@ use stonechat::sampling::{CompiledGrammar, GrammarSource, SamplerKind, SamplingO
 use stonechat::text::Tokenizer;
 
 use super::read_text;
-use crate::WrongValue;
+use crate::UsageError;
 use crate::headings::{GRAMMAR, SAMPLING};
 
 /// Flags of the sampling chain.
@@ -46,13 +46,7 @@ pub(super) struct SamplingArgs {
     /// Top-n-sigma sampling
     ///
     /// Keeps logits within N standard deviations of the maximum; -1 disables.
-    #[arg(
-        long,
-        visible_alias = "top-n-sigma",
-        value_name = "N",
-        default_value_t = -1.0,
-        allow_negative_numbers = true
-    )]
+    #[arg(long, visible_alias = "top-n-sigma", value_name = "N", default_value_t = -1.0, allow_negative_numbers = true)]
     top_nsigma: f32,
     /// XTC probability; 0 disables
     ///
@@ -160,7 +154,7 @@ pub(super) struct SamplingArgs {
 impl SamplingArgs {
     /// Options of the sampling chain; a wrong value is a usage error.
     pub(super) fn options(&self, tokenizer: &Tokenizer) -> anyhow::Result<SamplingOptions> {
-        self.checked(tokenizer).map_err(WrongValue::from_error)
+        self.checked(tokenizer).map_err(UsageError::from_error)
     }
 
     fn checked(&self, tokenizer: &Tokenizer) -> anyhow::Result<SamplingOptions> {
@@ -226,7 +220,7 @@ impl SamplingArgs {
             }
         };
         let compiled = source.map(|source| model.compile_grammar(&source)).transpose();
-        let compiled = compiled.map_err(WrongValue::from_error)?;
+        let compiled = compiled.map_err(UsageError::from_error)?;
         Ok(compiled.map(Arc::new))
     }
 }
@@ -243,10 +237,10 @@ fn bias(text: &str, tokenizer: &Tokenizer) -> anyhow::Result<(u32, f32)> {
         }
         Some((id, _)) => {
             let n = tokenizer.vocab_size();
-            bail!(WrongValue(format!("--logit-bias: expected a token below {n}, got {id}")))
+            bail!(usage_error!("--logit-bias: expected a token below {n}, got {id}"))
         }
         None => {
-            bail!(WrongValue(format!("--logit-bias: expected ID+BIAS or ID-BIAS, got `{text}`")))
+            bail!(usage_error!("--logit-bias: expected ID+BIAS or ID-BIAS, got `{text}`"))
         }
     }
 }

@@ -13,7 +13,6 @@ use super::{Loaded, RunArgs};
 use crate::completions::language_names;
 use crate::find_model;
 use crate::headings::SPECULATION;
-use crate::{UsageError, WrongValue};
 
 /// Flags of speculative decoding.
 #[derive(Debug, clap::Args)]
@@ -21,7 +20,7 @@ use crate::{UsageError, WrongValue};
 pub(crate) struct SpeculationArgs {
     /// Draft model: a smaller model of the same vocabulary
     ///
-    /// Its tokens are verified in one step of the model; the text is the same as without it. `serve` uses it for every model
+    /// The draft is verified in one step of the model; the text is the same as without it. `serve` uses it for every model
     /// of its vocabulary.
     #[arg(long, value_name = "MODEL", add = language_names())]
     model_draft: Option<String>,
@@ -60,26 +59,28 @@ const MAX_DRAFT: usize = 256;
 impl SpeculationArgs {
     /// Checks the flags.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
-        const NO_MODEL: UsageError =
-            UsageError("--spec-type draft-simple: expected --model-draft with the draft model");
-        const NO_USE: UsageError =
-            UsageError("--model-draft: expected --spec-type draft-simple or no --spec-type");
         let (max, min) = (self.length().max, self.length().min);
         anyhow::ensure!(
             max <= MAX_DRAFT,
-            WrongValue(format!("--spec-draft-n-max: expected at most {MAX_DRAFT}, got {max}"))
+            usage_error!("--spec-draft-n-max: expected at most {MAX_DRAFT}, got {max}")
         );
         anyhow::ensure!(
             min <= max,
-            WrongValue(format!(
+            usage_error!(
                 "--spec-draft-n-min: expected at most the {max} of --spec-draft-n-max, got {min}"
-            ))
+            )
         );
-        const NO_NGRAM: UsageError = UsageError("--spec-ngram-size-n: expected at least 1, got 0");
-        anyhow::ensure!(self.ngram_len() > 0, NO_NGRAM);
+        anyhow::ensure!(
+            self.ngram_len() > 0,
+            usage_error!("--spec-ngram-size-n: expected at least 1, got 0")
+        );
         match (self.kind(), &self.model_draft) {
-            (SpecType::DraftSimple, None) => Err(NO_MODEL.into()),
-            (SpecType::NgramSimple | SpecType::NgramMod, Some(_)) => Err(NO_USE.into()),
+            (SpecType::DraftSimple, None) => anyhow::bail!(usage_error!(
+                "--spec-type draft-simple: expected --model-draft with the draft model"
+            )),
+            (SpecType::NgramSimple | SpecType::NgramMod, Some(_)) => anyhow::bail!(usage_error!(
+                "--model-draft: expected --spec-type draft-simple or no --spec-type"
+            )),
             _ => Ok(()),
         }
     }

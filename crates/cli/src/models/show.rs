@@ -48,12 +48,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Details::of(&file).with_context(|| format!("cannot read `{}`", path.display()))?;
     if args.template {
         let template = details.chat_template.context("the model has no chat template")?;
-        crate::print(&format!("{}\n", template.trim_end()))?;
-        return Ok(());
+        return Ok(crate::print(&format!("{}\n", template.trim_end()))?);
     }
     let text = if args.json { json(&path, &file, &details) } else { text(&path, &file, &details)? };
-    crate::print(&text)?;
-    Ok(())
+    Ok(crate::print(&text)?)
 }
 
 fn text(path: &std::path::Path, file: &ModelFile, details: &Details) -> anyhow::Result<String> {

@@ -72,12 +72,12 @@ struct ReadStats {
 
 /// State shared by the threads.
 struct Batch<'a> {
-    plan: &'a Plan,
+    plan: &'a Plan<'a>,
     console: &'a Console,
     cancel: &'a CancelToken,
     overall: Overall<'a>,
-    /// By task; `None` until it is done, skipped or failed.
-    outcomes: Mutex<Vec<Option<Outcome>>>,
+    /// By task; stopped until it is done or failed.
+    outcomes: Mutex<Vec<Outcome>>,
     /// Cancels the reader, whose recordings nobody needs any more.
     stops_reading: AtomicBool,
     /// Whether results without a record were noted.
@@ -115,42 +115,35 @@ fn judged(task: &Task, console: &Console) -> Option<Outcome> {
 /// Transcribes every input without up-to-date results; one that fails does not stop the others.
 /// After `cancel`, no input is started and unfinished ones are dropped. `open` opens the devices of the model.
 pub(super) fn run(
-    plan: &Plan,
+    plan: &Plan<'_>,
     file: ModelFile,
     open: impl Fn(&ModelFile) -> anyhow::Result<OpenDevices>,
     console: &Console,
     cancel: &CancelToken,
 ) -> anyhow::Result<Done> {
-    let outcomes: Vec<_> = plan.tasks.iter().map(|task| judged(task, console)).collect();
-    let skipped: Vec<bool> = outcomes.iter().map(Option::is_some).collect();
-    let to_do: Vec<usize> = (0..plan.tasks.len()).filter(|&index| !skipped[index]).collect();
-    let bytes = |task: &Task| {
-        task.input.path().and_then(|path| fs::metadata(path).ok()).map_or(0, |m| m.len())
-    };
-    // Skipped inputs have no share in the progress bar.
-    let sizes = plan
-        .tasks
-        .iter()
-        .zip(&skipped)
-        .map(|(task, &skipped)| if skipped { 0 } else { bytes(task) });
+    let (mut to_do, mut sizes, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, task) in plan.tasks.iter().enumerate() {
+        let judged = judged(task, console);
+        // Skipped inputs have no share in the progress bar.
+        let path = task.input.path().filter(|_| judged.is_none());
+        sizes.push(path.and_then(|path| fs::metadata(path).ok()).map_or(0, |data| data.len()));
+        to_do.extend(judged.is_none().then_some(index));
+        outcomes.push(judged.unwrap_or_else(|| Outcome::new(task, Status::Stopped)));
+    }
     let name = match &plan.tasks[..] {
         [only] => Some(only.input.name()),
         _ => None,
     };
-    let overall = Overall::new(console, name, sizes);
-    let (outcomes, stops_reading) = (Mutex::new(outcomes), AtomicBool::new(false));
     let is_english_only = plan.options.language.is_none() && Recognizer::is_english_only(&file);
-    let english_only = is_english_only.then(|| plan.recognizer.name());
-    let has_noted_records = AtomicBool::new(false);
     let batch = Batch {
         plan,
         console,
         cancel,
-        overall,
-        outcomes,
-        stops_reading,
-        has_noted_records,
-        english_only,
+        overall: Overall::new(console, name, sizes.into_iter()),
+        outcomes: Mutex::new(outcomes),
+        stops_reading: AtomicBool::new(false),
+        has_noted_records: AtomicBool::new(false),
+        english_only: is_english_only.then(|| plan.recognizer.name()),
     };
     let (mut report, mut devices) = (String::new(), None);
     if !to_do.is_empty() {
@@ -160,10 +153,6 @@ pub(super) fn run(
     }
     console.end();
     let outcomes = batch.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let or_stopped = |(outcome, task): (Option<Outcome>, &Task)| {
-        outcome.unwrap_or_else(|| Outcome::new(task, Status::Stopped))
-    };
-    let outcomes = outcomes.into_iter().zip(&plan.tasks).map(or_stopped).collect();
     Ok(Done { outcomes, report, devices })
 }
 
@@ -195,7 +184,7 @@ impl Batch<'_> {
             let transcribed = opened.map_or_else(|| open(&file, stages), Ok).and_then(|devices| {
                 // Weights are not loaded if every input fails.
                 let has_audio = first_audio.recv().is_ok();
-                let n_jobs = self.plan.jobs.min(to_do.len());
+                let n_jobs = self.plan.args.jobs.min(to_do.len());
                 let run = || self.run(file, &devices, n_jobs, receiver, stages);
                 let done = has_audio.then(run).transpose()?;
                 Ok((done, devices))
@@ -317,15 +306,15 @@ impl Batch<'_> {
     ) -> anyhow::Result<Vec<Signal>> {
         let may_block = input.may_block();
         let mut decoder = Decoder::new()
-            .channels(self.plan.channels)
+            .channels(self.plan.args.files.channels)
             .cancelled_by(|| self.is_cancelled())
             .on_progress(|_| {
                 if !may_block {
                     announce(has_audio);
                 }
             });
-        if let Some(number) = self.plan.audio_track {
-            decoder = decoder.track(number);
+        if let Some(number) = self.plan.args.files.audio_track {
+            decoder = decoder.track(number.into());
         }
         let channels = match input {
             Input::StandardInput => decoder.reader_channels(io::stdin()),
@@ -371,7 +360,7 @@ impl Batch<'_> {
         let Plan { tasks, options, .. } = self.plan;
         let (task, n_signals) = (&tasks[index], signals.len());
         if let Some(Signal { source, samples }) = signals.first() {
-            let notes = remarks::signals(self.plan, n_signals, source);
+            let notes = remarks::signals(self.plan.args, n_signals, source);
             notes.iter().for_each(|note| self.note(task, note));
             let notes = remarks::clips(&options.clip_timestamps, samples.duration())?;
             notes.iter().for_each(|note| self.note(task, note));
@@ -505,7 +494,7 @@ impl Batch<'_> {
 
     fn finish(&self, index: usize, outcome: Outcome) {
         self.overall.finish(index);
-        lock(&self.outcomes)[index] = Some(outcome);
+        lock(&self.outcomes)[index] = outcome;
     }
 }
 

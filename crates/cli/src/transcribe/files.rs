@@ -1,7 +1,6 @@
 //! Flags about inputs and results.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use stonechat::audio::Channels;
 
@@ -14,8 +13,8 @@ pub(super) struct FileArgs {
     /// mix (mono), split (speakers) or a number from 1
     ///
     /// split transcribes each channel by itself, merges the segments by time and labels them.
-    #[arg(long, value_name = "WHICH", default_value = "mix", help_heading = INPUT)]
-    pub(super) channels: ChannelsArg,
+    #[arg(long, value_name = "WHICH", default_value = "mix", value_parser = channels, help_heading = INPUT)]
+    pub(super) channels: Channels,
     /// Number of the audio track, from 1 [default: the one that the file marks, else the first]
     ///
     /// stonechat inspect lists the tracks of a file.
@@ -24,8 +23,8 @@ pub(super) struct FileArgs {
     /// Transcribe only these START,END pairs (seconds)
     ///
     /// M:SS and H:MM:SS are times, too. The last END may be absent.
-    #[arg(long, value_name = "S,S,...", value_delimiter = ',', help_heading = INPUT)]
-    pub(super) clip_timestamps: Vec<ClipTime>,
+    #[arg(long, value_name = "S,S,...", value_delimiter = ',', value_parser = clip_time, help_heading = INPUT)]
+    pub(super) clip_timestamps: Vec<f64>,
     /// Time offset in milliseconds
     #[arg(long, value_name = "MS", conflicts_with = "clip_timestamps", help_heading = INPUT)]
     pub(super) offset_t: Option<u32>,
@@ -49,7 +48,7 @@ pub(super) struct FileArgs {
     pub(super) output_file: Option<PathBuf>,
     /// Transcribe inputs again whose results are up to date
     ///
-    /// It also replaces files that were edited or are no results of the input, which are refused
+    /// Also replaces files that were edited or are no results of the input, which are refused
     /// otherwise.
     #[arg(long, help_heading = OUTPUT)]
     pub(super) overwrite: bool,
@@ -69,51 +68,34 @@ pub(super) struct FileArgs {
     pub(super) no_progress: bool,
 }
 
-/// Seconds, or a time of the form M:SS or H:MM:SS.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct ClipTime(f64);
-
-impl FromStr for ClipTime {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "expected seconds, M:SS or H:MM:SS".to_owned();
-        let (rest, seconds) = text.rsplit_once(':').map_or((None, text), |(a, b)| (Some(a), b));
-        let is_plain = |part: &str| part.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-        let seconds: f64 = seconds.trim().parse().map_err(|_| wrong())?;
-        let Some(rest) = rest else {
-            return if seconds.is_finite() { Ok(Self(seconds)) } else { Err(wrong()) };
+/// Parses seconds, or a time of the form M:SS or H:MM:SS.
+fn clip_time(text: &str) -> Result<f64, String> {
+    let parse = || {
+        let mut parts: Vec<&str> = text.split(':').map(str::trim).collect();
+        let last = parts.pop()?;
+        let seconds: f64 = last.parse().ok().filter(|seconds: &f64| seconds.is_finite())?;
+        let whole = parts.iter().map(|part| part.parse().ok()).collect::<Option<Vec<u32>>>()?;
+        let is_plain = last.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        let minutes = match whole[..] {
+            [] => return Some(seconds),
+            [minutes] => f64::from(minutes),
+            [hours, minutes] if minutes < 60 => f64::from(hours) * 60.0 + f64::from(minutes),
+            _ => return None,
         };
-        let parts: Vec<&str> = rest.split(':').collect();
-        let minutes = parts.iter().try_fold(0.0, |sum, part| {
-            let value: u32 = part.trim().parse().map_err(|_| wrong())?;
-            Ok::<_, String>(sum * 60.0 + f64::from(value))
-        })?;
-        let is_minute = parts.len() < 2 || parts[1].trim().parse::<u32>().is_ok_and(|m| m < 60);
-        let is_second = is_plain(text.rsplit(':').next().unwrap_or("").trim()) && seconds < 60.0;
-        if parts.len() > 2 || !is_minute || !is_second {
-            return Err(wrong());
-        }
-        Ok(Self(minutes * 60.0 + seconds))
-    }
+        (is_plain && seconds < 60.0).then_some(minutes * 60.0 + seconds)
+    };
+    parse().ok_or_else(|| "expected seconds, M:SS or H:MM:SS".to_owned())
 }
 
-/// Values of `--channels`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ChannelsArg(pub(super) Channels);
-
-impl FromStr for ChannelsArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "mix" => Ok(Self(Channels::Mix)),
-            "split" => Ok(Self(Channels::Each)),
-            _ => match text.parse() {
-                Ok(number) if number > 0 => Ok(Self(Channels::One(number))),
-                _ => Err("expected mix, split or the number of a channel, from 1".to_owned()),
-            },
-        }
+/// Parses `--channels`.
+fn channels(text: &str) -> Result<Channels, String> {
+    match text {
+        "mix" => Ok(Channels::Mix),
+        "split" => Ok(Channels::Each),
+        _ => match text.parse() {
+            Ok(number) if number > 0 => Ok(Channels::One(number)),
+            _ => Err("expected mix, split or the number of a channel, from 1".to_owned()),
+        },
     }
 }
 
@@ -122,7 +104,7 @@ impl FileArgs {
     pub(super) fn clips(&self) -> Vec<f64> {
         let seconds = |ms: u32| f64::from(ms) / 1000.0;
         match (self.offset_t, self.duration) {
-            (None, None) => self.clip_timestamps.iter().map(|time| time.0).collect(),
+            (None, None) => self.clip_timestamps.clone(),
             (from, length) => {
                 let from = from.map_or(0.0, seconds);
                 let end = length.filter(|&ms| ms > 0).map(|ms| from + seconds(ms));
@@ -136,29 +118,29 @@ impl FileArgs {
 mod tests {
     use stonechat::audio::Channels;
 
-    use super::{ChannelsArg, ClipTime};
+    use super::{channels, clip_time};
 
     #[test]
     fn clip_times_are_seconds_or_clock_times() {
         for (text, seconds) in
             [("1.5", 1.5), ("0:05", 5.0), ("90:00.5", 5400.5), ("1:02:03", 3723.0), ("-1", -1.0)]
         {
-            assert_eq!(text.parse(), Ok(ClipTime(seconds)), "{text}");
+            assert_eq!(clip_time(text), Ok(seconds), "{text}");
         }
         for wrong in
             ["", ":", "1:", ":1", "0:60", "1:60:00", "1:1:1:1", "-1:00", "1:-5", "nan", "inf"]
         {
-            assert!(wrong.parse::<ClipTime>().is_err(), "{wrong}");
+            assert!(clip_time(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn channels_have_names_and_numbers() {
-        assert_eq!("mix".parse(), Ok(ChannelsArg(Channels::Mix)));
-        assert_eq!("split".parse(), Ok(ChannelsArg(Channels::Each)));
-        assert_eq!("2".parse(), Ok(ChannelsArg(Channels::One(2))));
+        assert_eq!(channels("mix"), Ok(Channels::Mix));
+        assert_eq!(channels("split"), Ok(Channels::Each));
+        assert_eq!(channels("2"), Ok(Channels::One(2)));
         for wrong in ["0", "-1", "left", "99999", ""] {
-            assert!(wrong.parse::<ChannelsArg>().is_err(), "{wrong}");
+            assert!(channels(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -9,7 +9,6 @@ use stonechat::audio::decode::EXTENSIONS;
 use walkdir::{DirEntry, WalkDir};
 
 use super::left_out::{Files, LeftOut, has_extension};
-use crate::WrongValue;
 
 /// Source of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +68,7 @@ impl Inputs {
     /// Expands `arguments`. A file argument need not exist.
     pub(super) fn find(arguments: &[PathBuf]) -> anyhow::Result<Self> {
         let is_standard = |argument: &PathBuf| argument.as_os_str() == "-";
-        let alone = || WrongValue("standard input (`-`) must be the only input".to_owned());
+        let alone = || usage_error!("standard input (`-`) must be the only input");
         ensure!(arguments.len() == 1 || !arguments.iter().any(is_standard), alone());
         let (mut all, mut left_out) = (Vec::new(), LeftOut::default());
         let mut is_batch = arguments.len() > 1;
@@ -83,7 +82,7 @@ impl Inputs {
                 all.push(Input::file(argument));
             } else if is_address(argument) {
                 let expected = "expected a file or folder: no addresses are fetched";
-                bail!(WrongValue(format!("`{}`: {expected}", argument.display())));
+                bail!(usage_error!("`{}`: {expected}", argument.display()));
             } else if !is_pattern(argument) {
                 all.push(Input::file(argument));
             } else {

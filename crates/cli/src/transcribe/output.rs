@@ -17,7 +17,7 @@ use super::results::Task;
 /// Writer of one recording's transcript.
 #[derive(Debug)]
 pub(super) struct Output<'a> {
-    plan: &'a Plan,
+    plan: &'a Plan<'a>,
     task: &'a Task,
     /// Writer to standard output.
     writer: Option<(OutputFormat, TranscriptWriter)>,
@@ -29,7 +29,7 @@ pub(super) struct Output<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Written {
     pub(super) paths: Vec<PathBuf>,
-    /// Why a result has no record.
+    /// Reason why a result has no record.
     pub(super) unrecorded: Option<anyhow::Error>,
 }
 
@@ -53,9 +53,9 @@ struct Named<'a> {
 
 impl<'a> Output<'a> {
     /// Writes the header of the format.
-    pub(super) fn begin(plan: &'a Plan, task: &'a Task) -> anyhow::Result<Self> {
+    pub(super) fn begin(plan: &'a Plan<'a>, task: &'a Task) -> anyhow::Result<Self> {
         let writer = |format| {
-            let writer = TranscriptWriter::new(format, plan.layout);
+            let writer = TranscriptWriter::new(format, plan.args.speech.layout());
             (format, if plan.prints_times { writer.with_times() } else { writer })
         };
         let format = plan.standard_output.or(plan.prints_times.then_some(OutputFormat::Txt));
@@ -103,7 +103,7 @@ impl<'a> Output<'a> {
 
     /// Writes what there is of an interrupted transcript to partial files; returns them.
     pub(super) fn interrupted(&self, transcript: &Transcript) -> anyhow::Result<Written> {
-        let Plan { records, recipe, overwrites, .. } = self.plan;
+        let Plan { args, records, recipe, .. } = self.plan;
         let mut written = Written::default();
         let mut result = Ok(());
         if is_silent(transcript) {
@@ -112,7 +112,8 @@ impl<'a> Output<'a> {
         for (format, path) in &self.task.results {
             let path = partial_name(path, *format);
             let found = records.examine(&path, &self.task.input, recipe);
-            let is_kept = matches!(found, Found::Edited | Found::Foreign(_)) && !overwrites;
+            let is_foreign = matches!(found, Found::Edited | Found::Foreign(_));
+            let is_kept = is_foreign && !args.files.overwrite;
             let one = if is_kept {
                 Err(anyhow!("`{}` is not replaced, it is not known as a result", path.display()))
             } else {
@@ -141,7 +142,7 @@ impl<'a> Output<'a> {
         written: &mut Written,
     ) -> anyhow::Result<()> {
         let mut text = Vec::new();
-        format.write(&mut text, transcript, self.plan.layout)?;
+        format.write(&mut text, transcript, self.plan.args.speech.layout())?;
         if text.is_empty() {
             // An empty file would look like a result, as would the file of an earlier run.
             return match std::fs::remove_file(path) {
@@ -152,7 +153,8 @@ impl<'a> Output<'a> {
             };
         }
         if let Some(folder) = path.parent() {
-            create_folder(folder)?;
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("cannot create the folder `{}`", folder.display()))?;
         }
         let mut file = AtomicFile::create(path)?;
         file.write_all(&text)?;
@@ -175,15 +177,6 @@ fn partial_name(path: &Path, format: OutputFormat) -> PathBuf {
         .find(|end| name.to_ascii_lowercase().ends_with(end.as_str()));
     let stem = end.map_or(&*name, |end| &name[..name.len() - end.len()]);
     path.with_file_name(format!("{stem}.partial{}", &name[stem.len()..]))
-}
-
-/// Creates `folder` with its parents.
-fn create_folder(folder: &Path) -> anyhow::Result<()> {
-    if folder.as_os_str().is_empty() {
-        return Ok(());
-    }
-    std::fs::create_dir_all(folder)
-        .with_context(|| format!("cannot create the folder `{}`", folder.display()))
 }
 
 /// Writes to standard output and flushes it, so that a pipe gets each segment at once.

@@ -1,60 +1,49 @@
 //! Checks of all arguments before the first recording is read.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use stonechat::audio::Channels;
 use stonechat::formats::AtomicFile;
-use stonechat::whisper::{Options, OutputFormat, SubtitleLayout, VadMode};
+use stonechat::whisper::{Options, OutputFormat, VadMode};
 
 use super::Args;
 use super::files::FileArgs;
 use super::inputs::{Input, Inputs};
 use super::records::{FileIdentity, Recipe, Records};
 use super::results::{self, Task};
-use crate::WrongValue;
+use crate::UsageError;
 use crate::aliases::FORMAT_HINT;
 use crate::recognizer::{MAX_THREADS, Recognizer};
 
 /// Inputs, options and outputs of a run.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct Plan<'a> {
+    pub(super) args: &'a Args,
     pub(super) tasks: Vec<Task>,
     /// Format of standard output; `None` where results go to files.
     pub(super) standard_output: Option<OutputFormat>,
     /// Whether segments are printed with their times, beside files or alone.
     pub(super) prints_times: bool,
     pub(super) recognizer: Recognizer,
-    pub(super) layout: SubtitleLayout,
-    pub(super) channels: Channels,
-    /// Whether files that are no results of this program are replaced.
-    pub(super) overwrites: bool,
-    /// Number of the audio track, if one was given.
-    pub(super) audio_track: Option<usize>,
     pub(super) options: Options,
-    pub(super) jobs: usize,
     pub(super) records: Records,
     pub(super) recipe: Recipe,
-    pub(super) summary: Option<PathBuf>,
-    pub(super) verbose: bool,
-    pub(super) quiet: bool,
-    pub(super) shows_progress: bool,
     /// Notes to print before work begins.
     pub(super) notes: Vec<String>,
     /// Folders that cannot be listed.
     pub(super) unreadable: Vec<String>,
 }
 
-impl Plan {
+impl<'a> Plan<'a> {
     /// Checks every argument, and finds the inputs and the model.
-    pub(super) fn check(args: &Args) -> anyhow::Result<Self> {
+    pub(super) fn check(args: &'a Args) -> anyhow::Result<Self> {
         args.compute.check()?;
-        let options = options(args).map_err(WrongValue::from_error)?;
+        let options = options(args).map_err(UsageError::from_error)?;
         let jobs = args.jobs;
-        let FileArgs { overwrite, ref summary, no_progress, channels, audio_track, .. } =
-            args.files;
+        let FileArgs { overwrite, ref summary, channels, audio_track, .. } = args.files;
         let track = audio_track.map(|number| format!(" track {number}")).unwrap_or_default();
-        let wrong = || WrongValue(format!("jobs: expected 1 to {MAX_THREADS}, got {jobs}"));
+        let wrong = || usage_error!("jobs: expected 1 to {MAX_THREADS}, got {jobs}");
         ensure!((1..=MAX_THREADS).contains(&jobs), wrong());
         let mut inputs = Inputs::find(&args.audio)?;
         let left_out = std::mem::take(&mut inputs.left_out);
@@ -63,14 +52,14 @@ impl Plan {
         ensure!(
             summary.as_deref() != Some(Path::new("-"))
                 || (standard_output.is_none() && !args.files.print_timestamps),
-            WrongValue("--summary - needs standard output, where the text goes".to_owned())
+            usage_error!("--summary - needs standard output, where the text goes")
         );
         let expected = "expected 1 where several inputs go to standard output";
         let prints_times = args.files.print_timestamps
             && standard_output.is_none_or(|format| format == OutputFormat::Txt);
         ensure!(
             jobs == 1 || (standard_output.is_none() && !prints_times) || tasks.len() == 1,
-            WrongValue(format!("jobs: {expected}, got {jobs}"))
+            usage_error!("jobs: {expected}, got {jobs}")
         );
         let recognizer = args.recognizer.find(&args.compute)?;
         let mut notes = left_out.notes;
@@ -82,7 +71,7 @@ impl Plan {
             options: format!(
                 "{options:?} {:?} {:?} {:?}{track}",
                 args.speech.layout(),
-                channels.0,
+                channels,
                 recognizer.kv_dtype
             ),
         };
@@ -90,22 +79,14 @@ impl Plan {
             notes.extend(tasks.iter_mut().flat_map(|task| task.examine(&records, &recipe)));
         }
         Ok(Self {
+            args,
             tasks,
             standard_output,
             prints_times,
             recognizer,
-            layout: args.speech.layout(),
-            channels: channels.0,
-            overwrites: overwrite,
-            audio_track: audio_track.map(usize::from),
             options,
-            jobs,
             records,
             recipe,
-            summary: summary.clone(),
-            verbose: args.verbose,
-            quiet: args.quiet,
-            shows_progress: !no_progress,
             notes,
             unreadable: left_out.unreadable,
         })
@@ -120,7 +101,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     };
     let options = args.decoding.apply(options)?;
     let mut options = args.speech.apply(args.recognizer.apply(options)?);
-    if args.files.channels.0 == Channels::Each && options.vad == VadMode::Auto {
+    if args.files.channels == Channels::Each && options.vad == VadMode::Auto {
         // The channel of a silent speaker has little speech, and speech times put the segments in order.
         options.vad = VadMode::On;
     }
@@ -161,7 +142,7 @@ fn formats(names: &[String]) -> anyhow::Result<Vec<OutputFormat>> {
             let expected = expected.join(", ");
             let wrong = |_| {
                 let got = format!("expected {expected} or all, got `{name}`");
-                WrongValue(format!("output format: {got} ({FORMAT_HINT})"))
+                usage_error!("output format: {got} ({FORMAT_HINT})")
             };
             vec![name.parse().map_err(wrong)?]
         };
@@ -189,7 +170,7 @@ fn destination(
     if let Some(file) = &args.output_file {
         let Ok([input]) = <[Input; 1]>::try_from(inputs) else {
             let expected = "expected one input; several are named after the inputs";
-            bail!(WrongValue(format!("--output-file: {expected}")));
+            bail!(usage_error!("--output-file: {expected}"));
         };
         // whisper.cpp writes its JSON to FILE.json.
         let has_json = formats.contains(&OutputFormat::Json);
@@ -207,19 +188,19 @@ fn destination(
     {
         ensure!(
             !is_batch,
-            WrongValue(format!(
+            usage_error!(
                 "`{0}`: expected a folder for several inputs, got the name of a file (`{0}/` is a folder)",
                 path.display()
-            ))
+            )
         );
         let format = match formats[..] {
             _ if args.output_format.is_empty() => named,
             [OutputFormat::JsonFull] if named == OutputFormat::Json => OutputFormat::JsonFull,
             [format] if format == named => format,
-            _ => bail!(WrongValue(format!(
+            _ => bail!(usage_error!(
                 "`{0}`: expected a name with the extension of the one format, or a folder (`{0}/`)",
                 path.display()
-            ))),
+            )),
         };
         let task = |input| Task::new(input, vec![(format, path.clone())]);
         return Ok((inputs.into_iter().map(task).collect(), None, Vec::new()));
@@ -238,16 +219,15 @@ fn destination(
         return Ok((tasks, None, notes));
     }
     let [format] = formats[..] else {
-        let text = "several output formats need --output-dir: standard output takes one";
-        bail!(WrongValue(text.to_owned()));
+        bail!(usage_error!("several output formats need --output-dir: standard output takes one"));
     };
     let runs_together = !matches!(format, OutputFormat::Txt | OutputFormat::Json);
     ensure!(
         inputs.len() == 1 || !runs_together,
-        WrongValue(format!(
+        usage_error!(
             "several inputs as {} need a folder as --output-dir: on standard output they would run together",
             format.name()
-        ))
+        )
     );
     let task = |input| Task::new(input, Vec::new());
     Ok((inputs.into_iter().map(task).collect(), Some(format), Vec::new()))

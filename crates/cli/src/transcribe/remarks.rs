@@ -6,7 +6,7 @@ use anyhow::ensure;
 use stonechat::audio::{Channels, SourceInfo};
 use stonechat::whisper::{Language, Segment, Transcript};
 
-use super::plan::Plan;
+use super::Args;
 use super::results::Task;
 use crate::recognizer::MULTILINGUAL;
 
@@ -44,13 +44,13 @@ pub(super) fn detected(language: Language, probability: f32) -> String {
 }
 
 /// Notes on the signals of a recording: tracks, damage, and channels that it does not have.
-pub(super) fn signals(plan: &Plan, n_signals: usize, source: &SourceInfo) -> Vec<String> {
+pub(super) fn signals(args: &Args, n_signals: usize, source: &SourceInfo) -> Vec<String> {
     let mut notes = Vec::new();
-    if plan.verbose {
+    if args.verbose {
         notes.extend(origin(source));
     }
     notes.extend(damage(source));
-    if plan.channels == Channels::Each && n_signals == 1 {
+    if args.files.channels == Channels::Each && n_signals == 1 {
         notes.push(
             "one channel: --channels split has no effect, no speaker is told apart".to_owned(),
         );

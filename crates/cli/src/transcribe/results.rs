@@ -25,7 +25,7 @@ pub(super) struct Task {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Transcribe,
-    /// Its results are up to date; why, as a note.
+    /// The results of the input are up to date; the reason is a note.
     Skip(String),
     /// A result would replace a file that is none of this input; which and why, as an error.
     Refuse(String),
@@ -129,7 +129,7 @@ pub(super) fn name(
     Ok((tasks, notes))
 }
 
-/// Why the results of `input` cannot have the name `short`; `named` are the inputs of that name.
+/// Reason why the results of `input` cannot have the name `short`; `named` are the inputs of that name.
 fn collision(
     input: &Input,
     short: &Path,

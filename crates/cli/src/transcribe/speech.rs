@@ -70,7 +70,7 @@ impl SpeechArgs {
             || self.hallucination_silence_threshold.is_some()
             || self.layout().needs_words();
         Options {
-            vad: self.vad.mode(),
+            vad: self.vad.vad,
             vad_options: self.vad.options(options.vad_options),
             word_timestamps,
             prepend_punctuations: self.prepend_punctuations.clone(),

@@ -13,7 +13,7 @@ use crate::json::rounded;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Status {
     Done,
-    /// Its results were up to date.
+    /// The results of the input were up to date.
     Skipped,
     Failed,
     /// Interrupted by Ctrl-C.
@@ -43,19 +43,12 @@ pub(super) struct Outcome {
 impl Outcome {
     /// Report on an input without measurements.
     pub(super) fn new(task: &Task, status: Status) -> Self {
-        let outputs = match status {
-            Status::Done | Status::Skipped => {
-                let written = task.results.iter().map(|(_, path)| path);
-                task.kept.iter().chain(written).map(|path| path.display().to_string()).collect()
-            }
-            Status::Failed | Status::Stopped => Vec::new(),
-        };
-        let input = task.input.name();
+        let kept = task.kept.iter().filter(|_| status == Status::Skipped);
         Self {
-            input,
+            input: task.input.name(),
             status,
             error: None,
-            outputs,
+            outputs: kept.map(|path| path.display().to_string()).collect(),
             audio_s: 0.0,
             seconds: 0.0,
             language: None,

@@ -17,10 +17,19 @@ fn devices_are_listed() {
     // Software and integrated adapters are only used if named; cards without compiled kernels never.
     let has_discrete = gpus.iter().any(|gpu| gpu["kind"] == "discrete");
     let cuda = nvidia.iter().find(|gpu| !gpu["kernels"].is_null());
-    assert_eq!(json["auto"] != "cpu", has_discrete || cuda.is_some(), "{json}");
-    if let Some(gpu) = cuda {
+    // A reason is given where the first choice is not used.
+    let reason = json["auto_reason"].as_str();
+    if let (Some(gpu), None) = (cuda, reason) {
         assert_eq!(json["auto"], format!("cuda:{}", gpu["index"]), "{json}");
     }
+    assert!(json["auto"] != "cpu" || reason.is_some(), "{json}");
+    let is_cpu = !has_discrete && cuda.is_none();
+    assert!(!is_cpu || json["auto"] == "cpu", "{json}");
+    let ending = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+    assert!(
+        text.ends_with(&format!("auto    {}{ending}\n", json["auto"].as_str().unwrap())),
+        "{text}"
+    );
 }
 
 #[test]
@@ -85,7 +94,7 @@ fn layers_that_are_no_number_are_refused() {
         assert!(wrong.is_empty() || ran.stderr.contains(&expected), "{ran:?}");
     }
     let ran = folder.run(&[&generate[..], &["-ngl", "2", "--device", "cpu"]].concat());
-    ran.fails("--gpu-layers: expected a GPU, got --device cpu");
+    ran.fails("gpu_layers: expected a GPU, got cpu");
     // Zero layers need no GPU.
     let none = folder.run(&[&generate[..], &["-ngl", "0", "--temp", "0"]].concat());
     assert_eq!(none.succeeds(), folder.run(&[&generate[..], &["--temp", "0"]].concat()).succeeds());

@@ -4,7 +4,7 @@
 //! and fail on a status of 400 or more. A `text` block that follows a `sh` block is the output of its last command, `…` any
 //! text.
 //!
-//! They run in one folder with the files that the documents speak of (`talk.mp3`, `model.gguf`, …). Commands of cargo
+//! The blocks run in one folder with the files that the documents speak of (`talk.mp3`, `model.gguf`, …). Commands of cargo
 //! are parsed by `cargo xtask tidy` instead.
 
 use std::fs;

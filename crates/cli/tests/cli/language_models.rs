@@ -433,7 +433,7 @@ fn errors_have_a_reason() {
         .fails("`stonechat transcribe -m` runs it on recordings");
     let short = ["-m", &model, "-p", "abcdefghij", "-c", "4"];
     check(&short, "do not fit the context of 4: shorten the prompt, or raise --ctx-size, up to ");
-    // It makes room for the answer, not for the prompt.
+    // A context shift makes room for the answer, not for the prompt.
     check(&[&short[..], &["--context-shift"]].concat(), "shorten the prompt, or raise --ctx-size");
     let long = "abcdefghij".repeat(2000);
     check(&["-m", &model, "-p", &long, "-c", "0"], "shorten the prompt; the model was trained on");

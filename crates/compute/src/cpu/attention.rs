@@ -1,5 +1,5 @@
 //! Attention over paged keys and values: the only attention op. Self-attention of a decoder (causal), cross-attention
-//! and an encoder's self-attention differ only in the positions that a row sees.
+//! and an encoder's self-attention differ only in the positions visible to a row.
 //!
 //! Online softmax over pages (`FlashAttention`, Dao et al. 2022, algorithm 1):
 //!

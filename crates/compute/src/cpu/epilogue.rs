@@ -5,16 +5,8 @@ use crate::check_eq;
 use crate::op::Activation;
 use crate::simd::{F32, Simd};
 
-/// `y = act(sum + bias)`, or `y += act(sum + bias)` with `accumulate`.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Epilogue<'a> {
-    /// `[N]`, added to every row.
-    pub bias: Option<&'a [f32]>,
-    /// Applied after the bias.
-    pub activation: Activation,
-    /// Whether to add to the output (residual connection) instead of overwriting it.
-    pub accumulate: bool,
-}
+/// Epilogue with values in memory.
+pub type Epilogue<'a> = crate::op::Epilogue<&'a [f32]>;
 
 impl Epilogue<'_> {
     /// Applies the epilogue to the sums of columns `first ..` of one row and stores them in `out`. Inlined into matmul

@@ -10,7 +10,7 @@ use crate::op::Routing;
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub struct RoutedExpert {
-    /// Expert.
+    /// Index of the expert.
     pub expert: u32,
     /// Weight of its output.
     pub weight: f32,
@@ -20,7 +20,7 @@ pub struct RoutedExpert {
 /// weights. `routes`: `[T, n_used]`.
 ///
 /// # Panics
-/// If `routes` has another length.
+/// If `routes` has another length than `T * n_used`.
 pub fn route(routes: &mut [RoutedExpert], logits: MatRef<'_>, n_used: usize, routing: Routing) {
     check_eq!(routes.len(), logits.rows * n_used, "route: routed experts");
     for (t, row) in routes.chunks_exact_mut(n_used).enumerate() {

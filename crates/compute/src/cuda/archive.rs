@@ -69,8 +69,8 @@ impl Archive {
         self.targets.iter().map(|(target, _)| *target).find(|target| target.runs_on(device))
     }
 
-    /// The first target that `device` runs and that is code of `limited`, the capability whose kernels it uses; PTX if no target is
-    /// both.
+    /// First target that `device` runs, with code for the capability `limited`, whose kernels it uses; PTX if there is
+    /// none.
     #[must_use]
     pub fn limited_target(&self, device: (u32, u32), limited: (u32, u32)) -> Option<Target> {
         let mut all = self.targets.iter().map(|(target, _)| *target);

@@ -11,7 +11,7 @@ const SIZED: u8 = 4;
 pub(super) struct KernelCode {
     /// Shared memory beside the dynamic one.
     pub(super) shared_bytes: usize,
-    /// Most threads of a block.
+    /// Maximum threads of a block.
     pub(super) max_threads: usize,
 }
 

@@ -145,7 +145,7 @@ impl Communicator {
     fn clear(&self) -> Result<()> {
         for RankMemory { gpu, memory, .. } in &self.ranks {
             gpu.enter()?;
-            // SAFETY: the range is that of the buffer, which no work uses.
+            // SAFETY: the range is the whole buffer, which no enqueued work uses.
             check(unsafe {
                 sys::cuMemsetD8Async(memory.address(), 0, memory.bytes(), gpu.stream())
             })?;
@@ -224,7 +224,7 @@ impl Gpu {
             Error::NoPeerAccess { from, to, reason }
         };
         if !self.device().can_access(other.device())? {
-            return Err(refused("the driver offers no access between them".to_owned()));
+            return Err(refused("the driver reports no peer access between them".to_owned()));
         }
         self.enter()?;
         // SAFETY: both contexts live.

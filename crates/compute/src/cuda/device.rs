@@ -10,7 +10,7 @@ use super::call::check;
 use super::limits::Limits;
 use crate::{Error, Result, config};
 
-/// Oldest driver, as its CUDA version: the branch 525, from which on cubins of CUDA 12 load.
+/// Oldest supported driver, as its CUDA version: branch 525, the first to load cubins of CUDA 12.
 const MIN_DRIVER: u32 = 12_000;
 
 /// The loaded driver.

@@ -23,7 +23,7 @@ impl Event {
         Self::with_flags(gpu, CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
-    /// An event that has a time.
+    /// Creates an event with a timestamp.
     pub(super) fn with_time(gpu: &Gpu) -> Result<Self> {
         Self::with_flags(gpu, CUevent_flags::CU_EVENT_DEFAULT)
     }
@@ -58,7 +58,7 @@ impl Event {
 }
 
 impl Event {
-    /// Milliseconds since `earlier`; both have happened.
+    /// Milliseconds since `earlier`; both events have completed.
     pub(super) fn ms_since(&self, earlier: &Self) -> Result<f32> {
         let mut ms = 0.0;
         // SAFETY: the events live; writes the time.

@@ -275,7 +275,7 @@ impl Gpu {
         let (major, minor) = self.0.device.capability;
         let reason = || {
             let name = &self.0.device.name;
-            format!("{name} has compute capability {major}.{minor}, expected 7.5 or newer")
+            format!("{name}: expected compute capability 7.5 or newer, got {major}.{minor}")
         };
         self.0.device.target(archive).ok_or_else(|| Error::NoCuda { reason: reason() })
     }
@@ -448,7 +448,7 @@ fn no_code(message: String) -> Error {
 
 fn too_much_shared_memory(module: &str, name: &str, bytes: usize, limit: usize) -> Error {
     let message = format!(
-        "kernel `{name}` of `{module}`: expected at most {limit} bytes of shared memory a block, got {bytes}"
+        "kernel `{name}` of `{module}`: expected at most {limit} bytes of shared memory per block, got {bytes}"
     );
     Error::Device { message }
 }

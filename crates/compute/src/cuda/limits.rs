@@ -10,9 +10,9 @@ const ARCH_VARIABLE: &str = "STONECHAT_CUDA_ARCH";
 pub struct Limits {
     /// Compute capability: major, minor.
     pub capability: (u32, u32),
-    /// Shared memory of a block in bytes, if a kernel asks for it.
+    /// Maximum dynamic shared memory of a block in bytes (opt-in).
     pub block_shared_bytes: usize,
-    /// Shared memory of a multiprocessor in bytes, with what the driver keeps for each block.
+    /// Shared memory of a multiprocessor in bytes, including the driver's reservation per block.
     pub shared_bytes: usize,
     /// 32-bit registers of a block, and of a multiprocessor.
     pub registers: usize,
@@ -28,7 +28,7 @@ pub struct Limits {
     pub has_clusters: bool,
 }
 
-/// One row of [`Limits::ALL`]: capability, KiB of shared memory of a block and of a multiprocessor, threads of it.
+/// One row of [`Limits::ALL`]: capability, KiB of shared memory of a block and of a multiprocessor, threads of a multiprocessor.
 const fn of(capability: (u32, u32), block_kib: usize, kib: usize, threads: usize) -> Limits {
     Limits {
         capability,

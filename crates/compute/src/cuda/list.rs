@@ -49,7 +49,7 @@ pub struct CommandList {
     gpu: Gpu,
     commands: Vec<Command>,
     params: Vec<u64>,
-    /// Bounds of parts, see [`start`](Self::start): a collective command is a part of its own.
+    /// Bounds of parts, see [`start`](Self::start). Each collective command is a part by itself.
     cuts: Vec<usize>,
     graph: Option<Graph>,
     /// Mode of the run that was started.
@@ -353,7 +353,7 @@ fn check_launch(kernel: &Kernel, launch: &Launch) -> Result<()> {
     let Kernel { name, module, shared_bytes: most, max_threads, .. } = kernel;
     let message = format!(
         "kernel `{name}` of `{module}`: expected a grid within {}x65535x65535, at most {max_threads} threads and {most} bytes of \
-         shared memory a block, got {x}x{y}x{z}, {threads} and {shared_bytes}",
+         shared memory per block, got {x}x{y}x{z}, {threads} and {shared_bytes}",
         i32::MAX
     );
     Err(Error::Device { message })

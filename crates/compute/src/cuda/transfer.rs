@@ -42,7 +42,7 @@ impl Stage {
     }
 }
 
-/// Writes to buffers through pinned memory, in stream order. The host waits only for the fourth write before.
+/// Writes to buffers through pinned memory, in stream order. The host waits only for the write four before this one.
 #[derive(Debug)]
 pub struct HostWrites {
     gpu: Gpu,

@@ -12,6 +12,18 @@ pub enum Activation {
     GeluTanh,
 }
 
+impl Activation {
+    /// Code in the kernels of GPUs: `ACTIVATION_*` of `activation.wgsl`.
+    #[must_use]
+    pub fn code(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Gelu => 1,
+            Self::GeluTanh => 2,
+        }
+    }
+}
+
 /// `act(gate) * up`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum GatedActivation {
@@ -27,4 +39,16 @@ pub enum GatedActivation {
         /// Bound of both inputs.
         limit: f32,
     },
+}
+
+impl GatedActivation {
+    /// Code in the kernels of GPUs, `GATED_*` of `gated_activation.wgsl`, with its `alpha` and `limit`.
+    #[must_use]
+    pub fn code(self) -> (u32, f32, f32) {
+        match self {
+            Self::Silu => (0, 0.0, 0.0),
+            Self::GeluTanh => (1, 0.0, 0.0),
+            Self::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
+        }
+    }
 }

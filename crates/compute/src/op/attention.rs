@@ -100,7 +100,7 @@ pub struct AttentionArgs<W = Weight> {
 }
 
 impl<W> AttentionArgs<W> {
-    /// The same arguments with the values of a device.
+    /// Replaces the weights by those of a device.
     #[must_use]
     pub fn map<'a, V>(&'a self, values: impl Fn(&'a W) -> V) -> AttentionArgs<V> {
         let Self { pool, layer, n_heads, scale, soft_cap, rows, precision, .. } = *self;

@@ -109,7 +109,7 @@ pub struct PoolId(pub usize);
 /// Geometry of a KV pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvShape {
-    /// Layers. A page id stands for one page in each of them.
+    /// Number of layers. A page id stands for one page in each layer.
     pub n_layers: usize,
     /// Pages per layer.
     pub n_pages: usize,

@@ -13,6 +13,30 @@ pub struct MatmulArgs {
     pub activation: Activation,
 }
 
+/// Epilogue of a product: `y = act(sum + bias)`, or `y += act(sum + bias)` with `accumulate`. `W` holds values of a device.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Epilogue<W> {
+    /// `[N]`, added to every row.
+    pub bias: Option<W>,
+    /// Applied after the bias.
+    pub activation: Activation,
+    /// Whether to add to the output (residual connection) instead of overwriting it.
+    pub accumulate: bool,
+}
+
+impl MatmulArgs {
+    /// Bias and activation, with the values of a device.
+    #[must_use]
+    pub fn epilogue<'a, V>(
+        &'a self,
+        accumulate: bool,
+        values: impl Fn(&'a Weight) -> V,
+    ) -> Epilogue<V> {
+        let bias = self.bias.as_ref().map(values);
+        Epilogue { bias, activation: self.activation, accumulate }
+    }
+}
+
 /// Arguments of [`Op::Conv1d`](super::Op::Conv1d).
 #[derive(Debug, Clone)]
 pub struct ConvArgs {

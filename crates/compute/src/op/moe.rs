@@ -68,3 +68,18 @@ pub struct ExpertMatmulArgs {
     /// Arguments of the [`Op::MoeSort`](super::Op::MoeSort) whose order is the third operand; `None` without that operand.
     pub order: Option<MoeSortArgs>,
 }
+
+/// Routes of a product with the weights of experts. `W` holds values of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertRoutes<W> {
+    /// `[T * n_used]` pairs of words: expert and weight.
+    pub routes: W,
+    /// Number of routes, `T * n_used`.
+    pub n_routes: usize,
+    /// Routes of a row of the operand.
+    pub routes_per_row: usize,
+    /// Rows of the matrix of an expert.
+    pub n: usize,
+    /// `[E * n]`.
+    pub bias: Option<W>,
+}

@@ -1,4 +1,4 @@
-//! Norms of rows.
+//! RMS norm and layer norm of rows.
 
 use super::Weight;
 
@@ -15,10 +15,21 @@ pub struct NormArgs<W = Weight> {
 }
 
 impl<W> NormArgs<W> {
-    /// The same arguments with the values of a device.
+    /// Replaces the weights by those of a device.
     #[must_use]
     pub fn map<'a, V>(&'a self, values: impl Fn(&'a W) -> V) -> NormArgs<V> {
         let Self { weight, bias, eps } = self;
         NormArgs { weight: values(weight), bias: bias.as_ref().map(&values), eps: *eps }
     }
+}
+
+/// RMS norm that a product applies to its operand of one row. `W` holds values of a device.
+#[derive(Debug, Clone, Copy)]
+pub struct InputNorm<W> {
+    /// `[K]`.
+    pub weight: W,
+    /// Added to the mean square.
+    pub eps: f32,
+    /// Result `[K]` in f32, for later readers.
+    pub out: W,
 }

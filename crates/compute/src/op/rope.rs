@@ -35,7 +35,7 @@ pub struct RopeArgs<W = Weight> {
 }
 
 impl<W> RopeArgs<W> {
-    /// The same arguments with the values of a device.
+    /// Replaces the weights by those of a device.
     #[must_use]
     pub fn map<'a, V>(&'a self, values: impl Fn(&'a W) -> V) -> RopeArgs<V> {
         let Self { head_dim, norm, rotation } = self;

@@ -32,9 +32,9 @@ impl Count {
 /// Number of rows of a tensor: `each` for every one of `count`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rows {
-    /// Number that the step decides.
+    /// Count that the step decides.
     pub count: Count,
-    /// Rows for each.
+    /// Rows for each one counted.
     pub each: usize,
 }
 

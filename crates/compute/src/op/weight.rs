@@ -33,6 +33,8 @@ pub enum WeightLayout {
     Rows,
     /// Repacked for the device's kernels.
     Packed,
+    /// Repacked, and split into buffers of this many rows.
+    Slices(usize),
 }
 
 impl WeightInfo {

@@ -90,7 +90,7 @@ struct TilesClaim(PhantomData<*mut ()>);
 
 impl TilesClaim {
     /// # Panics
-    /// If this thread has one already.
+    /// If this thread holds a claim already.
     #[track_caller]
     fn new() -> Self {
         assert!(!TILES_IN_USE.replace(true), "tiles: nested use on one thread");

@@ -9,12 +9,12 @@ use super::vector::{F32, Simd};
 ///
 /// [`dot4`](Self::dot4) is what instruction sets differ in:
 ///
-/// | | scalar | AVX2 | AVX-VNNI | AVX-512 VNNI | NEON, wasm | NEON dotprod |
-/// |---|---|---|---|---|---|---|
-/// | lanes | 1 | 8 | 8 | 16 | 4 | 4 |
-/// | products | integers | `pmaddubsw` | `dpbusd` | `dpbusd` | widening multiply | `sdot` |
-/// | bytes of [`dot4_bytes`](Self::dot4_bytes) | signed | signed | offset by 128 | offset by 128 | signed | signed |
-/// | sums | 32 bits | 16 bits, widened | 32 bits | 32 bits | 16 bits, widened | 32 bits |
+/// | | scalar | SSE4.2 | AVX2 | AVX-VNNI | AVX-512 VNNI | NEON, wasm | NEON dotprod |
+/// |---|---|---|---|---|---|---|---|
+/// | lanes | 4 | 4 | 8 | 8 | 16 | 4 | 4 |
+/// | products | integers | `pmaddubsw` | `pmaddubsw` | `dpbusd` | `dpbusd` | widening multiply | `sdot` |
+/// | bytes of [`dot4_bytes`](Self::dot4_bytes) | signed | signed | signed | offset by 128 | offset by 128 | signed | signed |
+/// | sums | 32 bits | 16 bits, widened | 16 bits, widened | 32 bits | 32 bits | 16 bits, widened | 32 bits |
 ///
 /// Methods must be called inside the token's feature context, or they compile to function calls; they are correct either
 /// way.
@@ -29,10 +29,10 @@ pub trait Int8: Simd {
     /// The tier whose kernels these are.
     const NAME: &'static str;
 
-    /// Rows of activations that GEMV multiplies together, as many as have their sums in registers: 4 or 8.
+    /// Rows of activations that GEMV multiplies together, limited by the registers for their sums: 4 or 8.
     const GEMV_ROWS: usize;
 
-    /// Rows of activations of a tile of GEMM, 4 or 6; 0 if GEMV is used for any number of rows.
+    /// Rows of activations of a tile of GEMM, 4 or 6.
     const GEMM_ROWS: usize;
 
     /// Calls of [`dot4`](Self::dot4) with bytes below 128 before sums must be [widened](Self::widen); twice as many for

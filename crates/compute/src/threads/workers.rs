@@ -42,7 +42,7 @@ const fn next_epoch(epoch: usize) -> usize {
 #[derive(Debug)]
 pub(super) struct Workers {
     shared: Arc<Shared>,
-    /// Its threads end when it is dropped, which does not wait for them.
+    /// Dropping the pool ends its threads, without waiting for them.
     _pool: rayon::ThreadPool,
 }
 

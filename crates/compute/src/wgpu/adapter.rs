@@ -140,7 +140,7 @@ fn total_memory_bytes(adapter: &::wgpu::Adapter) -> Option<u64> {
     heaps.filter(|heap| heap.flags.as_raw() & DEVICE_LOCAL != 0).map(|heap| heap.size).max()
 }
 
-/// Unknown without Vulkan.
+/// `None`: only Vulkan reports the memory of an adapter.
 #[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
 fn total_memory_bytes(_: &::wgpu::Adapter) -> Option<u64> {
     None

@@ -60,7 +60,7 @@ impl GpuBuffer {
             raw: placeholder.raw().clone(),
             id: gpu.next_id(),
             bytes: bytes as u64,
-            // Not counted as memory of the device.
+            // The placeholder is not counted as memory of the device.
             memory: Arc::new(Memory::new()),
         };
         Self { inner: Arc::new(allocation) }

@@ -206,7 +206,7 @@ impl Gpu {
         self.inner.max_binding_bytes.load(Ordering::Relaxed)
     }
 
-    /// Most storage buffers of a kernel.
+    /// Maximum storage buffers of a kernel.
     #[must_use]
     pub fn max_buffers(&self) -> usize {
         self.inner.limits.max_storage_buffers_per_shader_stage as usize

@@ -1,7 +1,7 @@
 //! Lists of dispatches: recorded once, submitted as often as a step repeats.
 //!
 //! ```text
-//! step   = array<u32>: the inputs of a step, written once a step                         Bind::Step
+//! step   = array<u32>: the inputs of a step, written once per step                       Bind::Step
 //! params = params 0 | params 1 | ...     each at a multiple of `param_align`, written when a list is recorded
 //! list   = (pipeline, bind group, offset of the params, workgroups), ...
 //! ```
@@ -20,9 +20,9 @@ use super::shader::{Access, Kernel, PARAM_BYTES};
 use crate::{Error, Result};
 use crate::{check_at_most, check_eq};
 
-/// Most storage buffers of a kernel.
+/// Maximum storage buffers of a kernel.
 const MAX_BINDINGS: usize = 15;
-/// Bytes of parameters at first, and lists of the length of the longest that they have room for.
+/// Initial bytes of the parameter buffer, and the number of lists of maximum length that it holds.
 const PARAMS_BYTES: usize = 64 << 10;
 const LISTS: usize = 16;
 
@@ -166,13 +166,13 @@ impl Recorder {
         if let Some(buffer) = self.scratch.get(name).filter(|buffer| buffer.bytes() >= bytes) {
             return buffer.clone();
         }
-        // Steps of rising sizes share a few buffers.
+        // Rounding lets steps of rising sizes share a few buffers.
         let rounded = bytes.checked_next_power_of_two().unwrap_or(bytes);
         let new = GpuBuffer::new(&self.gpu, rounded);
         match new.or_else(|_| GpuBuffer::new(&self.gpu, bytes)) {
             Ok(buffer) => {
                 if let Some(former) = self.scratch.insert(name, buffer.clone()) {
-                    // No later dispatch binds it, and a bind group keeps its memory.
+                    // No later dispatch binds the former buffer, and a bind group would keep its memory.
                     self.bind_groups.retain(|key, _| !key.ids.contains(&former.id()));
                 }
                 buffer
@@ -243,7 +243,7 @@ impl Recorder {
             self.words.clear();
             self.params = param_buffer(&self.gpu, LISTS * bytes)?;
             self.invalidate();
-            // They bind the old parameters.
+            // The bind groups hold the old parameter buffer.
             self.bind_groups.clear();
             return Ok(None);
         }

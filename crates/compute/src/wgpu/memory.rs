@@ -22,7 +22,7 @@ impl Memory {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Reserves `bytes`; returns false where that exceeds the limit.
+    /// Reserves `bytes`; returns false if that exceeds the limit.
     pub(super) fn reserve(&self, bytes: u64) -> bool {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         let fits = used <= self.limit.load(Ordering::Relaxed);

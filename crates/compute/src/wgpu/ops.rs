@@ -7,6 +7,7 @@ pub mod attention;
 mod attention_args;
 mod attention_decode;
 mod attention_prefill;
+pub mod conv_state;
 pub mod copy;
 pub mod elementwise;
 pub mod f16;
@@ -22,7 +23,7 @@ pub mod q8;
 pub mod rope;
 pub mod top_k;
 
-pub use kernel::{ACTIVATIONS, GpuRows, activation_code, check_len, kernel_source};
+pub use kernel::{ACTIVATIONS, GpuRows, check_len, kernel_source};
 
 use super::{CoopMatrices, Source, Variant};
 
@@ -31,6 +32,7 @@ use super::{CoopMatrices, Source, Variant};
 pub fn sources(variant: Variant) -> Vec<Source> {
     let specs = [
         elementwise::SPEC,
+        conv_state::SPEC,
         copy::SPEC,
         copy::GATHER,
         copy::IM2COL,

@@ -1,6 +1,6 @@
-//! Uniform parameters of kernels: `repr(C)` structs that mirror the WGSL struct `Params` of a shader.
+//! Uniform parameters of kernels: `repr(C)` structs, from which the WGSL struct `Params` of a shader is generated.
 //!
-//! `testkit/tests/shaders.rs` asserts that names, types and offsets of the members agree with the WGSL.
+//! `testkit/tests/shaders.rs` asserts that the offsets of the members agree with those of WGSL.
 
 /// Member of a parameter struct.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,18 @@ pub struct ParamLayout {
     pub bytes: usize,
     /// Members in order.
     pub fields: &'static [ParamField],
+}
+
+impl ParamLayout {
+    /// WGSL of the struct `Params` and of its variable `p`.
+    pub(super) fn wgsl(&self) -> String {
+        let field = |field: &ParamField| {
+            let ty = if field.ty == "[u32; 4]" { "vec4<u32>" } else { field.ty };
+            format!("    {}: {ty},\n", field.name)
+        };
+        let fields: String = self.fields.iter().map(field).collect();
+        format!("struct Params {{\n{fields}}}\n@group(0) @binding(0) var<uniform> p: Params;\n")
+    }
 }
 
 /// Uniform parameters of a kernel, declared by [`kernel_params!`](crate::kernel_params).

@@ -1,8 +1,8 @@
 //! Shaders composed as text from WGSL files, and the kernels compiled from them.
 //!
 //! ```text
-//! shader    = constants | entry point (`main`, reductions) | files of the kernel (`Params`, bindings, `kernel_main`)
-//! binding 0 = `p`: uniform struct `Params` of at most PARAM_BYTES, checked against the Rust struct by a test
+//! shader    = constants | `Params` | entry point (`main`, reductions) | files of the kernel (bindings, `kernel_main`)
+//! binding 0 = `p`: uniform struct `Params` of at most PARAM_BYTES, generated from the Rust struct
 //! binding i = storage buffer `access[i - 1]`
 //! ```
 

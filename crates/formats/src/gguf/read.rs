@@ -10,7 +10,7 @@ use crate::reader::Reader;
 use crate::tensor::{Place, TensorInfo, TensorTable};
 use crate::value::{Array, Value};
 
-/// Arrays within arrays that are read; known files have none.
+/// Maximum levels of nested arrays; known files nest none.
 const MAX_ARRAY_DEPTH: usize = 4;
 
 /// Bytes of the smallest metadata entry: key length, kind, one byte.
@@ -129,7 +129,7 @@ fn unknown_kind(kind: u32) -> Error {
 fn array(r: &mut Reader<'_>, depth: usize) -> Result<Array> {
     const WHAT: &str = "array element";
     if depth == 0 {
-        let expected = format!("at most {MAX_ARRAY_DEPTH} arrays within each other");
+        let expected = format!("at most {MAX_ARRAY_DEPTH} levels of nested arrays");
         return Err(Error::metadata("", expected, "more"));
     }
     let kind = r.u32("array kind")?;
@@ -215,7 +215,7 @@ fn place(infos: Vec<(TensorInfo, u64)>, data_start: u64, file_len: u64) -> Resul
     for pair in order.windows(2) {
         let ((before, a), (after, b)) = (&placed[pair[0]], &placed[pair[1]]);
         if a.range.end > b.range.start {
-            let expected = format!("data after that of `{}`", printable(&before.name));
+            let expected = format!("data after the end of `{}`", printable(&before.name));
             return Err(Error::tensor(&after.name, expected, "data that overlaps it"));
         }
     }

@@ -7,14 +7,14 @@
 //! drafts are on if (N + A) / N > (t(N + k) + k d) / t(N)
 //! ```
 //!
-//! A text whose drafts cost more than they gain has none for a number of tokens, then tries one again; the number doubles each
-//! time. While all steps have drafts, one step without drafts is run now and then: t(N) is not known otherwise.
+//! Backoff: a text whose drafts cost more than they gain gets none for a number of tokens, which doubles each time, then tries
+//! one again. While all steps have drafts, a step without drafts is run now and then, to measure t(N).
 
 /// Part of the sums that each new step replaces.
 const DECAY: f64 = 0.95;
-/// Steps from which the line is used.
+/// Minimum number of measured steps to use the fitted line.
 const MIN_STEPS: f64 = 4.0;
-/// Weight of steps without drafts below which the next one has none: that of one step 62 steps ago.
+/// Minimum weight of steps without drafts, that of one step 62 steps ago. Below it, the next step has no drafts.
 const MIN_PLAIN: f64 = 0.04;
 /// Drafts of a text before it may pause.
 const MIN_DRAFTS: usize = 2;
@@ -66,7 +66,7 @@ impl StepCost {
         self.n >= MIN_STEPS && self.plain < MIN_PLAIN
     }
 
-    /// Factor by which a draft of `more` tokens lengthens a step of `rows`; 1 as long as nothing is known.
+    /// Factor by which a draft of `more` tokens lengthens a step of `rows`; 1 before there are measurements.
     fn factor(&self, rows: usize, more: usize) -> f64 {
         let spread = self.n * self.rows_rows - self.rows * self.rows;
         if self.n < MIN_STEPS || spread < 1e-9 {
@@ -90,7 +90,7 @@ pub(crate) struct DraftGate {
     /// Tokens without a draft that are left.
     pause: usize,
     next_pause: usize,
-    /// Tokens of the context that the drafter knows.
+    /// Tokens of the context that the drafter has seen.
     pub(crate) known: usize,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! context of a text   prompt ................. tokens since its last draft
-//! draft model         cached | catch up       | first step | draft, one token a step
+//! draft model         cached | catch up       | first step | draft, one token per step
 //!                              one step,        all texts    all texts
 //!                              no outputs
 //! ```

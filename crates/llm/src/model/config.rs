@@ -60,10 +60,6 @@ impl Config {
     fn validate_equal(&self) -> Result<(), Error> {
         let differs =
             |key| Err(Error::config(key, "differs from layer to layer, which is not supported"));
-        // A step copies shared pages in one pool.
-        if self.kv_groups.len() > 1 {
-            return differs("attention.head_count_kv");
-        }
         let windows = || self.layers.iter().filter_map(|layer| layer.window);
         if windows().any(|window| Some(window) != self.window()) {
             return differs("attention.sliding_window");

@@ -183,7 +183,7 @@ impl Keys<'_> {
         let head_dim = self.size_or("attention.key_length", d_model / n_heads[0])?;
         let value_dim = self.size_or("attention.value_length", d_model / n_heads[0])?;
         if value_dim != head_dim {
-            let problem = format!("is {value_dim}, expected the key length {head_dim}");
+            let problem = format!("must be the key length {head_dim}, got {value_dim}");
             return Err(Error::config(self.key("attention.value_length"), problem));
         }
         let rope = match architecture.positions {

@@ -82,7 +82,7 @@ impl ModelInfo {
         self.without_eos(self.tokenizer.tokenize(text, true, true))
     }
 
-    /// Tokens without an EOS, which would end the text that the prompt starts.
+    /// Tokens without the EOS at the end: it would end the text that continues the prompt.
     fn without_eos(&self, mut tokens: Vec<u32>) -> Vec<u32> {
         if self.tokenizer.adds_eos()
             && tokens.len() > 1

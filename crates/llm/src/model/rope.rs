@@ -39,9 +39,9 @@ pub enum RopeScaling {
         factor: f32,
         /// Context length before scaling.
         n_ctx_orig: usize,
-        /// Rotations in `n_ctx_orig` above which a frequency is kept.
+        /// Rotations in `n_ctx_orig` above which a frequency is unchanged.
         beta_fast: f32,
-        /// Rotations below which it is divided by the factor.
+        /// Rotations in `n_ctx_orig` below which a frequency is divided by the factor.
         beta_slow: f32,
         /// Factor of `mscale`, on top of YaRN's own.
         attn_factor: f32,

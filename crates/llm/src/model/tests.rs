@@ -3,9 +3,11 @@
 use pollster::block_on;
 use stonechat_formats::{GgufWriter, Metadata, ModelFile, TensorInfo};
 use stonechat_nn::{Cpu, KvDType, PAGE_LEN, Slot};
+use stonechat_testkit::{Reference, ReferenceGroup};
 
 use super::{Config, Devices, Model, StateOptions, gguf};
-use crate::{FfnConfig, OutputRequest, OutputRow};
+use crate::cache::prompt_cache::{self, SaltedText};
+use crate::{FfnConfig, MemoryStore, OutputRequest, OutputRow, PrefixCache, State};
 
 /// Tokens of a prompt of two pages.
 const PROMPT: usize = PAGE_LEN + 6;
@@ -98,10 +100,118 @@ fn arrays_of_a_file_describe_its_layers() {
     let config = Config::from_file(&changed(true, false)).unwrap();
     assert_eq!(config.layers.iter().map(|l| l.ffn.d_ff()).collect::<Vec<_>>(), [32, 64]);
     assert!(matches!(config.layers[1].ffn, FfnConfig::Dense { d_ff: 64, .. }));
-    // The forward pass could run it, but devices copy shared pages in one pool.
-    let error = Config::from_file(&changed(false, true)).unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "config: `attention.head_count_kv` differs from layer to layer, which is not supported"
-    );
+    let config = Config::from_file(&changed(false, true)).unwrap();
+    let heads = config.layers.iter().map(|layer| config.kv(layer).n_kv_heads);
+    assert_eq!((config.kv_groups.len(), heads.collect::<Vec<_>>()), (2, vec![2, 4]));
+    // The second layer has twice the heads of the first.
+    let options = StateOptions::new(128);
+    let [first, second] = [0..1, 1..2].map(|layers| options.kv_bytes_of(&config, layers));
+    assert_eq!((second, options.kv_bytes(&config)), (2 * first, 3 * first));
+}
+
+/// A model and a state of it, for greedy texts.
+struct Texts {
+    model: Model,
+    state: State,
+}
+
+impl Texts {
+    fn new(file: &ModelFile, devices: impl Into<Devices>) -> Self {
+        let model = Model::load(devices, file, |_| {}).unwrap();
+        let sizes = StateOptions {
+            n_sequences: 3,
+            n_outputs: 3,
+            kv_dtype: KvDType::F32,
+            ..StateOptions::new(3 * PAGE_LEN)
+        };
+        let state = model.state(sizes).unwrap();
+        Self { model, state }
+    }
+
+    /// Continues sequences by these tokens, then by six greedy ones, all in one batch; returns the greedy tokens of each.
+    fn greedy(&mut self, starts: &[(Slot, &[u32])]) -> Vec<Vec<u32>> {
+        let mut next: Vec<Vec<u32>> = starts.iter().map(|(_, tokens)| tokens.to_vec()).collect();
+        let mut texts = vec![Vec::new(); starts.len()];
+        for _ in 0..6 {
+            let mut plan = self.state.plan();
+            for ((slot, _), tokens) in starts.iter().zip(&next) {
+                plan.add(*slot, tokens, OutputRequest::TopK(1), 1).unwrap();
+            }
+            let ticket = plan.run().unwrap();
+            let outputs = block_on(self.state.outputs(ticket)).unwrap();
+            for (index, (text, next)) in texts.iter_mut().zip(&mut next).enumerate() {
+                let OutputRow::TopK(top_k) = outputs.row(index) else { panic!("top-k logits") };
+                text.push(top_k[0].index);
+                *next = vec![top_k[0].index];
+            }
+        }
+        texts
+    }
+}
+
+/// Greedy texts of forks, after hits of the prefix cache, and from a file.
+fn forked_cached_and_saved(
+    file: &ModelFile,
+    devices: Devices,
+    path: &std::path::Path,
+) -> Vec<Vec<u32>> {
+    let mut texts = Texts::new(file, devices.clone());
+    let [a, b, c] = [0, 1, 2].map(Slot::new);
+    let prompt: Vec<u32> = (0..PROMPT as u32).map(|i| i * 7 % 60 + 2).collect();
+    let mut all = texts.greedy(&[(a, &prompt)]);
+    assert_eq!(texts.state.truncate(a, PROMPT), PROMPT);
+    // The forks write to a page that all three share.
+    texts.state.fork(a, b);
+    texts.state.fork(a, c);
+    all.extend(texts.greedy(&[(c, &[9]), (a, &[8]), (b, &[7])]));
+
+    let Texts { model, state } = &mut texts;
+    let stores: Vec<Box<dyn crate::PageStore>> = vec![Box::new(MemoryStore::new(1 << 20))];
+    let mut cache = PrefixCache::with_stores(model.info(), state.options(), stores);
+    cache.insert_ended(state, a, &prompt, 0);
+    let saved = SaltedText { tokens: &prompt, salt: 0 };
+    block_on(prompt_cache::save(model.info(), state, a, saved, path)).unwrap();
+    for slot in [a, b, c] {
+        assert_eq!(state.truncate(slot, 0), 0);
+    }
+    // A hit inside of a page, which is copied before it is written.
+    let other = [&prompt[..PAGE_LEN + 2], &[3; 5]].concat();
+    assert_eq!(cache.attach(state, b, &other, 0), PAGE_LEN + 2);
+    all.extend(texts.greedy(&[(b, &other[PAGE_LEN + 2..])]));
+    // A page that went to the store and comes back.
+    let Texts { state, .. } = &mut texts;
+    state.truncate(b, 0);
+    assert!(block_on(cache.evict(state, state.n_pages())).unwrap());
+    block_on(cache.load(state, b, &other, 0)).unwrap();
+    assert_eq!(cache.attach(state, b, &other, 0), PAGE_LEN);
+    all.extend(texts.greedy(&[(b, &other[PAGE_LEN..])]));
+    cache.clear(&mut texts.state);
+
+    let mut texts = Texts::new(file, devices);
+    let restored = prompt_cache::restore(texts.model.info(), &mut texts.state, c, path).unwrap();
+    assert_eq!((restored.tokens == prompt, texts.state.len(c)), (true, PROMPT));
+    all.extend(texts.greedy(&[(c, &[9])]));
+    std::fs::remove_file(path).unwrap();
+    all
+}
+
+/// Layers of one and of two KV groups give the same texts. The pools of the oracle hold NaN where nothing was written.
+#[test]
+fn texts_do_not_depend_on_kv_groups() {
+    let path = |name| std::env::temp_dir().join(format!("stonechat-{name}-{}", std::process::id()));
+    let expected =
+        forked_cached_and_saved(&changed(false, false), cpu().into(), &path("one-group"));
+    // A fork and a saved text continue as the text that they are from.
+    assert_eq!((expected.len(), &expected[1]), (7, &expected[6]));
+    assert_eq!(expected[4], expected[5]);
+    let two_groups = changed(false, true);
+    let devices: [(&str, Devices); 4] = [
+        ("cpu", cpu().into()),
+        ("split", Devices::from(cpu()).split(1, cpu())),
+        ("oracle", Reference.into()),
+        ("ranks", ReferenceGroup(2).into()),
+    ];
+    for (name, devices) in devices {
+        assert_eq!(forked_cached_and_saved(&two_groups, devices, &path(name)), expected, "{name}");
+    }
 }

@@ -16,7 +16,7 @@ pub struct RequestId {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RequestEvent {
-    /// It has left the queue for the first time.
+    /// The request has left the queue for the first time.
     Started {
         /// Tokens of its input that the prefix cache had.
         cached_tokens: usize,
@@ -46,6 +46,6 @@ pub enum RequestEvent {
     },
     /// The embedding, `[D]`, or `[T, D]` without pooling.
     Embedded(Vec<f32>),
-    /// It has failed.
+    /// The request has failed.
     Failed(Error),
 }

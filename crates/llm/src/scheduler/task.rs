@@ -48,7 +48,7 @@ impl Kind {
 /// Progress of a [`Task`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TaskState {
-    /// It waits for its first slot.
+    /// The task waits for its first slot.
     Queued,
     /// The input runs.
     Prompt,

@@ -71,7 +71,7 @@ impl Session {
             Err(Error::Option { option, expected, got: got.to_string() })
         };
         let StateOptions { n_sequences, n_batch, n_ctx, .. } = self.options();
-        // Not `2 * width`, which may overflow.
+        // The division avoids `2 * width`, which may overflow.
         if width == 0 || width > n_sequences / 2 {
             return wrong("beams", format!("1 to {}", n_sequences / 2), width);
         }

@@ -100,6 +100,7 @@ impl StateOptions {
             n_pages: self.n_pages(),
             n_batch: self.n_batch,
             n_outputs: self.n_outputs + self.n_hidden,
+            n_checkpoints: None,
         }
     }
 }

@@ -105,13 +105,15 @@ impl Runner {
     ) -> Result<Self, Error> {
         let config = &info.config;
         let program = |stage: &Stage| {
-            let layers = stage.weights.layers.clone();
-            let kv = options.kv_shapes(config, layers.clone());
-            Ok::<_, Error>(StageProgram {
-                executable: stage.compile(info, options)?,
-                pools: config.layers[layers].iter().map(|layer| PoolId(layer.kv_group)).collect(),
-                layer_bytes: kv.iter().map(|shape| shape.layout().page_bytes()).collect(),
-            })
+            let executable = stage.compile(info, options)?;
+            let layers = &config.layers[stage.weights.layers.clone()];
+            let pools: Vec<PoolId> = layers.iter().map(|layer| PoolId(layer.kv_group)).collect();
+            let bytes = |pool: PoolId| {
+                let n_layers = pools.iter().filter(|&&other| other == pool).count();
+                executable.page_bytes(pool) / n_layers.max(1)
+            };
+            let layer_bytes = (0..config.kv_groups.len()).map(PoolId).map(bytes).collect();
+            Ok::<_, Error>(StageProgram { executable, pools, layer_bytes })
         };
         Ok(Self {
             stages: stages.iter().map(program).collect::<Result<_, _>>()?,
@@ -379,7 +381,7 @@ fn run_all_sizes(
         run(sequences, 1, 1, 1)?;
         (1..n).for_each(|to| sequences.fork(Slot::new(0), Slot::new(to)));
         run(sequences, n, 1, 1)?;
-        (0..n).for_each(|slot| sequences.truncate(Slot::new(slot), 0));
+        (0..n).map(Slot::new).for_each(|slot| _ = sequences.truncate(slot, 0));
     }
     layout.clear();
     Ok(())

@@ -8,9 +8,8 @@
 //! ```
 //!
 //! Keys and values are in pools of pages, one pool for each [`KvGroup`](crate::KvGroup) of layers. A page id stands for the same
-//! positions in all pools. A recurrent layer (convolution, linear attention) would have a row per sequence instead, in a pool of
-//! its own: it has no positions, so a [truncation](State::truncate) reaches the length of the last snapshot of the row, a fork
-//! copies the row, and the prefix cache keeps snapshots at ends of pages.
+//! positions in all pools. States that are not pages (convolution, linear attention) have slots in [`Sequences`], which keeps
+//! some as checkpoints: a [truncation](State::truncate) reaches the last one before, and a fork shares the slots.
 //!
 //! With [asynchronous scheduling](State::async_scheduling), the next step can be planned before the outputs are read:
 //! [`BatchPlan::add_next`] continues a sequence by the most probable token of the step before.
@@ -162,9 +161,7 @@ impl State {
     /// # Panics
     /// If there is no such sequence.
     pub fn truncate(&mut self, slot: Slot, len: usize) -> usize {
-        let sequences = self.rolled_back();
-        sequences.truncate(slot, len);
-        sequences.get(slot).len()
+        self.rolled_back().truncate(slot, len)
     }
 
     /// Makes sequence `to` a copy of `from`; they share pages until one of them writes.

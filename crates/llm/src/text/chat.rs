@@ -25,7 +25,7 @@ pub struct ChatFormat {
 
 impl ChatFormat {
     /// Compiles `replacement` (the name of a built-in template, or Jinja), else the template of the model's file, else
-    /// `plain`: a file without a template is a base model, which continues text and knows no turns.
+    /// `plain`: a file without a template is a base model, which continues text and has no turns.
     ///
     /// # Errors
     /// If the template does not compile.
@@ -60,7 +60,7 @@ impl ChatFormat {
 
     /// Text of the prompt of a conversation, for [`ModelInfo::tokenize_marked_chat`]: the names of special tokens in
     /// messages, tools and variables are text. With `continue_final_message` the answer continues the last message. Without
-    /// [`Conversation::now`] the template sees the system's clock.
+    /// [`Conversation::now`] the template gets the time of the system's clock.
     ///
     /// # Errors
     /// If the template fails or refuses the messages.

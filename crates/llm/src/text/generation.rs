@@ -30,7 +30,7 @@ use crate::text::probabilities::{TokenProbs, drawn_probs, guide, token_probs, to
 use crate::text::stop::StopFilter;
 use crate::{Error, OutputRequest, OutputRow};
 
-/// A text that is being generated. It owns its state and knows no device; a clone costs kilobytes.
+/// A text that is being generated. It owns its state and holds no device; a clone costs kilobytes.
 #[derive(Debug, Clone)]
 pub struct Generation {
     info: Arc<ModelInfo>,
@@ -77,9 +77,9 @@ pub struct Accepted {
 pub struct AcceptedToken {
     /// The token.
     pub token: u32,
-    /// Its part of [`Accepted::text`]: empty while a code point or a stop string is incomplete.
+    /// The token's part of [`Accepted::text`]: empty while a code point or a stop string is incomplete.
     pub text: Range<usize>,
-    /// Its probability and those of the most probable tokens, if `n_probs > 0`.
+    /// Probabilities of the token and of the most probable tokens, if `n_probs > 0`.
     pub probs: Option<TokenProbs>,
 }
 

@@ -9,7 +9,7 @@ use stonechat_sampling::{Candidate, log_sum_exp};
 pub struct TokenProbs {
     /// The sampled token.
     pub token: u32,
-    /// Its log-probability.
+    /// Log-probability of the token.
     pub logprob: f32,
     /// The most probable tokens, best first.
     pub top: Vec<TokenProb>,
@@ -21,9 +21,9 @@ pub struct TokenProbs {
 pub struct TokenProb {
     /// The token.
     pub token: u32,
-    /// Its logit.
+    /// Logit of the token.
     pub logit: f32,
-    /// Its log-probability.
+    /// Log-probability of the token.
     pub logprob: f32,
 }
 

@@ -350,7 +350,7 @@ impl<'a> Engine<'a> {
         let mut has_freed = false;
         let mut plan = self.state.plan();
         for index in order {
-            // It may have been preempted for an earlier one.
+            // The request may have been preempted for an earlier one.
             let Progress { generation: Some(generation), slot: Some(slot), .. } =
                 &mut self.progress[index]
             else {

@@ -143,7 +143,7 @@ fn drafter(model: &Model, options: StateOptions, random: &mut Random) -> Drafter
     if random.once_in(2) {
         return Drafter::NGramSimple(NGramSimple { n: random.pick(&[1, 2]), length });
     }
-    // Its own tokens are mostly right, those of another one mostly wrong.
+    // Drafts of the model itself are mostly right, drafts of another one mostly wrong.
     let draft =
         if random.once_in(2) { model.clone() } else { random.pick::<(Model, bool)>(&PANELS).0 };
     let state = ModelDrafter::state_options(options, draft.config());

@@ -1,10 +1,12 @@
 //! Kernels of the CPU that fusion depends on.
 
-use stonechat_compute::op::{MatmulArgs, Op, TensorType, WeightInfo, WeightLayout};
+use stonechat_compute::DType;
+use stonechat_compute::op::{TensorType, WeightLayout};
 use stonechat_quant::QuantMatrix;
 
 use super::weights::MAX_INT_DOT_ROWS;
-use crate::fuse::{Capabilities, MoeKernels};
+use crate::fuse::CapabilityKind::{Read, Run, Write};
+use crate::fuse::{Capabilities, Capability, Limit, MoeKernels, OpKind};
 use crate::program::RowClass;
 
 /// Rows that read weights as they are in memory.
@@ -13,46 +15,38 @@ const FEW_ROWS: RowClass = RowClass { min: 1, max: MAX_INT_DOT_ROWS };
 const MANY_ROWS: RowClass = RowClass { min: MAX_INT_DOT_ROWS + 1, max: usize::MAX };
 /// Most matmuls of a group.
 pub(super) const MAX_GROUP: usize = 3;
-/// Kernels that fusion depends on.
+
+/// Kernels that fusion depends on. Rows of a convolution overlap in memory, so that it needs no copy.
 pub(super) fn capabilities() -> Capabilities {
+    let (any, operand) = (RowClass::ALL, TensorType::Operand);
+    let packed = Limit::Layout(WeightLayout::Packed);
+    let int_dot: Vec<DType> =
+        DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::has_kernel(dtype)).collect();
+    let rows = vec![Limit::Layout(WeightLayout::Rows), Limit::Types(int_dot)];
+    // Panels in whole q8 blocks of rows.
+    let panels = vec![Limit::Results(&[TensorType::Operand]), packed.clone(), Limit::NMultiple(32)];
     Capabilities {
         row_classes: &[FEW_ROWS, MANY_ROWS],
-        // Rows of a convolution overlap in memory, so that no copy is needed.
         moe: MoeKernels::Mlp,
         residuals: true,
-        operand: Box::new(|op, class| match op {
-            Op::Matmul(args) if reads_quantized(args.weight.info(), class) => TensorType::Operand,
-            _ => TensorType::F32,
-        }),
-        // In decode, which is bound by memory bandwidth, a thread reads a long run of one matrix faster than short runs of two
-        // in turn.
-        accepts: Box::new(|op, class| match op {
-            Op::MatmulGroup(all) => all.len() <= MAX_GROUP,
-            Op::GatedProduct(args) => {
-                class == MANY_ROWS
-                    && args.dtype == TensorType::Operand
-                    && [&args.gate, &args.up].into_iter().all(is_gated_factor)
-            }
-            _ => false,
-        }),
-        // Rows are rounded while they are in the cache.
-        writes: Box::new(|op, _, dtype, _| {
-            dtype == TensorType::Operand && matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_))
-        }),
+        table: vec![
+            Capability::new(&[OpKind::Matmul], Read(operand), any, [packed]),
+            Capability::new(&[OpKind::Matmul], Read(operand), FEW_ROWS, rows),
+            Capability::new(&[OpKind::MatmulGroup], Run, any, [Limit::Matrices(MAX_GROUP)]),
+            // In decode, which is bound by memory bandwidth, a thread reads a long run of one matrix faster than short runs of
+            // two in turn.
+            Capability::new(&[OpKind::GatedProduct], Run, MANY_ROWS, panels),
+            // Rows are rounded while they are in the cache.
+            Capability::new(&[OpKind::LayerNorm, OpKind::RmsNorm], Write(operand), any, []),
+        ],
         ..Capabilities::none()
     }
 }
 
-/// Whether products with such weights read quantized activations.
-fn reads_quantized(weight: WeightInfo, class: RowClass) -> bool {
-    match weight.layout {
-        WeightLayout::Packed => true,
-        WeightLayout::Rows => QuantMatrix::has_kernel(weight.dtype) && class == FEW_ROWS,
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_table_equals_its_snapshot() {
+        crate::testing::check_snapshot("capabilities/cpu.txt", &super::capabilities().to_string());
     }
-}
-
-/// Whether `gated_packed` takes the weights: panels in whole q8 blocks of rows.
-fn is_gated_factor(args: &MatmulArgs) -> bool {
-    let WeightInfo { rows, layout, .. } = args.weight.info();
-    layout == WeightLayout::Packed && rows.is_multiple_of(32)
 }

@@ -117,7 +117,7 @@ impl DeviceApi for Cpu {
         self.host.profile.as_ref().map_or_else(Vec::new, |profile| profile.take())
     }
 
-    fn divide(&self, n: usize) -> Result<Vec<Device>, Error> {
+    fn parts(&self, n: usize) -> Result<Option<Vec<Device>>, Error> {
         let n_threads = self.host.device.threads.n_threads();
         let n = n.clamp(1, n_threads);
         let share = |i: usize| n_threads * (i + 1) / n - n_threads * i / n;
@@ -127,7 +127,7 @@ impl DeviceApi for Cpu {
             let host = Host { device, time_slices: Arc::default(), ..self.host.clone() };
             Ok(Device::new(Self { host, ..self.clone() }))
         };
-        (0..n).map(divided).collect()
+        (0..n).map(divided).collect::<Result<_, _>>().map(Some)
     }
 
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {

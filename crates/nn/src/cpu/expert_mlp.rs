@@ -15,9 +15,9 @@ use std::ops::Range;
 use stonechat_compute::cpu::{self, MatMut, MatRef, RoutedExpert};
 use stonechat_compute::op::GatedActivation;
 use stonechat_compute::op::{MoeArgs, Weight};
-use stonechat_quant::{ActivationBuffer, PackedMatmul, PackedRows, gated_packed, matmul_packed};
+use stonechat_quant::{ActivationBuffer, PackedRows, gated_packed};
 
-use super::products::quantized_products;
+use super::matmul::{matmul_group, quantize_and_matmul};
 use super::weights::{MAX_INT_DOT_ROWS, Weights, matrix, values};
 
 /// Scratch, kept between calls; it only grows.
@@ -121,19 +121,14 @@ struct Mlp<'a> {
 }
 
 impl<'a> Mlp<'a> {
-    /// Gate, up and down as panels, if the fused kernel takes them for `n_rows` rows of activations. It does in prefill
-    /// only: decode is bound by memory bandwidth, where a thread reads a long run of one matrix faster than short runs
+    /// Gate and up as panels, if the fused kernel takes them for `n_rows` rows of activations, and its result is what down
+    /// reads. It does in prefill only: decode is bound by memory bandwidth, where a thread reads a long run of one matrix faster than short runs
     /// of two in turn.
-    fn panels(&self, n_rows: usize) -> Option<[PackedRows<'a>; 3]> {
-        if n_rows <= MAX_INT_DOT_ROWS {
-            return None;
-        }
-        let rows = |(weights, bias)| match weights {
-            Weights::Packed(w, start, end) => Some(PackedRows { w, rows: start..end, bias }),
-            Weights::Dense(_) | Weights::Quant(_) => None,
-        };
-        let all = [rows(self.gate)?, rows(self.up)?, rows(self.down)?];
-        all[..2].iter().all(PackedRows::are_whole_qblocks).then_some(all)
+    fn panels(&self, n_rows: usize) -> Option<[PackedRows<'a>; 2]> {
+        let [gate, up, down] = [self.gate, self.up, self.down].map(|(w, bias)| w.panels(bias));
+        let factors = [gate?, up?];
+        let is_fused = n_rows > MAX_INT_DOT_ROWS && down.is_some();
+        (is_fused && factors.iter().all(PackedRows::are_whole_qblocks)).then_some(factors)
     }
 
     /// `out[t] = down · (act(gate · x[t]) * (up · x[t]))`.
@@ -152,24 +147,21 @@ impl<'a> Mlp<'a> {
     ) {
         let MlpScratch { quantized, quantized_hidden, gate, up, hidden } = scratch;
         let activation = self.activation;
-        if let Some([gate, up, down]) = self.panels(x.rows) {
+        let (w, bias) = self.down;
+        let down = [Some((out, w, biased(bias)))];
+        if let Some(factors) = self.panels(x.rows) {
             quantized.prepare(device, x);
-            gated_packed(device, quantized_hidden, quantized, [gate, up], activation);
-            let epilogue = biased(down.bias);
-            let down = PackedMatmul { out, w: down.w, rows: down.rows, epilogue };
-            matmul_packed(device, quantized_hidden, [Some(down)]);
-            return;
+            gated_packed(device, quantized_hidden, quantized, factors, activation);
+            return matmul_group(device, (None, Some(quantized_hidden)), down);
         }
         let (rows, len) = (x.rows, x.rows * d_ff);
         let [gate, up, hidden] = [gate, up, hidden].map(|memory| grown(memory, len));
         let product = |out, (w, bias)| Some((MatMut::packed(out, rows, d_ff), w, biased(bias)));
         let all = [product(&mut *gate, self.gate), product(&mut *up, self.up)];
-        quantized_products(device, quantized, x, all);
+        quantize_and_matmul(device, quantized, x, all);
         let [gate, up] = [&*gate, &*up].map(|values| MatRef::packed(values, rows, d_ff));
         cpu::gated(device, MatMut::packed(hidden, rows, d_ff), gate, up, activation);
-        let (w, bias) = self.down;
-        let x = MatRef::packed(hidden, rows, d_ff);
-        quantized_products(device, quantized_hidden, x, [Some((out, w, biased(bias)))]);
+        quantize_and_matmul(device, quantized_hidden, MatRef::packed(hidden, rows, d_ff), down);
     }
 }
 

@@ -10,7 +10,6 @@ use web_time::Instant;
 use super::weights::matrix;
 use crate::device::OpTime;
 use crate::inputs::Step;
-use crate::program::Node;
 
 /// Runs and time of each op, by name.
 #[derive(Debug, Default)]
@@ -54,9 +53,9 @@ impl Profile {
 }
 
 /// Profile label: op, types and shapes of its weights, rows rounded up to a power of two.
-pub(super) fn label(node: &Node, step: &Step<'_>, n_rows: usize) -> String {
-    let name = node.op.name();
-    let weights: Vec<&MatmulArgs> = match &node.op {
+pub(super) fn label(op: &Op, step: &Step<'_>, n_rows: usize) -> String {
+    let name = op.name();
+    let weights: Vec<&MatmulArgs> = match op {
         Op::Matmul(args) => vec![args],
         Op::MatmulGroup(all) => all.iter().collect(),
         Op::GatedProduct(args) => vec![&args.gate, &args.up],

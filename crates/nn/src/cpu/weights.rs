@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use stonechat_compute::cpu::DenseWeight;
 use stonechat_compute::op::Weight;
 use stonechat_compute::{AlignedVec, DType, Isa, SharedBytes};
-use stonechat_quant::{PackedMatrix, QuantMatrix, dequantize_rows};
+use stonechat_quant::{PackedMatrix, PackedRows, QuantMatrix, dequantize_rows};
 use web_time::Instant;
 
 use crate::device::MatrixSource;
@@ -70,7 +70,7 @@ pub(super) enum Weights<'a> {
     Packed(&'a PackedMatrix, usize, usize),
 }
 
-impl Weights<'_> {
+impl<'a> Weights<'a> {
     /// Whether `n_rows` rows of activations are quantized for the matmul.
     pub(super) fn reads_quantized(&self, n_rows: usize) -> bool {
         match self {
@@ -79,13 +79,15 @@ impl Weights<'_> {
             Self::Packed(..) => true,
         }
     }
+
+    /// The panels with a bias of their rows; `None` without panels.
+    pub(super) fn panels(self, bias: Option<&'a [f32]>) -> Option<PackedRows<'a>> {
+        let Self::Packed(w, start, end) = self else { return None };
+        Some(PackedRows { w, rows: start..end, bias })
+    }
 }
 
 impl CpuMatrix {
-    pub(super) fn shape(&self) -> (usize, usize) {
-        (self.n, self.k)
-    }
-
     /// Whether the weights are repacked into panels.
     pub(super) fn is_packed(&self) -> bool {
         matches!(self.storage, Storage::Packed(_))

@@ -1,96 +1,103 @@
-//! Kernels, for fusion.
+//! Kernels that fusion depends on.
 
+use stonechat_compute::DType;
 use stonechat_compute::cuda::Gpu;
 use stonechat_compute::cuda::ops::OPERAND_COLUMNS;
-use stonechat_compute::op::{MatmulArgs, Op, TensorType};
-use stonechat_quant::cuda::{CudaMatrix, MAX_GEMV_ROWS, can_group, can_pair, fuses_norm};
+use stonechat_compute::op::{KvDType, TensorType};
+use stonechat_quant::cuda::{CudaMatrix, MAX_GEMV_ROWS, MAX_GROUP, TYPE_PAIRS, max_row_cols};
 
-use super::weights::matrix;
-use crate::KvDType;
-use crate::fuse::{Capabilities, Conv1dKernels, MoeKernels};
+use crate::fuse::CapabilityKind::{Norm, Read, Run, Write};
+use crate::fuse::{Capabilities, Capability, Conv1dKernels, Limit, MoeKernels, OpKind};
 use crate::program::RowClass;
 
 const ONE_ROW: RowClass = RowClass { min: 1, max: 1 };
-const CLASSES: &[RowClass] = &[
-    ONE_ROW,
-    RowClass { min: 2, max: MAX_GEMV_ROWS },
-    RowClass { min: MAX_GEMV_ROWS + 1, max: usize::MAX },
-];
+/// Rows of GEMV.
+const FEW_ROWS: RowClass = RowClass { min: 1, max: MAX_GEMV_ROWS };
+const MANY_ROWS: RowClass = RowClass { min: MAX_GEMV_ROWS + 1, max: usize::MAX };
+const CLASSES: &[RowClass] = &[ONE_ROW, RowClass { min: 2, max: MAX_GEMV_ROWS }, MANY_ROWS];
 
-/// Type in which an op reads its first operand.
-pub(super) fn operand_type(op: &Op) -> TensorType {
-    let all = match op {
-        Op::Matmul(args) => vec![matrix(&args.weight)],
-        Op::MatmulGroup(all) => matrices(all),
-        Op::GatedProduct(args) => vec![matrix(&args.gate.weight)],
-        Op::ExpertMatmul(args) => vec![matrix(&args.weight)],
-        _ => return TensorType::F32,
-    };
-    let reads_operand = all.iter().all(|matrix| matrix.reads_operand());
-    if reads_operand { TensorType::F16 } else { TensorType::F32 }
+/// Products that read f16 operands.
+const PRODUCTS: &[OpKind] =
+    &[OpKind::Matmul, OpKind::MatmulGroup, OpKind::GatedProduct, OpKind::ExpertMatmul];
+/// Ops without weights that write f16.
+const WRITERS: &[OpKind] = &[OpKind::LayerNorm, OpKind::RmsNorm, OpKind::Gated, OpKind::Attention];
+
+/// Types in files whose types on the device fulfill a condition.
+fn types(is_stored: impl Fn(DType) -> bool) -> Limit {
+    let all = DType::ALL.iter().copied();
+    Limit::Types(all.filter(|&dtype| is_stored(CudaMatrix::device_dtype(dtype))).collect())
 }
 
 /// Kernels that fusion depends on.
 pub(super) fn capabilities(gpu: &Gpu) -> Capabilities {
-    let gpu = gpu.clone();
+    let (any, f16) = (RowClass::ALL, TensorType::F16);
+    let panels = types(|dtype| dtype != DType::F32);
+    // Launches of several matrices: panels of one type.
+    let alike = [
+        vec![types(|dtype| dtype == DType::F16)],
+        vec![types(|dtype| !matches!(dtype, DType::F32 | DType::F16)), Limit::OtherTypes(0)],
+    ];
+    let whole = Limit::ColMultiple(OPERAND_COLUMNS);
+    let heads = [Limit::KvTypes(&[KvDType::F16, KvDType::Q8_0]), Limit::HeadMultiple(4)];
+    let mut table = vec![
+        Capability::new(PRODUCTS, Read(f16), any, [panels.clone()]),
+        Capability::new(&[OpKind::RopeKv], Run, any, []),
+        Capability::new(&[OpKind::RopeAttention], Run, ONE_ROW, heads),
+        // A norm of few rows is that of their products.
+        Capability::new(&[OpKind::AllReduceNorm], Run, MANY_ROWS, [Limit::NoBias]),
+        // The kernel pads the columns.
+        Capability::new(&[OpKind::Im2col], Write(f16), any, []),
+        Capability::new(WRITERS, Write(f16), any, [whole.clone()]),
+        Capability::new(&[OpKind::Matmul], Write(f16), any, [panels.clone(), whole]),
+    ];
+    for types in alike {
+        let group = [types.clone(), vec![Limit::Matrices(MAX_GROUP)]].concat();
+        table.push(Capability::new(&[OpKind::MatmulGroup], Run, any, group));
+        for result in [
+            vec![Limit::Results(&[TensorType::F32])],
+            vec![Limit::Results(&[TensorType::F16]), Limit::NMultiple(OPERAND_COLUMNS)],
+        ] {
+            let limits = [types.clone(), vec![Limit::NoBias], result].concat();
+            table.push(Capability::new(&[OpKind::GatedProduct], Run, FEW_ROWS, limits));
+        }
+    }
+    let max_row = max_row_cols(gpu);
+    for (_, first, second) in TYPE_PAIRS {
+        let pair = [Limit::Types(vec![first, second]), Limit::Matrices(MAX_GROUP)];
+        if let Some(max) = max_row {
+            let limits = [&pair[..], &[Limit::MaxK(max)]].concat();
+            table.push(Capability::new(&[OpKind::MatmulGroup], Run, ONE_ROW, limits));
+        }
+        if gpu.device().has_warpgroups() {
+            table.push(Capability::new(&[OpKind::MatmulGroup], Run, MANY_ROWS, pair));
+        }
+    }
+    if let Some(max) = max_row {
+        let limits = [panels, Limit::KMultiple(4), Limit::MaxK(max)];
+        table.push(Capability::new(OpKind::PRODUCTS, Norm, ONE_ROW, limits));
+    }
     Capabilities {
         row_classes: CLASSES,
         moe: MoeKernels::Products { sorted: true },
         conv1d: Conv1dKernels::Im2col { col_multiple: 1 },
         residuals: true,
-        operand: Box::new(|op, _| operand_type(op)),
-        accepts: {
-            let gpu = gpu.clone();
-            Box::new(move |op, class| accepts(&gpu, op, class))
-        },
-        fuses_norm: Box::new(move |op, class| {
-            let weight = match op {
-                Op::Matmul(args) => &args.weight,
-                Op::MatmulGroup(all) => &all[0].weight,
-                Op::GatedProduct(args) => &args.gate.weight,
-                _ => return false,
-            };
-            let is_operand = operand_type(op) == TensorType::F16;
-            class == ONE_ROW && is_operand && fuses_norm(&gpu, matrix(weight).k())
-        }),
-        writes: Box::new(|op, _, dtype, cols| {
-            let is_writer = match op {
-                // The kernel pads the columns.
-                Op::Im2col(_) => return dtype == TensorType::F16,
-                Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Gated(_) | Op::Attention(_) => true,
-                Op::Matmul(args) => matrix(&args.weight).reads_operand(),
-                _ => false,
-            };
-            is_writer && dtype == TensorType::F16 && cols.is_multiple_of(OPERAND_COLUMNS)
-        }),
+        table,
     }
 }
 
-fn matrices(all: &[MatmulArgs]) -> Vec<&CudaMatrix> {
-    all.iter().map(|args| matrix(&args.weight)).collect()
-}
+#[cfg(test)]
+mod tests {
+    use stonechat_compute::cuda::{Gpu, Limits};
 
-fn accepts(gpu: &Gpu, op: &Op, class: RowClass) -> bool {
-    match op {
-        Op::RopeKv(_) => true,
-        Op::RopeAttention(args) => {
-            let is_whole = args.rope.q.head_dim.is_multiple_of(4);
-            class == ONE_ROW && args.kv != KvDType::F32 && is_whole
+    use super::capabilities;
+    use crate::testing::check_snapshot;
+
+    #[test]
+    fn tables_of_all_devices_equal_their_snapshots() {
+        for limits in Limits::ALL {
+            let (major, minor) = limits.capability;
+            let table = capabilities(&Gpu::planned(limits)).to_string();
+            check_snapshot(&format!("capabilities/cuda-{major}.{minor}.txt"), &table);
         }
-        Op::MatmulGroup(all) => can_group(gpu, &matrices(all), class.min..=class.max),
-        // A norm of few rows is that of their products.
-        Op::AllReduceNorm(args) => class.min > MAX_GEMV_ROWS && args.bias.is_none(),
-        Op::GatedProduct(args) => {
-            let factors = [&args.gate, &args.up];
-            let [gate, up] = factors.map(|args| matrix(&args.weight));
-            let is_whole =
-                args.dtype == TensorType::F32 || gate.n().is_multiple_of(OPERAND_COLUMNS);
-            class.max <= MAX_GEMV_ROWS
-                && factors.into_iter().all(|args| args.bias.is_none())
-                && can_pair(gate, up)
-                && matches!(args.dtype, TensorType::F32 | TensorType::F16)
-                && is_whole
-        }
-        _ => false,
     }
 }

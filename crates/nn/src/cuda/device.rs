@@ -11,12 +11,12 @@ use super::capabilities::capabilities;
 use super::executable::CudaExecutable;
 use super::log_mel::CudaLogMel;
 use super::weights::{CudaWeight, NAME, allocation_error};
-use crate::device::{Device, DeviceApi, Executable, HostTask, LogMelKernel};
+use crate::device::{DeviceApi, Executable, HostTask, LogMelKernel};
 use crate::fuse::Capabilities;
 use crate::gpu::Conversions;
 use crate::host_threads::HostThreads;
 use crate::program::{Counts, Program};
-use crate::{Error, LoadStats, MatrixSource, OpTime};
+use crate::{Error, MatrixSource, OpTime};
 
 /// Rows that fill 132 multiprocessors, see `docs/notes/cuda.md`: two windows of audio. With four, activations exceed the L2 cache.
 pub(super) const SATURATING_BATCH: usize = 3000;
@@ -27,6 +27,7 @@ const UPLOAD_BYTES: usize = 16 << 20;
 #[derive(Debug, Clone)]
 pub struct Cuda {
     pub(super) gpu: Gpu,
+    pub(super) capabilities: Arc<Capabilities>,
     /// Memory of uploads, from the first weight on.
     uploads: Arc<Mutex<Option<Uploads>>>,
     conversions: Arc<Conversions>,
@@ -54,6 +55,7 @@ impl Cuda {
         // Every model reads rows. What the driver cannot load is an error here, where another device can still be chosen.
         gpu.load_module(&ARCHIVE, "rows")?;
         Ok(Self {
+            capabilities: Arc::new(capabilities(&gpu)),
             gpu,
             uploads: Arc::default(),
             conversions: Arc::default(),
@@ -95,10 +97,6 @@ impl DeviceApi for Cuda {
         text + &self.conversions.to_string()
     }
 
-    fn load_stats(&self) -> LoadStats {
-        LoadStats::default()
-    }
-
     fn total_memory_bytes(&self) -> Option<u64> {
         Some(self.gpu.device().total_memory_bytes)
     }
@@ -113,11 +111,6 @@ impl DeviceApi for Cuda {
 
     fn saturating_batch(&self) -> usize {
         SATURATING_BATCH
-    }
-
-    /// A GPU runs passes one by one.
-    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
-        Ok(vec![Device::new(self.clone())])
     }
 
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
@@ -163,11 +156,11 @@ impl DeviceApi for Cuda {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities(&self.gpu)
+        Capabilities::clone(&self.capabilities)
     }
 
     fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
-        Ok(Box::new(CudaExecutable::new(&self.gpu, program, max, None)?))
+        Ok(Box::new(CudaExecutable::new(self, program, max, None)?))
     }
 }
 

@@ -18,17 +18,18 @@ use stonechat_compute::cuda::{
 use stonechat_compute::op::{Op, PoolId, Port};
 use web_time::Instant;
 
-use super::capabilities::operand_type;
+use super::device::Cuda;
 use super::memory::{ProgramMemory, Scratch};
 use super::record::RecordedStep;
 use super::weights::{NAME, allocation_error};
 use crate::device::{Executable, PortRange};
+use crate::fuse::Capabilities;
 use crate::inputs::{CheckedStep, InputLimits, Step};
-use crate::program::{Counts, Node, Program};
+use crate::program::{Counts, Node, Program, RowClass};
 use crate::step_words::{StepShape, StepWords, impl_grid};
 use crate::{BoxFuture, Error};
 
-/// Most lists of an executable; all are dropped if there would be more.
+/// Maximum lists of an executable; one more drops all of them.
 const MAX_LISTS: usize = 64;
 /// Bytes of inputs that most steps fit: tokens of a short prompt with their pages.
 const STEP_BYTES: usize = 1 << 16;
@@ -51,27 +52,27 @@ pub(super) struct CudaExecutable {
     imports: HostWrites,
     /// Shape of the last step.
     shape: StepShape<AttentionGrid>,
-    /// Whether steps only record their list, and the first that could not.
+    /// Whether steps only record their list, and the first error of one.
     is_warming_up: bool,
     warm_up_error: Option<Error>,
-    /// Groups of fetches, oldest first, and whether the last one goes on.
+    /// Groups of fetches, oldest first, and whether the last group is still open.
     fetches: VecDeque<HostCopies>,
     is_fetching: bool,
     /// Memory of groups that were collected.
     spare: Vec<HostCopies>,
-    /// Memory for pages of a pool, once there was one.
+    /// Staging memory for pages of each pool, allocated by the first copy.
     page_copies: HashMap<usize, PageCopies>,
 }
 
 impl CudaExecutable {
     /// Allocates memory for a fused program. `rank`: that of a program with collective ops.
     pub(super) fn new(
-        gpu: &Gpu,
+        Cuda { gpu, capabilities, .. }: &Cuda,
         program: &Program,
         max: &Counts,
         rank: Option<Rank>,
     ) -> Result<Self, Error> {
-        program.nodes().try_for_each(|node| check_op(program, node))?;
+        program.nodes().try_for_each(|node| check_op(capabilities, program, node))?;
         Ok(Self {
             lists: HashMap::new(),
             gpu: gpu.clone(),
@@ -194,15 +195,16 @@ impl CudaExecutable {
 }
 
 /// Checks that there is a kernel for an op, and that the op reads its operand in the type of its kernels.
-fn check_op(program: &Program, node: &Node) -> Result<(), Error> {
+fn check_op(capabilities: &Capabilities, program: &Program, node: &Node) -> Result<(), Error> {
     let reason = match &node.op {
         Op::Moe(_) | Op::Conv1d(_) | Op::ExpertMlp(_) => "no kernel, see `capabilities`".to_owned(),
         op @ (Op::Matmul(_) | Op::MatmulGroup(_) | Op::GatedProduct(_) | Op::ExpertMatmul(_)) => {
-            let (dtype, expected) = (program.tensors[node.inputs[0].id].dtype, operand_type(op));
+            let dtype = program.tensors[node.inputs[0].id].dtype;
+            let expected = capabilities.operand(op, RowClass::ALL);
             if dtype == expected || node.norm.is_some() {
                 return Ok(());
             }
-            format!("an operand of {}, expected {}", dtype.name(), expected.name())
+            format!("operand: expected {}, got {}", expected.name(), dtype.name())
         }
         _ => return Ok(()),
     };

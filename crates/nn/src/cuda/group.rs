@@ -24,7 +24,7 @@ use crate::fuse::{Capabilities, fuse};
 use crate::inputs::{CheckedStep, InputLimits, Step};
 use crate::program::{Counts, Program};
 use crate::shard::{shard, sharded_matrix, sharded_values};
-use crate::{BoxFuture, Error, KvShape, LoadStats, MatrixSource, OpTime};
+use crate::{BoxFuture, Error, KvShape, MatrixSource, OpTime};
 
 /// GPUs that compute each layer together. Clones share them.
 #[derive(Debug, Clone)]
@@ -41,10 +41,10 @@ struct Group {
 }
 
 impl CudaGroup {
-    /// Most GPUs of a group.
+    /// Maximum GPUs of a group.
     pub const MAX_RANKS: usize = MAX_RANKS;
 
-    /// Opens GPUs that access each other's memory. A GPU that is there twice is two ranks.
+    /// Opens GPUs that access each other's memory. A GPU that is listed twice is two ranks.
     ///
     /// # Errors
     /// If a GPU cannot be opened, or cannot access the memory of another one.
@@ -116,10 +116,6 @@ impl DeviceApi for CudaGroup {
         text
     }
 
-    fn load_stats(&self) -> LoadStats {
-        LoadStats::default()
-    }
-
     /// Memory of as many GPUs as there are, each as large as the smallest.
     fn total_memory_bytes(&self) -> Option<u64> {
         let devices = self.ranks().iter().map(|rank| rank.gpu.device());
@@ -127,7 +123,7 @@ impl DeviceApi for CudaGroup {
         devices.map(|device| device.total_memory_bytes).min().map(|bytes| bytes * n_gpus as u64)
     }
 
-    /// Free memory of as many GPUs as there are, each with that of the one with the least.
+    /// Number of GPUs times the least free memory of any of them.
     fn free_memory_bytes(&self) -> Option<u64> {
         let indexes = self.ranks().iter().map(|rank| rank.gpu.device().index);
         let n_gpus = indexes.collect::<BTreeSet<_>>().len() as u64;
@@ -143,11 +139,6 @@ impl DeviceApi for CudaGroup {
         SATURATING_BATCH
     }
 
-    /// Passes run one by one.
-    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
-        Ok(vec![Device::new(self.clone())])
-    }
-
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
         self.ranks()[0].run_on_host(tasks);
     }
@@ -161,7 +152,7 @@ impl DeviceApi for CudaGroup {
         Ok(sharded_values(values))
     }
 
-    /// On rank 0: an hour takes it milliseconds.
+    /// Rank 0 computes all of it: an hour of audio takes milliseconds.
     fn load_log_mel(
         &self,
         tables: &LogMelTables<'_>,
@@ -189,8 +180,8 @@ impl DeviceApi for CudaGroup {
         let shards = shard(program, &devices)?;
         replicated.lock().unwrap_or_else(PoisonError::into_inner).extend(shards.replicated);
         let executable = |(i, program): (usize, &Program)| {
-            let fused = fuse(program, &ranks[i].capabilities());
-            CudaExecutable::new(&ranks[i].gpu, &fused, max, Some(communicator.rank(i)))
+            let fused = fuse(program, &ranks[i].capabilities);
+            CudaExecutable::new(&ranks[i], &fused, max, Some(communicator.rank(i)))
         };
         let ranks = shards.programs.iter().enumerate().map(executable);
         Ok(Box::new(GroupExecutable {
@@ -215,7 +206,7 @@ struct GroupExecutable {
     pools: Vec<KvShape>,
     /// Number of parts of each, see [`Shards`](crate::Shards).
     pool_parts: Vec<usize>,
-    /// While steps only record their lists: the first error.
+    /// First error of a warmup, in which steps only record their lists; `None` outside of a warmup.
     warm_up_error: Option<Result<(), Error>>,
 }
 
@@ -307,8 +298,8 @@ impl Executable for GroupExecutable {
     }
 }
 
-/// Appends the page of each layer with the heads of all parts. `parts`: pages of all layers. Heads of a page lie one behind the
-/// other.
+/// Appends the page of each layer with the heads of all parts. `parts`: pages of all layers. Heads of a page are
+/// contiguous.
 fn join_heads(parts: &[Vec<u8>], n_layers: usize, out: &mut Vec<u8>) {
     for layer in 0..n_layers {
         for part in parts {

@@ -20,7 +20,7 @@ pub(super) struct ProgramMemory {
     pub(super) program: Program,
     slot_of: Vec<Option<usize>>,
     slots: Vec<Buffer>,
-    /// By pool and layer.
+    /// KV pool of each layer, by pool.
     pub(super) pools: Vec<Vec<Pool>>,
     exports: BTreeMap<Port, Buffer>,
     /// Rank of a program with collective ops.
@@ -39,7 +39,7 @@ fn bytes(slot: &SlotInfo) -> usize {
 fn pool(gpu: &Gpu, shape: &KvShape) -> Result<Vec<Pool>, Error> {
     let KvShape { n_layers, n_pages, head_dim, .. } = *shape;
     if head_dim > MAX_HEAD_DIM {
-        let reason = format!("heads of {head_dim} channels, at most {MAX_HEAD_DIM}");
+        let reason = format!("heads: expected at most {MAX_HEAD_DIM} channels, got {head_dim}");
         return Err(Error::Unsupported { backend: NAME, op: "attention", reason });
     }
     let layer = |_| Pool::new(gpu, shape.layout(), n_pages).map_err(allocation_error);

@@ -3,23 +3,21 @@
 use stonechat_compute::cuda::ops::all_reduce::{Sum, all_gather, all_reduce, all_reduce_norm};
 use stonechat_compute::cuda::ops::attention::{Attention, AttentionGrid, attention};
 use stonechat_compute::cuda::ops::moe::ExpertOrder;
-use stonechat_compute::cuda::ops::rope::{Heads, RopeKv, Rotation, Write, rope_kv};
-use stonechat_compute::cuda::ops::rows::Norm;
+use stonechat_compute::cuda::ops::rope::{Heads, RopeKv, Write, rope_kv};
 use stonechat_compute::cuda::ops::{Output, Rows, kv, moe, rows, top_k};
 use stonechat_compute::cuda::{CommandList, Gpu};
 use stonechat_compute::op::{
-    AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, KvWriteArgs, MatmulArgs,
-    MoeRouteArgs, MoeSortArgs, NormArgs, Op, Port, RopeArgs, RopeAttentionArgs, RopeKvArgs,
-    Routing, SlotTable, Tensor, TensorType,
+    AttentionArgs, Count, EmbedInputs, ExpertMatmulArgs, ExpertRoutes, Im2colArgs, InputNorm,
+    KvWriteArgs, MoeSortArgs, NormArgs, Op, Port, RopeArgs, RopeAttentionArgs, RopeKvArgs,
+    SlotTable, Tensor, TensorType,
 };
 use stonechat_quant::cuda::{
-    CudaEmbed, CudaEpilogue, CudaMatrix, ExpertMatmul, Operand, RowNorm, Scratch as _, embed,
-    expert_block_len, matmul, matmul_experts, matmul_gated, matmul_group,
+    CudaMatrix, Operand, Scratch as _, embed, expert_block_len, matmul, matmul_experts,
+    matmul_gated, matmul_group,
 };
 
 use super::memory::{ProgramMemory, Scratch};
 use super::weights::{matrix, optional, values};
-use crate::RopePairs;
 use crate::inputs::export_offset;
 use crate::program::{Counts, Node, Segment};
 use crate::step_words::{Grid, Places, StepShape, StepWords};
@@ -47,33 +45,6 @@ impl RecordedStep<'_> {
     fn positions(&self) -> u64 {
         self.address(self.places.positions)
     }
-
-    fn rotation(&self, args: &RopeArgs) -> Rotation {
-        match &args.rotation {
-            Some(rotation) => Rotation {
-                table: values(&rotation.table),
-                positions: self.positions(),
-                n_rot: rotation.n_rot,
-                pairs: rotation.pairs,
-            },
-            None => Rotation { table: 0, positions: 0, n_rot: 0, pairs: RopePairs::Adjacent },
-        }
-    }
-}
-
-fn heads(args: &RopeArgs, x: Rows, out: u64) -> Heads {
-    let norm = args.norm.as_ref().map_or((0, 0.0), |(weight, eps)| (values(weight), *eps));
-    Heads { x, out, norm }
-}
-
-fn norm_args(args: &NormArgs, is_layer_norm: bool) -> Norm {
-    let NormArgs { weight, bias, eps } = args;
-    Norm { weight: values(weight), bias: optional(bias.as_ref()), eps: *eps, is_layer_norm }
-}
-
-fn epilogue(args: &MatmulArgs, accumulate: bool) -> CudaEpilogue {
-    let bias = optional(args.bias.as_ref());
-    CudaEpilogue { bias, activation: args.activation, accumulate }
 }
 
 impl ProgramMemory {
@@ -85,8 +56,9 @@ impl ProgramMemory {
         step: &RecordedStep<'_>,
     ) {
         if step.shape.n_copies > 0 {
-            for layer in &self.pools[0] {
-                let pairs = step.address(step.places.copies);
+            let pairs = step.address(step.places.copies);
+            let pools = self.program.sequence_pools();
+            for layer in pools.iter().flat_map(|pool| &self.pools[pool.0]) {
                 kv::copy_pages(list, layer, (pairs, step.shape.n_copies));
             }
         }
@@ -129,12 +101,11 @@ impl ProgramMemory {
                 rows::copy(list, to, x.cols, self.rows(x, counts), 1);
             }
             Op::KvWrite(args) => {
-                let none = RopeArgs { head_dim: self.head_dim(args), norm: None, rotation: None };
-                let rotation = step.rotation(&none);
-                let k = heads(&none, x(0), 0);
+                let head_dim = self.program.pools[args.pool.0].head_dim;
+                let none = RopeArgs { head_dim, norm: None, rotation: None };
+                let k = Heads { x: x(0), out: 0, args: none };
                 let write = self.write(args, x(1), step);
-                let (head_dim, k) = (none.head_dim, Some(k));
-                rope_kv(list, RopeKv { q: None, k, head_dim, rotation, write: Some(write) });
+                rope_kv(list, RopeKv { q: None, k: Some(k), positions: 0, write: Some(write) });
             }
             Op::RopeKv(args) => {
                 let results = [0, 1].map(|i| self.buffer(node.outputs[i]).address());
@@ -172,16 +143,11 @@ impl ProgramMemory {
     ) -> RopeKv<'a> {
         let x = |i: usize| self.rows(node.inputs[i], &step.shape.counts);
         RopeKv {
-            q: Some(heads(&args.q, x(0), q_out)),
-            k: Some(heads(&args.k, x(1), k_out)),
-            head_dim: args.q.head_dim,
-            rotation: step.rotation(&args.q),
+            q: Some(Heads { x: x(0), out: q_out, args: args.q.map(values) }),
+            k: Some(Heads { x: x(1), out: k_out, args: args.k.map(values) }),
+            positions: step.positions(),
             write: Some(self.write(&args.write, x(2), step)),
         }
-    }
-
-    fn head_dim(&self, args: &KvWriteArgs) -> usize {
-        self.program.pools[args.pool.0].head_dim
     }
 
     fn write(&self, args: &KvWriteArgs, v: Rows, step: &RecordedStep<'_>) -> Write<'_> {
@@ -204,15 +170,15 @@ impl ProgramMemory {
         let accumulate = node.residual.is_some();
         let x = |i: usize| self.rows(node.inputs[i], counts);
         match op {
-            Op::Embed(EmbedArgs { table, positions, scale }) => {
+            Op::Embed(args) => {
                 let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TOP_K);
-                let args = CudaEmbed {
-                    tokens: (step.address(step.places.tokens), result.rows),
-                    top_k: top_k.map_or(0, |(_, x)| self.buffer(x.id).address()),
-                    scale: *scale,
-                    positions: positions.as_ref().map_or((0, 0), |p| (values(p), step.positions())),
+                let inputs = EmbedInputs {
+                    n_tokens: result.rows,
+                    tokens: step.address(step.places.tokens),
+                    positions: step.positions(),
+                    top_k: top_k.map(|(_, x)| self.buffer(x.id).address()),
                 };
-                embed(list, out, matrix(table), args);
+                embed(list, out, args.map(matrix, values), inputs);
             }
             Op::Constant(constant) => {
                 let n = counts[self.program.tensors[id].rows.count];
@@ -232,15 +198,18 @@ impl ProgramMemory {
                 let list_of_rows = step.address(step.places.outputs + first);
                 rows::gather(list, out, x(0), (list_of_rows, result.rows));
             }
-            Op::LayerNorm(args) | Op::RmsNorm(args) => {
-                let norm = norm_args(args, matches!(op, Op::LayerNorm(_)));
-                rows::norm(list, self.norm_output(node, counts), x(0), norm, accumulate);
+            Op::LayerNorm(args) => {
+                let out = self.norm_output(node, counts);
+                rows::layer_norm(list, out, x(0), args.map(values));
+            }
+            Op::RmsNorm(args) => {
+                let out = self.norm_output(node, counts);
+                rows::rms_norm(list, out, x(0), args.map(values), accumulate);
             }
             Op::Rope(args) => {
-                let rotation = step.rotation(args);
-                let q = heads(args, x(0), out);
-                let (head_dim, q) = (args.head_dim, Some(q));
-                rope_kv(list, RopeKv { q, k: None, head_dim, rotation, write: None });
+                let q = Some(Heads { x: x(0), out, args: args.map(values) });
+                let positions = step.positions();
+                rope_kv(list, RopeKv { q, k: None, positions, write: None });
             }
             Op::Add => rows::add(list, output, x(0), x(1)),
             Op::SoftCap(cap) => rows::soft_cap(list, output, x(0), *cap),
@@ -249,17 +218,22 @@ impl ProgramMemory {
             Op::Matmul(args) => {
                 let x = self.input(node, counts);
                 let w = matrix(&args.weight);
-                matmul(list, scratch, output, x, w, epilogue(args, accumulate));
+                matmul(list, scratch, output, x, w, args.epilogue(accumulate, values));
             }
             Op::GatedProduct(args) => {
                 let weights = [&args.gate, &args.up].map(|args| matrix(&args.weight));
                 let x = self.input(node, counts);
                 matmul_gated(list, scratch, output, x, weights, args.activation);
             }
+            Op::ConvState(args) => {
+                let args = args.map(values);
+                let memory = (self.export(args.states.port), step.address(step.places.states));
+                rows::conv_state(list, out, x(0), &args, memory);
+            }
             Op::Im2col(Im2colArgs { stride, .. }) => {
                 let groups = (counts[node.inputs[0].rows.count], *stride);
                 let is_operand = self.dtype(id) == TensorType::F16;
-                rows::windows(list, out, x(0), groups, is_operand);
+                rows::im2col(list, out, x(0), groups, is_operand);
             }
             Op::LogitFilter => {
                 rows::logit_filter(
@@ -276,9 +250,9 @@ impl ProgramMemory {
             }
             Op::LogSumExp => rows::log_sum_exp(list, out, x(0)),
             Op::AllReduce => all_reduce(list, self.rank(), self.sum(node, counts)),
-            Op::AllReduceNorm(NormArgs { weight, eps, .. }) => {
+            Op::AllReduceNorm(args) => {
                 let operand = self.buffer(node.outputs[1]).address();
-                let norm = (operand, values(weight), *eps);
+                let norm = (operand, args.map(values));
                 all_reduce_norm(list, self.rank(), self.sum(node, counts), norm);
             }
             Op::AllGather(first_cols) => all_gather(list, self.rank(), out, x(0), first_cols),
@@ -306,7 +280,7 @@ impl ProgramMemory {
     fn input(&self, node: &Node, counts: &Counts) -> Operand {
         let norm = node.norm.as_ref().map(|NormArgs { weight, eps, .. }| {
             let out = *node.outputs.last().expect("the norm of the row");
-            RowNorm { weight: values(weight), eps: *eps, out: self.buffer(out).address() }
+            InputNorm { weight: values(weight), eps: *eps, out: self.buffer(out).address() }
         });
         Operand { norm, ..self.operand(node.inputs[0], counts) }
     }
@@ -338,11 +312,7 @@ impl ProgramMemory {
             q: self.rows(node.inputs[0], &step.shape.counts),
             rope,
             pool: self.layer(args.pool, args.layer),
-            n_heads: args.n_heads,
-            scale: args.scale,
-            soft_cap: args.soft_cap,
-            slopes: optional(args.slopes.as_ref()),
-            sinks: optional(args.sinks.as_ref()),
+            op: args.map(values),
             grid,
             words: step.words,
             first_word: step.places.attention + first,
@@ -364,17 +334,16 @@ impl ProgramMemory {
         let result = self.result(node.outputs[0], counts);
         let out = result.address;
         match &node.op {
-            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => {
-                let logits = self.rows(node.inputs[0], counts);
-                moe::route(list, out, logits, *n_used, *routing == Routing::NormalizedTopK);
+            Op::MoeRoute(args) => {
+                moe::route(list, out, self.rows(node.inputs[0], counts), *args);
             }
             Op::MoeSort(args) => {
-                let n_choices = result.rows * node.inputs[0].cols / 2;
+                let n_routes = result.rows * node.inputs[0].cols / 2;
                 // Only products with quantized weights and f16 ones read the order.
                 if args.weights.iter().any(|weight| matrix(weight).reads_operand()) {
-                    let choices = self.buffer(node.inputs[0].id).address();
-                    let order = expert_order(list.gpu(), out, n_choices, args);
-                    moe::sort(list, choices, (n_choices, args.n_experts), order);
+                    let routes = self.buffer(node.inputs[0].id).address();
+                    let order = expert_order(list.gpu(), out, n_routes, args);
+                    moe::sort(list, routes, (n_routes, args.n_experts), order);
                 }
             }
             Op::ExpertMatmul(args) => self.expert_matmul(list, scratch, (args, node), step),
@@ -396,29 +365,30 @@ impl ProgramMemory {
     ) {
         let counts = &step.shape.counts;
         let (result, x) = (self.result(node.outputs[0], counts), self.input(node, counts));
-        let (order, n_choices) = (args.order.as_ref().zip(node.inputs.get(2)), result.rows);
+        let (order, n_routes) = (args.order.as_ref().zip(node.inputs.get(2)), result.rows);
         let (order_args, order) = order.expect("products read the order, see `capabilities`");
         let order = self.buffer(order.id).address();
-        let products = ExpertMatmul {
-            assignments: self.buffer(node.inputs[1].id).address(),
-            n_assignments: n_choices,
-            assignments_per_row: n_choices / x.rows,
-            order: expert_order(list.gpu(), order, n_choices, order_args),
+        let order = expert_order(list.gpu(), order, n_routes, order_args);
+        let routes = ExpertRoutes {
+            routes: self.buffer(node.inputs[1].id).address(),
+            n_routes,
+            routes_per_row: n_routes / x.rows,
             n: result.cols,
-            bias: optional(args.bias.as_ref()),
+            bias: args.bias.as_ref().map(values),
         };
-        matmul_experts(list, scratch, result.address, x, matrix(&args.weight), products);
+        let w = matrix(&args.weight);
+        matmul_experts(list, scratch, result.address, x, w, (routes, order));
     }
 }
 
-/// Places of the choices by expert and of their blocks in the memory of an [`Op::MoeSort`].
-fn expert_order(gpu: &Gpu, order: u64, n_choices: usize, args: &MoeSortArgs) -> ExpertOrder {
+/// Places of the routes by expert and of their blocks in the memory of an [`Op::MoeSort`].
+fn expert_order(gpu: &Gpu, order: u64, n_routes: usize, args: &MoeSortArgs) -> ExpertOrder {
     let weights: Vec<&CudaMatrix> = args.weights.iter().map(matrix).collect();
-    let block_len = expert_block_len(gpu, &weights, (n_choices, args.n_experts));
+    let block_len = expert_block_len(gpu, &weights, (n_routes, args.n_experts));
     ExpertOrder {
         order,
-        blocks: order + 4 * n_choices as u64,
-        n_blocks: ExpertOrder::max_blocks(n_choices, args.n_experts, block_len),
+        blocks: order + 4 * n_routes as u64,
+        n_blocks: ExpertOrder::max_blocks(n_routes, args.n_experts, block_len),
         block_len,
     }
 }

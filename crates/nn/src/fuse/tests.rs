@@ -1,11 +1,11 @@
 mod kernels;
 mod properties;
 
-use stonechat_compute::op::{Count, Op};
+use stonechat_compute::op::Count;
 
 use super::{Capabilities, fuse};
-use crate::program::{Node, Program, SegmentName};
-use crate::testing::{D, F, Meaning, N_ROWS, Ops, all_rules, assert_well_formed};
+use crate::program::{Node, Program, RowClass, SegmentName};
+use crate::testing::{D, F, Meaning, N_ROWS, Ops, all_rules, assert_well_formed, groups};
 
 /// Names of the ops in their order, with `onto` where they have a residual, `normed` where they have a norm.
 fn names(program: &Program) -> Vec<String> {
@@ -236,9 +236,8 @@ fn a_group_is_as_long_as_the_kernel_allows() {
             ops.output(y);
         }
         let expected = [&["embed"], expected].concat();
-        let accepts =
-            move |op: &Op, _| matches!(op, Op::MatmulGroup(all) if all.len() <= max_group);
-        check_for(&Capabilities { accepts: Box::new(accepts), ..all_rules() }, ops, &expected);
+        let table = vec![groups(max_group, RowClass::ALL)];
+        check_for(&Capabilities { table, ..all_rules() }, ops, &expected);
     }
 }
 

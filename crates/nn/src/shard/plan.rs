@@ -35,11 +35,11 @@ type Place = (usize, usize);
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) n_ranks: usize,
-    /// By segment and op.
+    /// Split of each op, by segment.
     splits: Vec<Vec<Split>>,
-    /// By value: columns of each rank, if they are split.
+    /// Columns of each value on each rank, if they are split.
     columns: Vec<Option<Ranges>>,
-    /// By pool: number of different parts.
+    /// Number of different parts of each pool.
     pub(super) pool_parts: Vec<usize>,
     /// Parts that are not split, with the reason.
     pub(super) replicated: Vec<String>,
@@ -84,11 +84,11 @@ struct Changes {
 
 struct Planner<'a> {
     program: &'a Program,
-    /// By value.
+    /// Op that writes each value.
     producers: Vec<Option<Place>>,
-    /// By value: ops that read it, and what they read.
+    /// Ops that read each value, with their operand.
     readers: Vec<Vec<(Place, Tensor)>>,
-    /// By value: whether the host reads it.
+    /// Whether the host reads each value.
     is_output: Vec<bool>,
     plan: Plan,
 }

@@ -8,10 +8,11 @@ use stonechat_compute::op::{
 };
 
 use super::{Part, Shards, shard_with};
-use crate::program::{Node, Program, SegmentName};
-use crate::testing::assert_well_formed;
+use crate::program::{Node, Program, RowClass, SegmentName};
+use crate::testing::{all_rules, assert_well_formed};
 use crate::{
-    Activation, Capabilities, GatedActivation, KvDType, KvShape, Precision, Recorder, fuse,
+    Activation, Capability, CapabilityKind, GatedActivation, KvDType, KvShape, OpKind, Precision,
+    Recorder, fuse,
 };
 
 /// Width of the residual stream.
@@ -143,8 +144,10 @@ fn sharded(program: &Program, n_ranks: usize) -> (Shards, Parts) {
         Ok(Weight::new(info, Arc::new(name)))
     });
     let shards = shards.expect("weights that load");
-    let mut rules = Capabilities { residuals: true, ..Capabilities::none() };
-    rules.accepts = Box::new(|op, _| !matches!(op, Op::MatmulGroup(all) if all.len() > 3));
+    let mut rules = all_rules();
+    rules.table.retain(|row| row.kind == CapabilityKind::Run);
+    let kind = CapabilityKind::Run;
+    rules.table.push(Capability::new(&[OpKind::RopeAttention], kind, RowClass::ALL, []));
     for rank in &shards.programs {
         assert_well_formed(rank);
         for node in rank.nodes().filter(|node| !node.inputs.is_empty()) {

@@ -53,11 +53,11 @@ enum Source {
     Values(Vec<f32>),
 }
 
-/// A weight that no device has as a whole.
+/// Weight of a group: each rank loads its part.
 #[derive(Debug)]
 struct ShardedWeight {
     source: Source,
-    /// By rank.
+    /// Loaded parts, by rank and range.
     parts: Mutex<HashMap<(usize, Part), Weight>>,
 }
 

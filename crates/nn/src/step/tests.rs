@@ -1,9 +1,19 @@
+use std::collections::{BTreeMap, BTreeSet};
+
 use proptest::prelude::*;
 
 use super::*;
 
-const LIMITS: StepLimits =
-    StepLimits { n_sequences: 4, n_ctx: 5 * PAGE_LEN, n_pages: 9, n_batch: 400, n_outputs: 8 };
+const LIMITS: StepLimits = StepLimits {
+    n_sequences: 4,
+    n_ctx: 5 * PAGE_LEN,
+    n_pages: 9,
+    n_batch: 400,
+    n_outputs: 8,
+    n_checkpoints: None,
+};
+
+const N_CHECKPOINTS: usize = 3;
 
 fn slot(index: usize) -> Slot {
     Slot::new(index)
@@ -26,7 +36,7 @@ fn a_plan_lists_what_kernels_read() {
     plan.add(slot(1), &[5, 6], [1]).unwrap();
     assert_eq!((plan.n_tokens(), plan.n_outputs()), (6, 3));
     plan.commit();
-    let StepInputs { tokens, runs, outputs, pos, kv_rows, query_rows, page_table, copies } =
+    let StepInputs { tokens, runs, outputs, pos, kv_rows, query_rows, page_table, copies, states } =
         sequences.inputs();
     assert_eq!(*tokens, [1, 2, 3, 4, 5, 6]);
     let rows: Vec<_> = runs.iter().map(|run| (run.slot.index(), run.rows.clone())).collect();
@@ -39,7 +49,7 @@ fn a_plan_lists_what_kernels_read() {
     let visible: Vec<_> =
         query_rows.iter().map(|row| (row.first_page, row.n_pages, row.kv_len)).collect();
     assert_eq!(visible, [(0, 2, 63), (0, 2, 64), (0, 2, 65), (2, 1, 1), (3, 1, 8), (3, 1, 9)]);
-    assert_eq!(*copies, []);
+    assert_eq!((copies.len(), states.len()), (0, 0));
 }
 
 #[test]
@@ -95,12 +105,22 @@ fn pages_can_be_freed_for_a_plan() {
 
 #[test]
 fn a_step_does_not_allocate() {
-    let mut sequences = Sequences::new(LIMITS);
+    let n_checkpoints = Some(N_CHECKPOINTS);
+    let mut sequences = Sequences::new(StepLimits { n_checkpoints, ..LIMITS });
     let capacities = |inputs: &StepInputs| {
-        let StepInputs { tokens, runs, outputs, pos, kv_rows, query_rows, page_table, copies } =
-            inputs;
+        let StepInputs {
+            tokens,
+            runs,
+            outputs,
+            pos,
+            kv_rows,
+            query_rows,
+            page_table,
+            copies,
+            states,
+        } = inputs;
         let by_token = [tokens.capacity(), pos.capacity(), kv_rows.capacity()];
-        let by_run = [runs.capacity(), page_table.capacity(), copies.capacity()];
+        let by_run = [runs.capacity(), page_table.capacity(), copies.capacity(), states.capacity()];
         (by_token, by_run, query_rows.capacity(), outputs.capacity())
     };
     let before = capacities(sequences.inputs());
@@ -151,6 +171,40 @@ fn single_pages_are_detached_attached_and_released() {
     sequences.release(full);
 }
 
+#[test]
+fn states_are_cut_at_checkpoints() {
+    let n_checkpoints = Some(2);
+    let mut sequences = Sequences::new(StepLimits { n_checkpoints, ..LIMITS });
+    let update = |sequences: &Sequences| sequences.inputs().states[0];
+    run(&mut sequences, 0, 10);
+    assert_eq!(update(&sequences), StateUpdate { from: 0, to: 1 });
+    assert!(sequences.checkpoint(slot(0)));
+    run(&mut sequences, 0, PAGE_LEN);
+    assert_eq!(update(&sequences), StateUpdate { from: 1, to: 2 });
+    assert!(sequences.checkpoint(slot(0)));
+    run(&mut sequences, 0, 1);
+    assert!(!sequences.checkpoint(slot(0)), "both checkpoints are in use");
+    assert_eq!(sequences.truncate(slot(0), 200), PAGE_LEN + 11);
+    // Truncated without a checkpoint between, the last one remains.
+    for len in [PAGE_LEN + 10, PAGE_LEN + 9] {
+        sequences.fork(slot(0), slot(1));
+        let reached = sequences.truncate(slot(1), len);
+        assert_eq!(reached, if len == PAGE_LEN + 10 { len } else { 10 });
+        assert_eq!(sequences.get(slot(1)).len(), reached);
+        run(&mut sequences, 1, 1);
+        assert_eq!(update(&sequences).from, if reached == 10 { 1 } else { 2 });
+    }
+    let prefix = sequences.detach(slot(0), PAGE_LEN);
+    assert_eq!(prefix.len(), 10);
+    (0..2).for_each(|index| _ = sequences.truncate(slot(index), 0));
+    run(&mut sequences, 0, 0);
+    assert_eq!(update(&sequences), StateUpdate { from: 0, to: 0 });
+    sequences.attach(&prefix, slot(2));
+    sequences.release(prefix);
+    run(&mut sequences, 2, 3);
+    assert_eq!((update(&sequences).from, sequences.truncate(slot(2), 12)), (1, 10));
+}
+
 /// Operation on the sequences of a state.
 #[derive(Debug, Clone)]
 enum Op {
@@ -160,6 +214,7 @@ enum Op {
     Detach(usize, usize),
     Attach(usize, usize),
     Release(usize),
+    Checkpoint(usize),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -181,25 +236,42 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..4usize, 0..4 * PAGE_LEN).prop_map(|(slot, len)| Op::Detach(slot, len)),
         1 => (0..8usize, 0..4usize).prop_map(|(prefix, slot)| Op::Attach(prefix, slot)),
         1 => (0..8usize).prop_map(Op::Release),
+        2 => (0..4usize).prop_map(Op::Checkpoint),
     ]
 }
 
-/// Content of the pool by page and slot: the serial number of the token last written there.
-struct Device(Vec<[u64; PAGE_LEN]>);
+/// Serial numbers of tokens.
+struct Device {
+    /// By page and slot: the token last written there.
+    pages: Vec<[u64; PAGE_LEN]>,
+    /// By slot of a state: the tokens that it has seen.
+    states: BTreeMap<u32, Vec<u64>>,
+}
 
 impl Device {
-    fn run(&mut self, inputs: &StepInputs, serial: &mut u64) {
+    /// Runs a step of sequences that hold `model` before it.
+    fn run(&mut self, inputs: &StepInputs, model: &[Vec<u64>], serial: &mut u64) {
         for &PageCopy { from, to } in &inputs.copies {
-            self.0[to as usize] = self.0[from as usize];
+            self.pages[to as usize] = self.pages[from as usize];
+        }
+        for (run, update) in inputs.runs.iter().zip(&inputs.states) {
+            let before = self.states.get(&update.from).cloned().unwrap_or_default();
+            assert_eq!(before, model[run.slot.index()]);
+            assert_eq!(update.from == update.to, run.rows.is_empty());
+            if update.from != update.to {
+                assert_ne!(update.to, 0, "the slot of zeros");
+                let new = run.rows.clone().map(|row| *serial + 1 + row as u64);
+                self.states.insert(update.to, before.into_iter().chain(new).collect());
+            }
         }
         for row in &inputs.kv_rows {
             *serial += 1;
-            self.0[row.page as usize][row.slot as usize] = *serial;
+            self.pages[row.page as usize][row.slot as usize] = *serial;
         }
     }
 
     fn read(&self, pages: impl Iterator<Item = u32>, len: usize) -> Vec<u64> {
-        let mut all: Vec<u64> = pages.flat_map(|page| self.0[page as usize]).collect();
+        let mut all: Vec<u64> = pages.flat_map(|page| self.pages[page as usize]).collect();
         all.truncate(len);
         all
     }
@@ -208,11 +280,21 @@ impl Device {
 proptest! {
     /// Random steps and operations, against lists of tokens that know no pages.
     #[test]
-    fn sequences_hold_what_was_written_and_references_equal_holders(ops in prop::collection::vec(op(), 1..60)) {
-        let mut sequences = Sequences::new(LIMITS);
-        let mut device = Device(vec![[0; PAGE_LEN]; LIMITS.n_pages]);
+    fn sequences_hold_what_was_written_and_references_equal_holders(
+        ops in prop::collection::vec(op(), 1..60),
+        n_checkpoints in prop_oneof![Just(None), Just(Some(N_CHECKPOINTS))],
+    ) {
+        let mut sequences = Sequences::new(StepLimits { n_checkpoints, ..LIMITS });
+        let mut device =
+            Device { pages: vec![[0; PAGE_LEN]; LIMITS.n_pages], states: BTreeMap::new() };
         let mut serial = 0;
         let mut model: Vec<Vec<u64>> = vec![Vec::new(); 4];
+        // Lengths at checkpoints of each sequence.
+        let mut checkpoints: Vec<Vec<usize>> = vec![Vec::new(); 4];
+        let reached = |checkpoints: &[usize], len: usize| match n_checkpoints {
+            Some(_) => checkpoints.iter().rfind(|&&other| other <= len).copied().unwrap_or(0),
+            None => len,
+        };
         let mut prefixes: Vec<(Prefix, Vec<u64>)> = Vec::new();
         for op in ops {
             match op {
@@ -242,13 +324,13 @@ proptest! {
                         End::KeepAndRollBack => {
                             plan.keep();
                             // The first device of two has run the step.
-                            device.run(sequences.inputs(), &mut serial);
+                            device.run(sequences.inputs(), &model, &mut serial);
                             sequences.roll_back();
                         }
                         End::Commit => {
                             plan.commit();
                             let mut written = serial;
-                            device.run(sequences.inputs(), &mut serial);
+                            device.run(sequences.inputs(), &model, &mut serial);
                             for (index, n) in added {
                                 model[index].extend(written + 1..=written + n as u64);
                                 written += n as u64;
@@ -257,22 +339,45 @@ proptest! {
                     }
                 }
                 Op::Truncate(index, len) => {
-                    sequences.truncate(slot(index), len);
-                    model[index].truncate(len);
+                    if len < model[index].len() {
+                        let len = reached(&checkpoints[index], len);
+                        model[index].truncate(len);
+                        checkpoints[index].retain(|&other| other <= len);
+                    }
+                    prop_assert_eq!(sequences.truncate(slot(index), len), model[index].len());
                 }
                 Op::Fork(from, to) if from != to => {
                     sequences.fork(slot(from), slot(to));
                     model[to] = model[from].clone();
+                    checkpoints[to] = checkpoints[from].clone();
                 }
                 Op::Fork(..) => {}
                 Op::Detach(index, len) => {
-                    let len = len.min(model[index].len());
-                    prefixes.push((sequences.detach(slot(index), len), model[index][..len].to_vec()));
+                    let prefix = sequences.detach(slot(index), len.min(model[index].len()));
+                    let len = reached(&checkpoints[index], len.min(model[index].len()));
+                    prop_assert_eq!(prefix.len(), len);
+                    prefixes.push((prefix, model[index][..len].to_vec()));
                 }
                 Op::Attach(prefix, index) => {
                     if let Some((prefix, content)) = prefixes.get(prefix) {
                         sequences.attach(prefix, slot(index));
                         model[index].clone_from(content);
+                        checkpoints[index] = vec![content.len()];
+                    }
+                }
+                Op::Checkpoint(index) => {
+                    let lens = checkpoints.iter().zip(&model);
+                    let of_sequences =
+                        lens.flat_map(|(lens, all)| lens.iter().map(|&len| &all[..len]));
+                    let of_prefixes = prefixes.iter().map(|(_, content)| &content[..]);
+                    let kept: BTreeSet<&[u64]> =
+                        of_sequences.chain(of_prefixes).filter(|kept| !kept.is_empty()).collect();
+                    let content = &model[index][..];
+                    let has_slot = content.is_empty() || kept.contains(content);
+                    let fits = has_slot || kept.len() < N_CHECKPOINTS || n_checkpoints.is_none();
+                    prop_assert_eq!(sequences.checkpoint(slot(index)), fits);
+                    if fits && n_checkpoints.is_some() {
+                        checkpoints[index].push(content.len());
                     }
                 }
                 Op::Release(prefix) => {
@@ -300,6 +405,16 @@ proptest! {
             }
             let n_free = holders.iter().filter(|&&count| count == 0).count();
             prop_assert_eq!(sequences.pages().n_free(), n_free);
+        }
+        // Slots of states without a holder are free.
+        prefixes.into_iter().for_each(|(prefix, _)| sequences.release(prefix));
+        for index in 0..4 {
+            prop_assert_eq!(sequences.truncate(slot(index), 0), 0);
+        }
+        for index in 0..if n_checkpoints.is_some() { 4 } else { 0 } {
+            run(&mut sequences, index, 1);
+            prop_assert_eq!(sequences.checkpoint(slot(index)), index < N_CHECKPOINTS);
+            (0..4).for_each(|index| run(&mut sequences, index, 1));
         }
     }
 }

@@ -11,7 +11,7 @@ use stonechat_quant::wgpu::GpuMatrix;
 use super::capabilities::capabilities;
 use super::executable::GpuExecutable;
 use super::weights::{GpuWeight, NAME, allocation_error};
-use crate::device::{Device, DeviceApi, Executable, HostTask};
+use crate::device::{DeviceApi, Executable, HostTask};
 use crate::fuse::Capabilities;
 use crate::gpu::Conversions;
 use crate::host_threads::HostThreads;
@@ -22,6 +22,7 @@ use crate::{Error, LoadStats, MatrixSource, OpTime};
 #[derive(Debug, Clone)]
 pub struct Wgpu {
     gpu: Gpu,
+    capabilities: Arc<Capabilities>,
     conversions: Arc<Conversions>,
     host_threads: HostThreads,
 }
@@ -33,7 +34,12 @@ impl Wgpu {
     /// If the driver refuses, or the adapter lacks what `variant` needs.
     pub async fn open(adapter: &Adapter, variant: Option<Variant>) -> Result<Self, Error> {
         let gpu = Gpu::open(adapter, variant).await?;
-        Ok(Self { gpu, conversions: Arc::default(), host_threads: HostThreads::default() })
+        Ok(Self {
+            capabilities: Arc::new(capabilities(&gpu)),
+            gpu,
+            conversions: Arc::default(),
+            host_threads: HostThreads::default(),
+        })
     }
 
     /// The open device.
@@ -82,11 +88,6 @@ impl DeviceApi for Wgpu {
         GpuMatrix::device_dtype(dtype)
     }
 
-    /// A GPU runs passes one by one.
-    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
-        Ok(vec![Device::new(self.clone())])
-    }
-
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
         self.host_threads.run(tasks);
     }
@@ -97,7 +98,8 @@ impl DeviceApi for Wgpu {
         self.conversions.count(dtype, self.stored_dtype(dtype));
         let matrix = GpuMatrix::load(&self.gpu, dtype, (rows, cols), bytes);
         let matrix = matrix.map_err(allocation_error)?;
-        let info = WeightInfo { dtype, rows, cols, layout: WeightLayout::Packed };
+        let layout = matrix.slice_rows().map_or(WeightLayout::Packed, WeightLayout::Slices);
+        let info = WeightInfo { dtype, rows, cols, layout };
         Ok(Weight::new(info, Arc::new(GpuWeight::Matrix(matrix))))
     }
 
@@ -116,10 +118,10 @@ impl DeviceApi for Wgpu {
     }
 
     fn capabilities(&self) -> Capabilities {
-        capabilities(&self.gpu)
+        Capabilities::clone(&self.capabilities)
     }
 
     fn compile_fused(&self, program: &Program, max: &Counts) -> Result<Box<dyn Executable>, Error> {
-        Ok(Box::new(GpuExecutable::new(&self.gpu, program, max)?))
+        Ok(Box::new(GpuExecutable::new(&self.gpu, &self.capabilities, program, max)?))
     }
 }

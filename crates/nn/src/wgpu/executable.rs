@@ -9,26 +9,24 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use stonechat_compute::op::{
-    AttentionArgs, Count, EmbedArgs, ExpertMatmulArgs, Im2colArgs, MatmulArgs, MoeRouteArgs,
-    NormArgs, Op, PoolId, Port, Routing, SlotTable, Tensor, TensorInfo,
+    AttentionArgs, Count, EmbedInputs, ExpertMatmulArgs, ExpertRoutes, Im2colArgs, InputNorm,
+    NormArgs, Op, PoolId, Port, SlotTable, Tensor, TensorInfo,
 };
 use stonechat_compute::wgpu::ops::attention::{AttentionGrid, AttentionShape};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, GpuOutput, convert};
 use stonechat_compute::wgpu::ops::{
-    GpuRows, attention, copy, elementwise, gated, kv, log_sum_exp, logit_filter, moe, norm, rope,
-    top_k,
+    GpuRows, attention, conv_state, copy, elementwise, gated, kv, log_sum_exp, logit_filter, moe,
+    norm, rope, top_k,
 };
 use stonechat_compute::wgpu::{CommandList, CopyRange, Gpu, GpuBuffer, HostCopies, Recorder};
-use stonechat_quant::wgpu::{
-    ExpertMatmul, GpuEmbed, GpuEpilogue, GpuInput, InputNorm, embed, matmul, matmul_experts,
-    matmul_gated, matmul_group,
-};
+use stonechat_quant::wgpu::{GpuInput, embed, matmul, matmul_experts, matmul_gated, matmul_group};
 
 use web_time::Instant;
 
-use super::capabilities::{operand_of, operand_type};
+use super::capabilities::{ONE_ROW, operand_of};
 use super::weights::{NAME, allocation_error, matrix, values};
 use crate::device::{Executable, PortRange};
+use crate::fuse::Capabilities;
 use crate::inputs::{CheckedStep, InputLimits, Step, export_offset};
 use crate::plan::{SlotInfo, plan_slots};
 use crate::program::{Counts, Node, Program, RowClass, Segment};
@@ -37,17 +35,12 @@ use crate::{BoxFuture, Error, KvShape};
 
 type StepShape = crate::step_words::StepShape<AttentionGrid>;
 
-/// Most lists of an executable; all are dropped if there would be more.
+/// Maximum lists of an executable; one more drops all of them.
 const MAX_LISTS: usize = 64;
 /// Words of inputs that most steps fit: tokens of a short prompt with their pages.
 const STEP_WORDS: usize = 1 << 14;
 
 impl_grid!(AttentionGrid);
-
-fn epilogue(args: &MatmulArgs, accumulate: bool) -> GpuEpilogue<'_> {
-    let bias = args.bias.as_ref().map(values);
-    GpuEpilogue { bias, activation: args.activation, accumulate }
-}
 
 /// A compiled program.
 #[derive(Debug)]
@@ -79,15 +72,21 @@ struct ProgramMemory {
     program: Program,
     slot_of: Vec<Option<usize>>,
     slots: Vec<GpuBuffer>,
-    /// By pool and layer.
+    /// KV pool of each layer, by pool.
     pools: Vec<Vec<kv::GpuKvPool>>,
     exports: BTreeMap<Port, GpuBuffer>,
 }
 
 impl GpuExecutable {
-    pub(super) fn new(gpu: &Gpu, program: &Program, max: &Counts) -> Result<Self, Error> {
+    pub(super) fn new(
+        gpu: &Gpu,
+        capabilities: &Capabilities,
+        program: &Program,
+        max: &Counts,
+    ) -> Result<Self, Error> {
         for segment in &program.segments {
-            segment.nodes.iter().try_for_each(|node| check_operand(gpu, program, segment, node))?;
+            let check = |node| check_operand(capabilities, program, segment, node);
+            segment.nodes.iter().try_for_each(check)?;
         }
         program.nodes().try_for_each(|node| check_op(program, node, max))?;
         let plan = plan_slots(program, max);
@@ -177,7 +176,7 @@ fn check_op(program: &Program, node: &Node, max: &Counts) -> Result<(), Error> {
     let n_windows = node.outputs.first().map_or(0, |&id| max[program.tensors[id].rows.count]);
     let reason = match node.op {
         Op::Im2col(_) if n_windows > 1 => {
-            format!("a convolution of up to {n_windows} windows, expected 1")
+            format!("convolution: expected 1 window, got up to {n_windows}")
         }
         Op::Moe(_) | Op::Conv1d(_) | Op::ExpertMlp(_) | Op::MoeSort(_) | Op::RopeAttention(_) => {
             "no kernel, see `capabilities`".to_owned()
@@ -189,7 +188,7 @@ fn check_op(program: &Program, node: &Node, max: &Counts) -> Result<(), Error> {
 
 /// Checks that an op reads its operand in the type of its kernels.
 fn check_operand(
-    gpu: &Gpu,
+    capabilities: &Capabilities,
     program: &Program,
     segment: &Segment,
     node: &Node,
@@ -200,14 +199,14 @@ fn check_operand(
     }
     let dtype = program.tensors[node.inputs[0].id].dtype;
     // Kernels of all rows read one type, or the segment has to be fused.
-    let expected = operand_type(gpu, &node.op, segment.class);
-    let of_one_row = operand_type(gpu, &node.op, RowClass { min: 1, max: 1 });
+    let most = RowClass { min: segment.class.max, ..segment.class };
+    let [expected, of_one_row] = [most, ONE_ROW].map(|class| capabilities.operand(&node.op, class));
     let is_any = segment.class.min <= 1 && segment.class.max > 1 && expected != of_one_row;
     let fits = dtype == expected || node.norm.is_some();
     if fits && !is_any {
         return Ok(());
     }
-    let reason = format!("an operand of {}, expected {}", dtype.name(), expected.name());
+    let reason = format!("operand: expected {}, got {}", expected.name(), dtype.name());
     Err(Error::Unsupported { backend: NAME, op: node.op.name(), reason })
 }
 
@@ -247,7 +246,8 @@ impl ProgramMemory {
     fn record(&self, list: &mut Recorder, inputs: &StepWords, shape: &StepShape) {
         let step = RecordedStep { inputs, shape, places: shape.places() };
         if shape.n_copies > 0 {
-            for layer in &self.pools[0] {
+            let pools = self.program.sequence_pools();
+            for layer in pools.iter().flat_map(|pool| &self.pools[pool.0]) {
                 kv::copy_pages(list, layer, (step.places.copies, shape.n_copies));
             }
         }
@@ -324,13 +324,12 @@ impl ProgramMemory {
         let accumulate = node.residual.is_some();
         let x = |i: usize| self.view(node.inputs[i], counts);
         match op {
-            Op::Embed(EmbedArgs { table, positions, scale }) => {
-                let positions = positions.as_ref().map(|p| (values(p), places.positions));
-                let (tokens, scale) = (places.tokens, *scale);
+            Op::Embed(args) => {
+                let Places { tokens, positions, .. } = *places;
                 let top_k = self.program.outputs.iter().find(|(port, _)| *port == Port::TOP_K);
                 let top_k = top_k.map(|(_, x)| self.buffer(x.id));
-                let args = GpuEmbed { n_tokens: n_rows, tokens, top_k, scale, positions };
-                embed(list, out, matrix(table), args);
+                let inputs = EmbedInputs { n_tokens: n_rows, tokens, positions, top_k };
+                embed(list, out, args.map(matrix, values), inputs);
             }
             Op::Constant(constant) => {
                 for i in 0..counts[rows.count] {
@@ -363,23 +362,25 @@ impl ProgramMemory {
                 convert(list, out, format, x(0));
             }
             Op::Matmul(args) => {
-                let (w, epilogue) = (matrix(&args.weight), epilogue(args, accumulate));
+                let (w, epilogue) = (matrix(&args.weight), args.epilogue(accumulate, values));
                 matmul(list, output, self.input(node, counts), w, epilogue);
             }
             Op::GatedProduct(args) => {
                 let weights = [&args.gate, &args.up].map(|args| matrix(&args.weight));
                 matmul_gated(list, output, self.input(node, counts), weights, args.activation);
             }
+            Op::ConvState(args) => {
+                let states = &self.exports[&args.states.port];
+                let args = args.map(values);
+                conv_state::conv_state(list, out, x(0), args, (states, places.states));
+            }
             Op::Im2col(Im2colArgs { stride, cols }) => {
                 copy::im2col(list, out, *cols, *stride, x(0));
             }
-            Op::MoeRoute(MoeRouteArgs { n_used, routing }) => {
-                let normalize_top_k = *routing == Routing::NormalizedTopK;
-                moe::route(list, out, x(0), *n_used, normalize_top_k);
-            }
+            Op::MoeRoute(args) => moe::route(list, out, x(0), *args),
             Op::ExpertMatmul(ExpertMatmulArgs { weight, bias, .. }) => {
                 let input = self.input(node, counts);
-                let args = ExpertMatmul {
+                let args = ExpertRoutes {
                     routes: self.buffer(node.inputs[1].id),
                     n_routes: n_rows,
                     routes_per_row: n_rows / input.rows,
@@ -469,7 +470,8 @@ impl RecordedStep<'_> {
 fn pool(gpu: &Gpu, shape: &KvShape) -> Result<Vec<kv::GpuKvPool>, Error> {
     let KvShape { n_layers, n_pages, head_dim, .. } = *shape;
     if head_dim > attention::MAX_HEAD_DIM {
-        let reason = format!("heads of {head_dim} channels, at most {}", attention::MAX_HEAD_DIM);
+        let reason =
+            format!("heads: expected at most {} channels, got {head_dim}", attention::MAX_HEAD_DIM);
         return Err(Error::Unsupported { backend: NAME, op: "attention", reason });
     }
     let layer = |_| kv::GpuKvPool::new(gpu, shape.layout(), n_pages).map_err(allocation_error);
@@ -533,7 +535,7 @@ impl Executable for GpuExecutable {
         }
         if let Some(list) = list {
             gpu.count_host_time(self.started.elapsed());
-            // While the device works.
+            // Encodes the next step while the device runs this one.
             gpu.encode_ahead(list);
         }
     }

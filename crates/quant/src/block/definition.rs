@@ -8,7 +8,7 @@ pub trait Block: Pod + Send + Sync {
     /// The format's row in the dtype table.
     const DTYPE: DType;
     /// Elements in a block.
-    const BLOCK_LEN: usize;
+    const BLOCK_LEN: usize = Self::DTYPE.block_len();
     /// `[f32; BLOCK_LEN]`.
     type Values: Pod;
 

@@ -1,4 +1,4 @@
-//! `IQ1_M`: 256 ternary values from the codebook of `IQ1_S`, 1.75 bits an element.
+//! `IQ1_M`: 256 ternary values from the codebook of `IQ1_S`, 1.75 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::simd::RowInt8;
@@ -28,8 +28,6 @@ pub struct BlockIq1M {
     /// Scales of the groups and their scale.
     pub scales: [[u8; 2]; 4],
 }
-
-const _: () = assert!(size_of::<BlockIq1M>() == 56 && align_of::<BlockIq1M>() == 1);
 
 impl BlockIq1M {
     /// `8 * (v + 1)`, and `8 * delta + 1`, of elements `32 * u ..`: they have no bits in common.
@@ -61,7 +59,7 @@ impl RowBlock for BlockIq1M {
         (bytemuck::cast(entries), 0)
     }
 
-    // Not by `quants32`: LLVM would vectorize the lookups with the addition, to a gather, which is slower.
+    // `quants32` would be slower: LLVM would vectorize its lookups and addition to a gather.
     #[inline(always)]
     fn load_quants<S: RowInt8>(&self, s: S, u: usize, part: usize) -> S::U32s {
         let (entries, deltas) = self.entries_deltas(u);

@@ -1,4 +1,4 @@
-//! `IQ1_S`: 256 ternary values from a codebook of 2048 entries, 1.5625 bits an element.
+//! `IQ1_S`: 256 ternary values from a codebook of 2048 entries, 1.5625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -25,8 +25,6 @@ pub struct BlockIq1S {
     /// High bits of the entries, scale and sign of the delta of each 32 elements.
     pub qh: [[u8; 2]; 8],
 }
-
-const _: () = assert!(size_of::<BlockIq1S>() == 50 && align_of::<BlockIq1S>() == 1);
 
 /// Quants are `8 * (v + delta) + 9`, 0 to 18.
 impl RowBlock for BlockIq1S {

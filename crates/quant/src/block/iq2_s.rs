@@ -1,4 +1,4 @@
-//! `IQ2_S`: 256 values from a codebook of 1024 entries, 2.5625 bits an element.
+//! `IQ2_S`: 256 values from a codebook of 1024 entries, 2.5625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -29,8 +29,6 @@ pub struct BlockIq2S {
     /// Scales of the groups.
     pub scales: [u8; 8],
 }
-
-const _: () = assert!(size_of::<BlockIq2S>() == 82 && align_of::<BlockIq2S>() == 1);
 
 impl RowBlock for BlockIq2S {
     const GROUP_LEN: usize = 16;

@@ -1,4 +1,4 @@
-//! `IQ2_XS`: 256 values from a codebook of 512 entries, 2.3125 bits an element.
+//! `IQ2_XS`: 256 values from a codebook of 512 entries, 2.3125 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -24,8 +24,6 @@ pub struct BlockIq2Xs {
     /// Scales of the groups.
     pub scales: [u8; 8],
 }
-
-const _: () = assert!(size_of::<BlockIq2Xs>() == 74 && align_of::<BlockIq2Xs>() == 1);
 
 impl RowBlock for BlockIq2Xs {
     const GROUP_LEN: usize = 16;

@@ -1,4 +1,4 @@
-//! `IQ2_XXS`: 256 values from a codebook of 256 entries, 2.0625 bits an element.
+//! `IQ2_XXS`: 256 values from a codebook of 256 entries, 2.0625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -22,8 +22,6 @@ pub struct BlockIq2Xxs {
     /// Entries, signs and scale of each 32 elements.
     pub qs: [[u8; 8]; 8],
 }
-
-const _: () = assert!(size_of::<BlockIq2Xxs>() == 66 && align_of::<BlockIq2Xxs>() == 1);
 
 impl BlockIq2Xxs {
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! `IQ3_S`: 256 values from a codebook of 512 entries of 4, 3.4375 bits an element.
+//! `IQ3_S`: 256 values from a codebook of 512 entries of 4, 3.4375 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -29,8 +29,6 @@ pub struct BlockIq3S {
     /// Scales of the groups.
     pub scales: [u8; 4],
 }
-
-const _: () = assert!(size_of::<BlockIq3S>() == 110 && align_of::<BlockIq3S>() == 1);
 
 impl RowBlock for BlockIq3S {
     const GROUP_LEN: usize = 32;

@@ -1,4 +1,4 @@
-//! `IQ3_XXS`: 256 values from a codebook of 256 entries of 4, 3.0625 bits an element.
+//! `IQ3_XXS`: 256 values from a codebook of 256 entries of 4, 3.0625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -24,8 +24,6 @@ pub struct BlockIq3Xxs {
     /// Signs and scale of each 32 elements.
     pub words: [[u8; 4]; 8],
 }
-
-const _: () = assert!(size_of::<BlockIq3Xxs>() == 98 && align_of::<BlockIq3Xxs>() == 1);
 
 impl RowBlock for BlockIq3Xxs {
     const GROUP_LEN: usize = 32;

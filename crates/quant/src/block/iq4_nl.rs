@@ -1,4 +1,4 @@
-//! `IQ4_NL`: 32 values of 16 uneven levels with one scale, 4.5 bits an element.
+//! `IQ4_NL`: 32 values of 16 uneven levels with one scale, 4.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -25,11 +25,8 @@ pub struct BlockIq4Nl {
     pub qs: [u8; 16],
 }
 
-const _: () = assert!(size_of::<BlockIq4Nl>() == 18 && align_of::<BlockIq4Nl>() == 1);
-
 impl Block for BlockIq4Nl {
     const DTYPE: DType = DType::Iq4Nl;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

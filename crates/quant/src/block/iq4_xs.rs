@@ -1,4 +1,4 @@
-//! `IQ4_XS`: 8 groups of 32 values of the levels of `IQ4_NL`, 4.25 bits an element.
+//! `IQ4_XS`: 8 groups of 32 values of the levels of `IQ4_NL`, 4.25 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -28,8 +28,6 @@ pub struct BlockIq4Xs {
     pub qs: [[u8; 16]; 8],
 }
 
-const _: () = assert!(size_of::<BlockIq4Xs>() == 136 && align_of::<BlockIq4Xs>() == 1);
-
 impl BlockIq4Xs {
     /// `d * (s - 32)` of the groups.
     #[inline(always)]
@@ -47,7 +45,6 @@ impl BlockIq4Xs {
 
 impl Block for BlockIq4Xs {
     const DTYPE: DType = DType::Iq4Xs;
-    const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! `MXFP4`: 32 values of 4-bit floats (E2M1) with one power of two (E8M0), 4.25 bits an element.
+//! `MXFP4`: 32 values of 4-bit floats (E2M1) with one power of two (E8M0), 4.25 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -22,11 +22,9 @@ pub(crate) const E2M1_TWICE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3,
 pub struct BlockMxfp4 {
     /// Exponent.
     pub e: u8,
-    /// Values.
+    /// Quants.
     pub qs: [u8; 16],
 }
-
-const _: () = assert!(size_of::<BlockMxfp4>() == 17 && align_of::<BlockMxfp4>() == 1);
 
 impl BlockMxfp4 {
     /// `2^(e - 128)`: half of the format's scale, for [`E2M1_TWICE`].
@@ -45,7 +43,6 @@ pub(crate) fn half_power(e: u8) -> f32 {
 
 impl Block for BlockMxfp4 {
     const DTYPE: DType = DType::Mxfp4;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

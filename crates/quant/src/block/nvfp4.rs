@@ -1,5 +1,5 @@
 //! `NVFP4`: 4 groups of 16 values of 4-bit floats (E2M1), each with an 8-bit float (E4M3), 4.5 bits
-//! an element.
+//! per element.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -22,8 +22,6 @@ pub struct BlockNvfp4 {
     /// Values of each 16 elements.
     pub qs: [[u8; 8]; 4],
 }
-
-const _: () = assert!(size_of::<BlockNvfp4>() == 36 && align_of::<BlockNvfp4>() == 1);
 
 impl RowBlock for BlockNvfp4 {
     const GROUP_LEN: usize = 16;

@@ -1,4 +1,4 @@
-//! `Q2_K`: 16 groups of 16 unsigned 2-bit values, 2.625 bits an element.
+//! `Q2_K`: 16 groups of 16 unsigned 2-bit values, 2.625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -20,7 +20,7 @@ use super::search::{AffineSearch, nearest, search_scale_min};
 pub struct BlockQ2K {
     /// Scales and mins of the groups.
     pub scales: [u8; 16],
-    /// Values.
+    /// Quants.
     pub qs: [u8; 64],
     /// Scale of the scales.
     pub d: Half,
@@ -28,14 +28,11 @@ pub struct BlockQ2K {
     pub dmin: Half,
 }
 
-const _: () = assert!(size_of::<BlockQ2K>() == 84 && align_of::<BlockQ2K>() == 1);
-
 const SEARCH: AffineSearch =
     AffineSearch { limit: 3, first: -0.5, step: 0.1, steps: 15, absolute: true };
 
 impl Block for BlockQ2K {
     const DTYPE: DType = DType::Q2K;
-    const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! `Q3_K`: 16 groups of 16 signed 3-bit values, 3.4375 bits an element.
+//! `Q3_K`: 16 groups of 16 signed 3-bit values, 3.4375 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -29,8 +29,6 @@ pub struct BlockQ3K {
     pub d: Half,
 }
 
-const _: () = assert!(size_of::<BlockQ3K>() == 110 && align_of::<BlockQ3K>() == 1);
-
 impl BlockQ3K {
     /// `s - 32` of the groups.
     #[inline(always)]
@@ -53,7 +51,6 @@ impl BlockQ3K {
 
 impl Block for BlockQ3K {
     const DTYPE: DType = DType::Q3K;
-    const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! `Q4_0`: 32 signed 4-bit values with one scale, 4.5 bits an element.
+//! `Q4_0`: 32 signed 4-bit values with one scale, 4.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -20,11 +20,8 @@ pub struct BlockQ4_0 {
     pub qs: [u8; 16],
 }
 
-const _: () = assert!(size_of::<BlockQ4_0>() == 18 && align_of::<BlockQ4_0>() == 1);
-
 impl Block for BlockQ4_0 {
     const DTYPE: DType = DType::Q4_0;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! `Q4_1`: 32 unsigned 4-bit values with a scale and a minimum, 5 bits an element.
+//! `Q4_1`: 32 unsigned 4-bit values with a scale and a minimum, 5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -19,15 +19,12 @@ pub struct BlockQ4_1 {
     pub d: Half,
     /// Minimum.
     pub m: Half,
-    /// Values.
+    /// 4-bit quants, two per byte.
     pub qs: [u8; 16],
 }
 
-const _: () = assert!(size_of::<BlockQ4_1>() == 20 && align_of::<BlockQ4_1>() == 1);
-
 impl Block for BlockQ4_1 {
     const DTYPE: DType = DType::Q4_1;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! `Q4_K`: 8 groups of 32 unsigned 4-bit values, 4.5 bits an element.
+//! `Q4_K`: 8 groups of 32 unsigned 4-bit values, 4.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -24,11 +24,9 @@ pub struct BlockQ4K {
     pub dmin: Half,
     /// Scales and mins of the groups.
     pub scales: [u8; 12],
-    /// Values.
+    /// Quants.
     pub qs: [u8; 128],
 }
-
-const _: () = assert!(size_of::<BlockQ4K>() == 144 && align_of::<BlockQ4K>() == 1);
 
 const SEARCH: AffineSearch =
     AffineSearch { limit: 15, first: -1.0, step: 0.1, steps: 20, absolute: false };
@@ -43,7 +41,6 @@ impl BlockQ4K {
 
 impl Block for BlockQ4K {
     const DTYPE: DType = DType::Q4K;
-    const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
     #[inline(always)]

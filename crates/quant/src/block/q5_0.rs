@@ -1,4 +1,4 @@
-//! `Q5_0`: 32 signed 5-bit values with one scale, 5.5 bits an element.
+//! `Q5_0`: 32 signed 5-bit values with one scale, 5.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -23,11 +23,8 @@ pub struct BlockQ5_0 {
     pub qs: [u8; 16],
 }
 
-const _: () = assert!(size_of::<BlockQ5_0>() == 22 && align_of::<BlockQ5_0>() == 1);
-
 impl Block for BlockQ5_0 {
     const DTYPE: DType = DType::Q5_0;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! `Q5_1`: 32 unsigned 5-bit values with a scale and a minimum, 6 bits an element.
+//! `Q5_1`: 32 unsigned 5-bit values with a scale and a minimum, 6 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -27,11 +27,8 @@ pub struct BlockQ5_1 {
     pub qs: [u8; 16],
 }
 
-const _: () = assert!(size_of::<BlockQ5_1>() == 24 && align_of::<BlockQ5_1>() == 1);
-
 impl Block for BlockQ5_1 {
     const DTYPE: DType = DType::Q5_1;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! `Q5_K`: 8 groups of 32 unsigned 5-bit values, 5.5 bits an element.
+//! `Q5_K`: 8 groups of 32 unsigned 5-bit values, 5.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -31,8 +31,6 @@ pub struct BlockQ5K {
     pub qs: [u8; 128],
 }
 
-const _: () = assert!(size_of::<BlockQ5K>() == 176 && align_of::<BlockQ5K>() == 1);
-
 const SEARCH: AffineSearch =
     AffineSearch { limit: 31, first: -0.5, step: 0.1, steps: 15, absolute: false };
 
@@ -46,7 +44,6 @@ impl BlockQ5K {
 
 impl Block for BlockQ5K {
     const DTYPE: DType = DType::Q5K;
-    const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! `Q6_K`: 16 groups of 16 signed 6-bit values, 6.5625 bits an element.
+//! `Q6_K`: 16 groups of 16 signed 6-bit values, 6.5625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -29,11 +29,8 @@ pub struct BlockQ6K {
     pub d: Half,
 }
 
-const _: () = assert!(size_of::<BlockQ6K>() == 210 && align_of::<BlockQ6K>() == 1);
-
 impl Block for BlockQ6K {
     const DTYPE: DType = DType::Q6K;
-    const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! `Q8_0`: 32 signed 8-bit values with one scale, 8.5 bits an element.
+//! `Q8_0`: 32 signed 8-bit values with one scale, 8.5 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -16,15 +16,12 @@ use super::definition::{Block, Half, QuantizeBlock, reciprocal, truncate};
 pub struct BlockQ8_0 {
     /// Scale.
     pub d: Half,
-    /// Values.
+    /// Quants.
     pub qs: [i8; 32],
 }
 
-const _: () = assert!(size_of::<BlockQ8_0>() == 34 && align_of::<BlockQ8_0>() == 1);
-
 impl Block for BlockQ8_0 {
     const DTYPE: DType = DType::Q8_0;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

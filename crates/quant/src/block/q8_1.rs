@@ -20,15 +20,12 @@ pub struct BlockQ8_1 {
     pub d: Half,
     /// The scaled sum of the values.
     pub s: Half,
-    /// Values.
+    /// Quants.
     pub qs: [i8; 32],
 }
 
-const _: () = assert!(size_of::<BlockQ8_1>() == 36 && align_of::<BlockQ8_1>() == 1);
-
 impl Block for BlockQ8_1 {
     const DTYPE: DType = DType::Q8_1;
-    const BLOCK_LEN: usize = 32;
     type Values = [f32; 32];
 
     #[inline(always)]

@@ -18,17 +18,14 @@ use super::search::nearest;
 pub struct BlockQ8K {
     /// Scale, a little-endian f32.
     pub d: [u8; 4],
-    /// Values.
+    /// Quants.
     pub qs: [i8; 256],
     /// Sums of 16 values, little-endian i16.
     pub bsums: [[u8; 2]; 16],
 }
 
-const _: () = assert!(size_of::<BlockQ8K>() == 292 && align_of::<BlockQ8K>() == 1);
-
 impl Block for BlockQ8K {
     const DTYPE: DType = DType::Q8K;
-    const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
     #[inline(always)]

@@ -22,7 +22,7 @@ pub(crate) trait RowBlock: Block {
     /// Encoding of the quants.
     const QUANTS: Quants;
 
-    /// Bytes of elements `32 * u ..`, below 128; for [`Quants::Signed`] a bit each that is set where the quant is negative.
+    /// Bytes of elements `32 * u ..`, below 128; for [`Quants::Signed`] also their signs, one bit each, 1 for negative.
     fn quants32(&self, u: usize) -> ([u8; 32], u32);
 
     /// Vector `part` of the quants of elements `32 * u ..`.
@@ -37,7 +37,7 @@ pub(crate) trait RowBlock: Block {
         }
     }
 
-    /// Scale of the scales, if they have one; else any.
+    /// Scale of the scales; unused if the format has none.
     fn d(&self) -> Half;
 
     /// Scales of the groups, where `d` is [`d`](Self::d) widened; zeros beyond them.
@@ -67,7 +67,6 @@ macro_rules! row_block {
     ($Block:ty: $dtype:ident, $len:literal) => {
         impl $crate::block::Block for $Block {
             const DTYPE: stonechat_compute::DType = stonechat_compute::DType::$dtype;
-            const BLOCK_LEN: usize = $len;
             type Values = [f32; $len];
 
             #[inline(always)]

@@ -4,7 +4,7 @@
 //! the f32 operations is part of the definition: another order would pick another scale for some groups. Source:
 //! `make_qx_quants`, `make_q3_quants` and `make_qkx2_quants` of llama.cpp's `ggml-quants.c`.
 
-/// Groups whose values all lie below this are stored as zeros.
+/// Groups are stored as zeros if all magnitudes are below this.
 pub(super) const GROUP_MAX_EPS: f32 = 1e-15;
 
 /// Rounds to the nearest integer, ties to even, by adding 1.5 * 2^23; beyond ±2^22 the result is the low bits of the sum.

@@ -1,4 +1,4 @@
-//! `TQ1_0`: 256 ternary values with one scale, five to a byte, 1.6875 bits an element.
+//! `TQ1_0`: 256 ternary values with one scale, five to a byte, 1.6875 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -26,8 +26,6 @@ pub struct BlockTq1_0 {
     /// Scale.
     pub d: Half,
 }
-
-const _: () = assert!(size_of::<BlockTq1_0>() == 54 && align_of::<BlockTq1_0>() == 1);
 
 impl RowBlock for BlockTq1_0 {
     const GROUP_LEN: usize = 32;

@@ -1,4 +1,4 @@
-//! `TQ2_0`: 256 ternary values with one scale, four to a byte, 2.0625 bits an element.
+//! `TQ2_0`: 256 ternary values with one scale, four to a byte, 2.0625 bits per element.
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::DType;
@@ -22,8 +22,6 @@ pub struct BlockTq2_0 {
     /// Scale.
     pub d: Half,
 }
-
-const _: () = assert!(size_of::<BlockTq2_0>() == 66 && align_of::<BlockTq2_0>() == 1);
 
 impl RowBlock for BlockTq2_0 {
     const GROUP_LEN: usize = 32;
@@ -52,7 +50,6 @@ impl RowBlock for BlockTq2_0 {
 
 impl Block for BlockTq2_0 {
     const DTYPE: DType = DType::Tq2_0;
-    const BLOCK_LEN: usize = 256;
     type Values = [f32; 256];
 
     #[inline(always)]

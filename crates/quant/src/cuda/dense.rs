@@ -3,10 +3,11 @@
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cuda::ops::Output;
 use stonechat_compute::cuda::{CommandList, Launch};
+use stonechat_compute::op::{Epilogue, ExpertRoutes};
 
 use super::ARCHIVE;
 use super::matrix::CudaMatrix;
-use super::params::{CudaEpilogue, ExpertMatmul, Operand, activation_code};
+use super::params::Operand;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -15,7 +16,7 @@ struct DenseParams {
     x: u64,
     bias: u64,
     out: Output,
-    assignments: u64,
+    routes: u64,
     m: u32,
     n: u32,
     k: u32,
@@ -23,7 +24,7 @@ struct DenseParams {
     out_stride: u32,
     activation: u32,
     accumulate: u32,
-    assignments_per_row: u32,
+    routes_per_row: u32,
 }
 
 /// Matmul with f32 weights.
@@ -32,26 +33,26 @@ pub(super) fn dense(
     out: Output,
     x: Operand,
     w: &CudaMatrix,
-    epilogue: CudaEpilogue,
+    epilogue: Epilogue<u64>,
 ) {
-    let params = DenseParams::new(out, x, (w, w.n()), epilogue);
+    let params = DenseParams::new(out, x, (w, w.n), epilogue);
     params.launch(list);
 }
 
-/// Matmul with f32 weights of experts: row i of the result has the expert of assignment i.
+/// Matmul with f32 weights of experts: row i of the result has the expert of route i.
 pub(super) fn dense_experts(
     list: &mut CommandList,
     out: Output,
     x: Operand,
     w: &CudaMatrix,
-    args: ExpertMatmul,
+    args: ExpertRoutes<u64>,
 ) {
-    let ExpertMatmul { assignments, n_assignments, assignments_per_row, n, bias, .. } = args;
-    let x = Operand { rows: n_assignments, ..x };
-    let epilogue = CudaEpilogue { bias, ..CudaEpilogue::default() };
+    let ExpertRoutes { routes, n_routes, routes_per_row, n, bias } = args;
+    let x = Operand { rows: n_routes, ..x };
+    let epilogue = Epilogue { bias, ..Epilogue::default() };
     let params = DenseParams {
-        assignments,
-        assignments_per_row: assignments_per_row as u32,
+        routes,
+        routes_per_row: routes_per_row as u32,
         ..DenseParams::new(out, x, (w, n), epilogue)
     };
     params.launch(list);
@@ -59,21 +60,21 @@ pub(super) fn dense_experts(
 
 impl DenseParams {
     /// Parameters of products with `n` rows of weights, without experts.
-    fn new(out: Output, x: Operand, (w, n): (&CudaMatrix, usize), epilogue: CudaEpilogue) -> Self {
+    fn new(out: Output, x: Operand, (w, n): (&CudaMatrix, usize), epilogue: Epilogue<u64>) -> Self {
         Self {
             weights: w.buffer.address(),
             x: x.address,
-            bias: epilogue.bias,
+            bias: epilogue.bias.unwrap_or(0),
             out,
-            assignments: 0,
+            routes: 0,
             m: x.rows as u32,
             n: n as u32,
-            k: w.k() as u32,
+            k: w.k as u32,
             x_stride: x.stride as u32,
             out_stride: n as u32,
-            activation: activation_code(epilogue.activation),
+            activation: epilogue.activation.code(),
             accumulate: u32::from(epilogue.accumulate),
-            assignments_per_row: 1,
+            routes_per_row: 1,
         }
     }
 

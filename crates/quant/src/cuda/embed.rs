@@ -2,25 +2,13 @@
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::cuda::{CommandList, Launch};
+use stonechat_compute::op::{EmbedArgs, EmbedInputs};
 
 use super::ARCHIVE;
 use super::matrix::CudaMatrix;
 
 /// Threads of a block of `dense_embed`.
 const DENSE_THREADS: usize = 256;
-
-/// Arguments of [`embed`].
-#[derive(Debug, Clone, Copy)]
-pub struct CudaEmbed {
-    /// Address of the tokens and their number.
-    pub tokens: (u64, usize),
-    /// Address of the result of a top-k, for references to its tokens; 0 without one.
-    pub top_k: u64,
-    /// Factor of the table's rows.
-    pub scale: f32,
-    /// Addresses of learned position embeddings and of the positions; 0 without them.
-    pub positions: (u64, u64),
-}
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
@@ -53,25 +41,32 @@ struct DenseEmbedParams {
 }
 
 /// `scale * table[token] + positions[position]` of every token, packed at address `out`.
-pub fn embed(list: &mut CommandList, out: u64, table: &CudaMatrix, args: CudaEmbed) {
-    let (tokens, n_tokens) = args.tokens;
-    let (positions_table, positions) = args.positions;
-    let cols = table.k() as u32;
+pub fn embed(
+    list: &mut CommandList,
+    out: u64,
+    args: EmbedArgs<&CudaMatrix, u64>,
+    inputs: EmbedInputs<u64, u64>,
+) {
+    let EmbedArgs { table, positions, scale } = args;
+    let positions_table = positions.unwrap_or(0);
+    let EmbedInputs { n_tokens, tokens, positions, top_k } = inputs;
+    let top_k = top_k.unwrap_or(0);
+    let cols = table.k as u32;
     let Some(format) = table.format() else {
         let params = DenseEmbedParams {
             table: table.buffer.address(),
             tokens,
-            top_k: args.top_k,
+            top_k,
             positions_table,
             positions,
             out,
             n_tokens: n_tokens as u32,
             cols,
-            scale: args.scale,
+            scale,
             unused: 0,
         };
         let kernel = list.gpu().kernel(&ARCHIVE, "dense", "dense_embed", 0);
-        let grid = [n_tokens, table.k().div_ceil(DENSE_THREADS).min(16), 1];
+        let grid = [n_tokens, table.k.div_ceil(DENSE_THREADS).min(16), 1];
         list.launch(kernel, Launch { grid, threads: DENSE_THREADS, shared_bytes: 0 }, &params);
         return;
     };
@@ -79,14 +74,14 @@ pub fn embed(list: &mut CommandList, out: u64, table: &CudaMatrix, args: CudaEmb
     let params = EmbedParams {
         table: table.buffer.address(),
         tokens,
-        top_k: args.top_k,
+        top_k,
         positions_table,
         positions,
         out,
         n_chunks: k_tiles.div_ceil(format.chunk_tiles) as u32,
         k_tiles: k_tiles as u32,
         cols,
-        scale: args.scale,
+        scale,
     };
     let kernel = list.gpu().kernel(&ARCHIVE, format.module(), "embed", 0);
     let grid = [n_tokens, k_tiles.div_ceil(format.super_tile_len()), 1];

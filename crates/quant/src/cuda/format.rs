@@ -109,7 +109,7 @@ pub(super) struct Formats {
 }
 
 /// Pairs of formats with a kernel for both, for files of mixed types: module, first and second type.
-const PAIRS: [(&str, DType, DType); 3] = [
+pub const TYPE_PAIRS: [(&str, DType, DType); 3] = [
     ("q4_k_q5_k", DType::Q4K, DType::Q5K),
     ("q4_k_q6_k", DType::Q4K, DType::Q6K),
     ("q5_k_q6_k", DType::Q5K, DType::Q6K),
@@ -126,7 +126,7 @@ impl Formats {
         if is_of(&[all[0].dtype]) {
             return Some(Self::one(all[0]));
         }
-        let &(module, first, second) = PAIRS.iter().find(|pair| is_of(&[pair.1, pair.2]))?;
+        let &(module, first, second) = TYPE_PAIRS.iter().find(|pair| is_of(&[pair.1, pair.2]))?;
         let format = |dtype| all.iter().find(|format| format.dtype == dtype).copied();
         Some(Self { module, first: format(first)?, second: Some(format(second)?) })
     }

@@ -22,7 +22,7 @@ const SHARED_BYTES_A_CYCLE: usize = 128;
 const START_CYCLES: usize = 2000;
 const ROW_CYCLES: usize = 24;
 
-/// Shared memory of a block by mma: four stages of tiles.
+/// Shared memory of a block that uses mma: four stages of tiles.
 const WARPS_SHARED_BYTES: usize = 4 * 128 * TILE_ROW_BYTES + TILE_ALIGNMENT;
 
 /// Whether blocks of GEMM fit a device. Turing has 64 KiB; there GEMV multiplies any number of rows.

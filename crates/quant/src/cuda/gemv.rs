@@ -85,7 +85,7 @@ const ROWS: [Rows; 4] = [
     Rows::of_warps("gemv_32", 32, 1),
     Rows::of_warps("gemv_32", 32, 2),
 ];
-/// As [`ROWS`], for devices with wgmma.
+/// Block shapes for devices with wgmma, in the order of [`ROWS`].
 const WARPGROUP_ROWS: [Rows; 3] = [
     Rows::of_warps("gemv_8", 8, 1),
     Rows::of_warpgroups("gemv_warpgroup_32", 32),
@@ -97,7 +97,7 @@ const ROW_GROUPS: usize = 2;
 const ROW_GROUP_THREADS: usize = 256;
 /// Minimum shared memory of its blocks, so that one block fits per SM.
 const MIN_ROW_BYTES: usize = 112 << 10;
-/// Its maximum columns, which are in shared memory.
+/// Maximum columns of a row that is kept in shared memory.
 const MAX_ROW: usize = 28 << 10;
 
 /// Number of blocks for the first of two formats in GEMV of one row, out of `n_blocks`, at least 2: minimizes the time of the slowest
@@ -119,7 +119,7 @@ pub(super) struct GemvWork {
     /// Panels of all matrices, or of each of a gated pair.
     pub(super) n_panels: usize,
     pub(super) is_gated: bool,
-    /// Blocks of at most `rows` expert assignments.
+    /// Blocks of at most `rows` routes.
     pub(super) n_expert_blocks: Option<usize>,
 }
 
@@ -224,7 +224,7 @@ impl GemvShape {
     /// The block of [`Block::new`], and the number of splits that takes the least time.
     ///
     /// # Panics
-    /// If an expert block has more assignments than a block of threads has rows, see [`block_rows`].
+    /// If an expert block has more routes than a block of threads has rows, see [`block_rows`].
     pub(super) fn new(limits: Limits, format: &Format, work: &GemvWork) -> Self {
         let block = Block::new(limits, format, work.rows);
         let Block { kernel, rows, warps, panels, stages, shared_bytes, per_multiprocessor, .. } =
@@ -232,7 +232,7 @@ impl GemvShape {
         let n_groups = work.n_panels.div_ceil(if work.is_gated { panels / 2 } else { panels });
         let row_blocks = work.rows.div_ceil(rows);
         let is_whole = work.n_expert_blocks.is_none() || row_blocks == 1;
-        assert!(is_whole, "{} assignments of an expert in a block of {rows}", work.rows);
+        assert!(is_whole, "{} routes of an expert in a block of {rows}", work.rows);
         let n_expert_blocks = work.n_expert_blocks.unwrap_or(1);
         let tiles = n_groups * row_blocks * n_expert_blocks;
         let n_super_tiles = work.cols.div_ceil(OPERAND_COLUMNS * format.super_tile_len());
@@ -264,14 +264,16 @@ impl GemvShape {
     }
 }
 
-/// Whether GEMV of one row of `k` columns keeps the row in shared memory: on devices with bulk copies.
-pub(super) fn has_row_kernel(gpu: &Gpu, k: usize) -> bool {
-    k <= MAX_ROW
-        && gpu.device().limits.block_shared_bytes > MAX_SHARED_BYTES
-        && gpu.target(&ARCHIVE).is_ok_and(|target| target.capability >= (9, 0))
+/// Largest row that GEMV of one row keeps in shared memory, on devices with bulk copies. Only this kernel applies norms and
+/// reads matrices of two types.
+#[must_use]
+pub fn max_row_cols(gpu: &Gpu) -> Option<usize> {
+    let has_kernel = gpu.device().limits.block_shared_bytes > MAX_SHARED_BYTES
+        && gpu.target(&ARCHIVE).is_ok_and(|target| target.capability >= (9, 0));
+    has_kernel.then_some(MAX_ROW)
 }
 
-/// Launches GEMV for the rows of `params`, or for blocks of expert assignments.
+/// Launches GEMV for the rows of `params`, or for blocks of routes.
 pub(super) fn launch_gemv(
     list: &mut CommandList,
     scratch: &mut dyn Scratch,
@@ -280,7 +282,7 @@ pub(super) fn launch_gemv(
     work: GemvWork,
 ) {
     let is_row = params.m == 1 && params.blocks == 0;
-    if is_row && has_row_kernel(list.gpu(), params.cols as usize) {
+    if is_row && max_row_cols(list.gpu()).is_some_and(|max| params.cols as usize <= max) {
         return launch_row(list, formats, params, &work);
     }
     let format = formats.first;
@@ -360,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn assignments_of_an_expert_fit_a_block() {
+    fn routes_of_an_expert_fit_a_block() {
         for (max_shared_bytes, format) in
             SHARED_BYTES.iter().flat_map(|bytes| FORMATS.iter().map(move |f| (*bytes, f)))
         {

@@ -5,19 +5,22 @@ use std::sync::LazyLock;
 use stonechat_compute::cuda::ops::attention::{Attention, AttentionGrid, attention};
 use stonechat_compute::cuda::ops::kv::{Pool, copy_pages};
 use stonechat_compute::cuda::ops::moe::{self, ExpertOrder};
-use stonechat_compute::cuda::ops::rope::{Heads, RopeKv, Rotation, Write, rope_kv};
-use stonechat_compute::cuda::ops::rows::{self, Norm};
-use stonechat_compute::cuda::ops::{Output, Rows, top_k};
+use stonechat_compute::cuda::ops::rope::{Heads, RopeKv, Write, rope_kv};
+use stonechat_compute::cuda::ops::{Output, Rows, rows, top_k};
 use stonechat_compute::cuda::{self, CommandList, Gpu, Limits};
-use stonechat_compute::op::{GatedActivation, KvDType, KvLayout, QueryRow, RopePairs};
+use stonechat_compute::op::{
+    AttentionArgs, ConvStateArgs, EmbedArgs, EmbedInputs, Epilogue, ExpertRoutes, GatedActivation,
+    InputNorm, KvDType, KvLayout, MoeRouteArgs, NormArgs, PoolId, Port, Precision, QueryRow,
+    RopeArgs, RopePairs, Rotation, Routing, RowTable, States,
+};
 use stonechat_compute::{DType, Error};
 
 use super::format::FORMATS;
+use super::matmul::formats_of;
 use super::matrix::CudaMatrix;
 use super::{
-    ARCHIVE, CudaEmbed, CudaEpilogue, ExpertMatmul, MAX_GEMV_ROWS, Operand, RowNorm, Scratch,
-    can_group, can_pair, embed, expert_block_len, fuses_norm, matmul, matmul_experts, matmul_gated,
-    matmul_group,
+    ARCHIVE, MAX_GEMV_ROWS, Operand, Scratch, embed, expert_block_len, matmul, matmul_experts,
+    matmul_gated, matmul_group, max_row_cols,
 };
 
 /// Rows on both sides of every bound of blocks and of row classes.
@@ -32,7 +35,7 @@ impl Scratch for Memory {
     }
 }
 
-/// Devices of the table, and one that is newer than all, which runs PTX. They unpack their archives once.
+/// Devices of the table, and a newer one that runs PTX. Archives are unpacked once.
 fn devices() -> &'static [Gpu] {
     static ALL: LazyLock<Vec<Gpu>> = LazyLock::new(|| {
         Limits::ALL.into_iter().chain([Limits::of((13, 0))]).map(Gpu::planned).collect()
@@ -78,18 +81,33 @@ fn products_of_all_formats_and_rows_fit_all_devices() {
                 let w = matrix(list, dtype, shape);
                 let out = Output::at(ADDRESS);
                 let x = Operand { stride: shape.1, ..operand(rows) };
-                matmul(list, &mut Memory, out, x, &w, CudaEpilogue::default());
-                let tokens = (ADDRESS, rows);
-                let args = CudaEmbed { tokens, top_k: 0, scale: 1.0, positions: (0, 0) };
-                embed(list, ADDRESS, &w, args);
-                if rows == 1 && fuses_norm(list.gpu(), shape.1) && w.reads_operand() {
-                    let norm = Some(RowNorm { weight: ADDRESS, eps: 1e-5, out: ADDRESS });
+                matmul(list, &mut Memory, out, x, &w, Epilogue::default());
+                let args = EmbedArgs { table: &w, positions: None, scale: 1.0 };
+                let (n_tokens, tokens, positions) = (rows, ADDRESS, ADDRESS);
+                embed(
+                    list,
+                    ADDRESS,
+                    args,
+                    EmbedInputs { n_tokens, tokens, positions, top_k: None },
+                );
+                let has_norm = max_row_cols(list.gpu()).is_some_and(|max| shape.1 <= max);
+                if rows == 1 && has_norm && w.reads_operand() {
+                    let norm = Some(InputNorm { weight: ADDRESS, eps: 1e-5, out: ADDRESS });
                     let x = Operand { norm, ..x };
-                    matmul(list, &mut Memory, out, x, &w, CudaEpilogue::default());
+                    matmul(list, &mut Memory, out, x, &w, Epilogue::default());
                 }
             });
         }
     }
+}
+
+/// Whether a launch multiplies with all of these matrices.
+fn has_kernel(gpu: &Gpu, all: &[&CudaMatrix], rows: usize) -> bool {
+    let has_pairs = match rows {
+        1 => max_row_cols(gpu).is_some(),
+        _ => rows > MAX_GEMV_ROWS && gpu.device().has_warpgroups(),
+    };
+    formats_of(all).is_some_and(|formats| formats.second.is_none() || has_pairs)
 }
 
 #[test]
@@ -102,11 +120,11 @@ fn groups_and_pairs_of_all_formats_fit_all_devices() {
                 let x = operand(rows);
                 // A launch at least, whether they can be grouped or not.
                 rows::add(list, out, packed(rows, 64), packed(rows, 64));
-                if can_group(list.gpu(), &all.each_ref(), rows..=rows) {
+                if has_kernel(list.gpu(), &all.each_ref(), rows) {
                     let all = all.each_ref().map(|w| (w, out, 0));
                     matmul_group(list, &mut Memory, x, &all);
                 }
-                if rows <= MAX_GEMV_ROWS && can_pair(&all[0], &all[2]) {
+                if rows <= MAX_GEMV_ROWS && first == second && first != DType::F32 {
                     let act = GatedActivation::Silu;
                     matmul_gated(list, &mut Memory, out, x, [&all[0], &all[2]], act);
                 }
@@ -122,25 +140,17 @@ fn experts_of_all_formats_fit_all_devices() {
             on_devices(&format!("experts of {dtype}, {rows} rows"), |list| {
                 let (n_experts, n_used) = (8, 2);
                 let w = matrix(list, dtype, (n_experts * n, 2048));
-                let n_assignments = rows * n_used;
-                let block_len = expert_block_len(list.gpu(), &[&w], (n_assignments, n_experts));
-                let n_blocks = ExpertOrder::max_blocks(n_assignments, n_experts, block_len);
+                let n_routes = rows * n_used;
+                let block_len = expert_block_len(list.gpu(), &[&w], (n_routes, n_experts));
+                let n_blocks = ExpertOrder::max_blocks(n_routes, n_experts, block_len);
                 let order = ExpertOrder { order: ADDRESS, blocks: ADDRESS, n_blocks, block_len };
-                moe::route(list, ADDRESS, packed(rows, n_experts), n_used, true);
-                moe::sort(list, ADDRESS, (n_assignments, n_experts), order);
-                let assignments_per_row = n_used;
-                let assignments = ADDRESS;
-                let bias = 0;
-                let args = ExpertMatmul {
-                    assignments,
-                    n_assignments,
-                    assignments_per_row,
-                    order,
-                    n,
-                    bias,
-                };
+                let route = MoeRouteArgs { n_used, routing: Routing::NormalizedTopK };
+                moe::route(list, ADDRESS, packed(rows, n_experts), route);
+                moe::sort(list, ADDRESS, (n_routes, n_experts), order);
+                let (routes_per_row, routes, bias) = (n_used, ADDRESS, None);
+                let args = ExpertRoutes { routes, n_routes, routes_per_row, n, bias };
                 let x = Operand { stride: 2048, ..operand(rows) };
-                matmul_experts(list, &mut Memory, ADDRESS, x, &w, args);
+                matmul_experts(list, &mut Memory, ADDRESS, x, &w, (args, order));
                 moe::combine(list, ADDRESS, (ADDRESS, ADDRESS), [rows, n, n_used], false);
             });
         }
@@ -161,15 +171,18 @@ fn ops_on_rows_fit_all_devices() {
     for (rows, cols) in ROWS.iter().flat_map(|&rows| [(rows, 576), (rows, 4096), (rows, 151_936)]) {
         on_devices(&format!("{rows} rows of {cols}"), |list| {
             let (out, x) = (Output::at(ADDRESS), packed(rows, cols));
-            for is_layer_norm in [false, true] {
-                let norm = Norm { weight: ADDRESS, bias: 0, eps: 1e-5, is_layer_norm };
-                rows::norm(list, out, x, norm, false);
-            }
+            let norm = NormArgs { weight: ADDRESS, bias: None, eps: 1e-5 };
+            rows::rms_norm(list, out, x, norm, false);
+            rows::layer_norm(list, out, x, norm);
             rows::add(list, out, x, x);
             rows::soft_cap(list, out, x, 30.0);
             rows::gated(list, out, x, x, GatedActivation::Silu);
             rows::convert(list, ADDRESS, x);
-            rows::windows(list, ADDRESS, x, (1, 2), true);
+            rows::im2col(list, ADDRESS, x, (1, 2), true);
+            let (weight, bias) = (ADDRESS, Some(ADDRESS));
+            let states = States { port: Port::value(0), n_slots: 1, len: 3 * cols };
+            let args = ConvStateArgs { kernel: 4, weight, bias, silu: true, states };
+            rows::conv_state(list, ADDRESS, x, &args, (ADDRESS, ADDRESS));
             rows::log_sum_exp(list, ADDRESS, x);
             rows::logit_filter(list, x, (ADDRESS, ADDRESS));
             rows::copy(list, ADDRESS, cols, x, 1);
@@ -194,16 +207,26 @@ fn attention_over_all_pages_fits_all_devices() {
                 let pool = Pool::new(list.gpu(), layout, 100).unwrap();
                 copy_pages(list, &pool, (ADDRESS, 3));
                 let (q, k) = (packed(rows, 8 * head_dim), packed(rows, 2 * head_dim));
-                let heads = |x| Some(Heads { x, out: ADDRESS, norm: (0, 0.0) });
-                let write = Some(Write { v: k, pool: &pool, slots: ADDRESS });
-                let (table, positions) = (ADDRESS, ADDRESS);
                 let pairs = RopePairs::Neox;
-                let rotation = Rotation { table, positions, n_rot: head_dim, pairs };
-                let rope = RopeKv { q: heads(q), k: heads(k), head_dim, rotation, write };
+                let rotation = Some(Rotation { table: ADDRESS, n_rot: head_dim, pairs });
+                let args = RopeArgs { head_dim, norm: None, rotation };
+                let heads = |x| Some(Heads { x, out: ADDRESS, args });
+                let write = Some(Write { v: k, pool: &pool, slots: ADDRESS });
+                let rope = RopeKv { q: heads(q), k: heads(k), positions: ADDRESS, write };
                 rope_kv(list, rope);
-                let plain = Some(Heads { x: k, out: 0, norm: (0, 0.0) });
-                let rotation = Rotation { table: 0, ..rotation };
-                rope_kv(list, RopeKv { q: None, k: plain, rotation, ..rope });
+                let args = RopeArgs { rotation: None, ..args };
+                rope_kv(list, RopeKv { q: None, k: Some(Heads { x: k, out: 0, args }), ..rope });
+                let op = AttentionArgs {
+                    pool: PoolId(0),
+                    layer: 0,
+                    n_heads: 8,
+                    scale: 1.0,
+                    soft_cap: None,
+                    slopes: None,
+                    sinks: None,
+                    rows: RowTable::FULL,
+                    precision: Precision::F32,
+                };
                 let fuses_rope = rows == 1 && dtype != KvDType::F32;
                 for rope in [None, fuses_rope.then_some(rope)] {
                     attention(
@@ -213,11 +236,7 @@ fn attention_over_all_pages_fits_all_devices() {
                             q,
                             rope,
                             pool: &pool,
-                            n_heads: 8,
-                            scale: 1.0,
-                            soft_cap: None,
-                            slopes: 0,
-                            sinks: 0,
+                            op,
                             grid: AttentionGrid::new(8, layout, &all),
                             words: ADDRESS,
                             first_word: 0,

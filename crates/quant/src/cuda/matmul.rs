@@ -1,56 +1,24 @@
 //! Matmuls with one matrix, a group of matrices, a gated pair.
 
-use std::ops::RangeInclusive;
-
 use stonechat_compute::cuda::ops::Output;
-use stonechat_compute::cuda::ops::rows::gated_code;
 use stonechat_compute::cuda::{CommandList, Gpu};
-use stonechat_compute::op::GatedActivation;
+use stonechat_compute::op::{Epilogue, GatedActivation};
 
 use super::dense::dense;
 use super::format::Formats;
 use super::gemm::{has_gemm, launch_gemm};
-use super::gemv::{GemvWork, MAX_GEMV_ROWS, has_row_kernel, launch_gemv};
+use super::gemv::{GemvWork, MAX_GEMV_ROWS, launch_gemv};
 use super::matrix::CudaMatrix;
-use super::params::{
-    CudaEpilogue, MAX_GROUP, MatmulParams, MatrixParams, Operand, Scratch, activation_code,
-};
+use super::params::{MatmulParams, MatrixParams, Operand, Scratch};
 
 /// Formats of a group of matrices; `None` if no kernel multiplies with all of them.
-fn formats_of(all: &[&CudaMatrix]) -> Option<Formats> {
+pub(super) fn formats_of(all: &[&CudaMatrix]) -> Option<Formats> {
     Formats::of(&all.iter().map(|w| w.format()).collect::<Option<Vec<_>>>()?)
 }
 
 /// Whether GEMV multiplies `rows` rows; else GEMM.
 fn uses_gemv(gpu: &Gpu, rows: usize) -> bool {
     rows <= MAX_GEMV_ROWS || !has_gemm(gpu.device())
-}
-
-/// Whether a matmul of one row of `k` columns can apply an RMS norm to it.
-#[must_use]
-pub fn fuses_norm(gpu: &Gpu, k: usize) -> bool {
-    has_row_kernel(gpu, k) && k.is_multiple_of(4)
-}
-
-/// Whether one launch can multiply `n_rows` rows with all of these matrices.
-#[must_use]
-pub fn can_group(gpu: &Gpu, all: &[&CudaMatrix], n_rows: RangeInclusive<usize>) -> bool {
-    let k = all[0].k();
-    let has_pairs = if *n_rows.start() > MAX_GEMV_ROWS {
-        gpu.device().has_warpgroups()
-    } else {
-        *n_rows.end() == 1 && has_row_kernel(gpu, k)
-    };
-    all.len() <= MAX_GROUP
-        && all.iter().all(|w| w.k() == k)
-        && formats_of(all).is_some_and(|formats| formats.second.is_none() || has_pairs)
-}
-
-/// Whether one launch can multiply with gate and up.
-#[must_use]
-pub fn can_pair(gate: &CudaMatrix, up: &CudaMatrix) -> bool {
-    let is_like = (gate.dtype(), gate.k(), gate.n()) == (up.dtype(), up.k(), up.n());
-    is_like && gate.reads_operand()
 }
 
 /// `act(x·Wᵀ + bias)` of any number of rows.
@@ -60,20 +28,20 @@ pub fn matmul(
     out: Output,
     x: Operand,
     w: &CudaMatrix,
-    epilogue: CudaEpilogue,
+    epilogue: Epilogue<u64>,
 ) {
-    let CudaEpilogue { bias, activation, accumulate } = epilogue;
+    let Epilogue { bias, activation, accumulate } = epilogue;
     let Some(format) = w.format() else {
         return dense(list, out, x, w, epilogue);
     };
     let mut params = MatmulParams::new(w, format, x);
-    params.matrices[0] = MatrixParams::new(w, out, bias);
+    params.matrices[0] = MatrixParams::new(w, out, bias.unwrap_or(0));
     params.n_matrices = 1;
-    params.activation = activation_code(activation);
+    params.activation = activation.code();
     params.accumulate = u32::from(accumulate);
     let formats = Formats::one(format);
     if uses_gemv(list.gpu(), x.rows) {
-        launch_gemv(list, scratch, formats, params, GemvWork::of_rows(x.rows, w.k(), w.n_panels()));
+        launch_gemv(list, scratch, formats, params, GemvWork::of_rows(x.rows, w.k, w.n_panels()));
     } else {
         launch_gemm(list, formats, params);
     }
@@ -82,7 +50,7 @@ pub fn matmul(
 /// Multiplies one operand with several matrices. `all`: matrix, output and bias.
 ///
 /// # Panics
-/// If they cannot be [grouped](can_group).
+/// If no kernel reads all of their types.
 pub fn matmul_group(
     list: &mut CommandList,
     scratch: &mut dyn Scratch,
@@ -101,7 +69,7 @@ pub fn matmul_group(
     }
     if uses_gemv(list.gpu(), x.rows) {
         let panels = all.iter().map(|(w, ..)| w.n_panels()).sum();
-        let work = GemvWork::of_rows(x.rows, all[0].0.k(), panels);
+        let work = GemvWork::of_rows(x.rows, all[0].0.k, panels);
         launch_gemv(list, scratch, formats, params, work);
     } else {
         launch_gemm(list, formats, params);
@@ -111,7 +79,7 @@ pub fn matmul_group(
 /// `act(gate · x) * (up · x)` of at most [`MAX_GEMV_ROWS`] rows.
 ///
 /// # Panics
-/// If they cannot be [paired](can_pair).
+/// If the weights are f32.
 pub fn matmul_gated(
     list: &mut CommandList,
     scratch: &mut dyn Scratch,
@@ -126,8 +94,8 @@ pub fn matmul_gated(
     params.is_gated = 1;
     params.matrices[0] = MatrixParams::new(gate, out, 0);
     params.matrices[1] = MatrixParams::new(up, out, 0);
-    (params.activation, params.alpha, params.limit) = gated_code(activation);
-    let work = GemvWork::of_rows(x.rows, gate.k(), gate.n_panels());
+    (params.activation, params.alpha, params.limit) = activation.code();
+    let work = GemvWork::of_rows(x.rows, gate.k, gate.n_panels());
     let work = GemvWork { is_gated: true, ..work };
     launch_gemv(list, scratch, Formats::one(format), params, work);
 }

@@ -29,8 +29,10 @@ pub(super) enum Order {
 pub struct CudaMatrix {
     pub(super) order: Order,
     pub(super) buffer: Buffer,
-    n: usize,
-    k: usize,
+    /// Output features `N`.
+    pub(super) n: usize,
+    /// Input features `K`.
+    pub(super) k: usize,
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -131,18 +133,6 @@ impl CudaMatrix {
             list.run()?;
         }
         Ok(matrix)
-    }
-
-    /// Output features `N`.
-    #[must_use]
-    pub fn n(&self) -> usize {
-        self.n
-    }
-
-    /// Input features `K`.
-    #[must_use]
-    pub fn k(&self) -> usize {
-        self.k
     }
 
     /// Type of the weights on the device.

@@ -2,16 +2,15 @@
 
 use bytemuck::{Pod, Zeroable};
 use stonechat_compute::Result;
-use stonechat_compute::cuda::ops::moe::ExpertOrder;
 use stonechat_compute::cuda::ops::{OPERAND_COLUMNS, Output};
 use stonechat_compute::cuda::{CommandList, Kernel, Launch, TensorMap};
-use stonechat_compute::op::Activation;
+use stonechat_compute::op::InputNorm;
 
 use super::format::Format;
 use super::matrix::{CudaMatrix, PANEL_ROWS};
 
 /// Maximum matrices of a launch.
-pub(super) const MAX_GROUP: usize = 3;
+pub const MAX_GROUP: usize = 3;
 
 /// Scratch memory, shared by the kernels of an op.
 pub trait Scratch {
@@ -29,46 +28,7 @@ pub struct Operand {
     /// Values from one row to the next, for f32.
     pub stride: usize,
     /// RMS norm of one row of f32 values before the product.
-    pub norm: Option<RowNorm>,
-}
-
-/// RMS norm of a row.
-#[derive(Debug, Clone, Copy)]
-pub struct RowNorm {
-    /// Address of the weights.
-    pub weight: u64,
-    /// Added to the mean square.
-    pub eps: f32,
-    /// Address for the result, in f32.
-    pub out: u64,
-}
-
-/// Epilogue of a product: bias, activation, accumulation.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct CudaEpilogue {
-    /// Address of the bias, 0 without one.
-    pub bias: u64,
-    /// Applied after the bias.
-    pub activation: Activation,
-    /// Adds the result to the values of the output.
-    pub accumulate: bool,
-}
-
-/// Arguments of [`matmul_experts`](super::matmul_experts).
-#[derive(Debug, Clone, Copy)]
-pub struct ExpertMatmul {
-    /// Address of the expert assignments: pairs of expert and weight.
-    pub assignments: u64,
-    /// Number of assignments.
-    pub n_assignments: usize,
-    /// Assignments of each row of the operand.
-    pub assignments_per_row: usize,
-    /// Assignments sorted by expert.
-    pub order: ExpertOrder,
-    /// Rows of weights of an expert.
-    pub n: usize,
-    /// Address of the bias of all experts, 0 without one.
-    pub bias: u64,
+    pub norm: Option<InputNorm<u64>>,
 }
 
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
@@ -98,7 +58,7 @@ pub(super) struct MatmulParams {
     pub(super) is_gated: u32,
     pub(super) alpha: f32,
     pub(super) limit: f32,
-    pub(super) assignments_per_row: u32,
+    pub(super) routes_per_row: u32,
     pub(super) cols: u32,
     pub(super) row: u64,
     pub(super) norm_weight: u64,
@@ -126,7 +86,7 @@ struct WarpgroupParams {
 
 impl MatrixParams {
     pub(super) fn new(w: &CudaMatrix, out: Output, bias: u64) -> Self {
-        let n = w.n() as u32;
+        let n = w.n as u32;
         Self { weights: w.buffer.address(), bias, out, n, out_stride: n }
     }
 
@@ -140,10 +100,10 @@ impl MatmulParams {
     /// Parameters of products of `x` with matrices like `w`, without the matrices.
     pub(super) fn new(w: &CudaMatrix, format: &Format, x: Operand) -> Self {
         let k_tiles = w.k_tiles();
-        let norm = x.norm.unwrap_or(RowNorm { weight: 0, eps: 0.0, out: 0 });
+        let norm = x.norm.unwrap_or(InputNorm { weight: 0, eps: 0.0, out: 0 });
         Self {
             x: x.address,
-            cols: w.k() as u32,
+            cols: w.k as u32,
             row: if x.norm.is_some() { x.address } else { 0 },
             norm_weight: norm.weight,
             normed: norm.out,
@@ -152,7 +112,7 @@ impl MatmulParams {
             k_tiles: k_tiles as u32,
             n_chunks: k_tiles.div_ceil(format.chunk_tiles) as u32,
             x_stride: (k_tiles * OPERAND_COLUMNS) as u32,
-            assignments_per_row: 1,
+            routes_per_row: 1,
             ..Self::default()
         }
     }
@@ -172,13 +132,5 @@ impl MatmulParams {
             Err(error) => (Err(error), TensorMap::zeroed()),
         };
         list.launch(kernel, launch, &WarpgroupParams { x, matmul: self, padding: [0; PADDING] });
-    }
-}
-
-pub(super) fn activation_code(activation: Activation) -> u32 {
-    match activation {
-        Activation::None => 0,
-        Activation::Gelu => 1,
-        Activation::GeluTanh => 2,
     }
 }

@@ -114,7 +114,7 @@ impl<T: TileUnit, F: Format> NullaryFnOnce for AmxGemm<'_, T, F> {
     }
 }
 
-/// Unpacks the weights of a pair of panels from q8 block `first` on to bf16 tiles. A second panel that is not there is
+/// Unpacks the weights of a pair of panels from q8 block `first` on to bf16 tiles. A missing second panel gives
 /// zeros.
 #[inline(always)]
 fn unpack_panels<F: Format>(

@@ -16,7 +16,7 @@ const PREFETCH_DISTANCE: usize = 128;
 #[derive(Clone, Copy)]
 pub(super) struct PanelBlock<'a> {
     vectors: &'a [U32x16],
-    /// The vector of block scales, if the format has them apart; else any.
+    /// Vector of block scales, for formats with `BLOCKS_PER_SCALE_VECTOR`; unused otherwise.
     scales: &'a U32x16,
     /// Position of this block's scales in that vector.
     nth_scale: usize,

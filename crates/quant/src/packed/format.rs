@@ -35,7 +35,7 @@ pub(super) trait Format: 'static {
     const BLOCK_VECTORS: usize;
     /// Q8 blocks of activations that a block is multiplied with: 1 or 8.
     const QBLOCKS: usize;
-    /// Blocks whose scales share a vector before theirs; 0 if scales lie in the block's own vectors.
+    /// Blocks whose scales share a vector, which precedes them; 0 if scales are in the block's own vectors.
     const BLOCKS_PER_SCALE_VECTOR: usize = 0;
     /// Whether a block's vectors are the quants of its one group, quad by quad, as bytes offset by 128.
     const IS_PLAIN_BYTES: bool = false;

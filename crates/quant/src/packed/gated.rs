@@ -14,7 +14,7 @@ use stonechat_compute::op::GatedActivation;
 use stonechat_compute::{Cpu, with_scratch};
 use stonechat_compute::{check_at_most, check_eq};
 
-use super::matmul::{check_layout, panels_per_task, run};
+use super::matmul::panels_per_task;
 use super::matrix::PackedMatrix;
 use super::panel::PANEL_ROWS;
 use super::task::PanelTask;
@@ -47,9 +47,8 @@ impl PackedRows<'_> {
     #[track_caller]
     fn check(&self, x: &ActivationBuffer, n: usize) {
         let k = x.cols();
-        check_layout(self.w, x);
-        check_eq!(self.w.k(), k, "gated: K of the weights");
-        check_at_most!(self.rows.end, self.w.n(), "gated: end of the rows");
+        check_eq!(self.w.k, k, "gated: K of the weights");
+        check_at_most!(self.rows.end, self.w.n, "gated: end of the rows");
         check_eq!(self.rows.len(), n, "gated: rows");
         assert!(self.are_whole_qblocks(), "gated: expected q8 blocks, got rows {:?}", self.rows);
         let n_bias = self.bias.map_or(n, <[f32]>::len);
@@ -62,8 +61,8 @@ impl PackedRows<'_> {
         let out = MatMut::packed(out, x.rows(), part.len()).shared();
         let epilogue = Epilogue { bias: self.bias.map(|b| &b[part]), ..Epilogue::default() };
         let panels = rows.start / PANEL_ROWS..rows.end / PANEL_ROWS;
-        let task = PanelTask { w: self.w.panels(), x, panels, rows, out, epilogue };
-        run(self.w.kernels(), &task);
+        let multiply = self.w.kernels().of(x.layout());
+        multiply(&PanelTask { w: self.w.panels(), x, panels, rows, out, epilogue });
     }
 }
 

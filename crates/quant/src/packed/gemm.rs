@@ -1,9 +1,9 @@
-//! GEMM (prefill): panels times many interleaved rows of q8 activations in integers, on x86-64.
+//! GEMM (prefill): panels times many interleaved rows of q8 activations in integers.
 //!
 //! ```text
 //! for each 240 rows of x:                                MAX_ROWS: their chunk and sums stay in the second-level cache
 //!     for each chunk of 16 q8 blocks of K:               CHUNK_QBLOCKS
-//!         for each NR = 2 vectors of weight rows:        2 panels on 512 bits, both halves of one on 256
+//!         for each NR = 2 vectors of weight rows:        2 panels on 512 bits, one on 256, half of one on 128
 //!             unpack the chunk to bytes, scales, mins    chunk.rs, first-level cache
 //!             for each MR rows of x:                     microkernel.rs, sums in registers
 //!                 sums[MR][NR] += x[MR][chunk] * w[chunk][NR]
@@ -19,7 +19,7 @@
 //! |---|---|---|---|---|
 //! | AVX-512 VNNI, 32 registers | 6 * 2 | 6 * 2 | 2 weights, broadcasts from memory | 6 |
 //! | AVX-VNNI, 16 registers | 6 * 2 | in memory | 2 weights, broadcast | 6 |
-//! | AVX2, 16 registers | 4 * 2 | in memory | 2 weights, magnitudes, ones, products, broadcast | 4 |
+//! | AVX2, SSE4.2, 16 registers | 4 * 2 | in memory | 2 weights, magnitudes, ones, products, broadcast | 4 |
 //!
 //! Every sum has the same terms in the same order as GEMV's: a row's results do not depend on the number of rows.
 
@@ -34,7 +34,7 @@ use stonechat_compute::simd::Int8;
 use stonechat_compute::with_scratch;
 
 use self::chunk::{
-    CHUNK_QBLOCKS, KChunk, NR, RowSums, UnpackChunk, chunk_vectors, chunk_words, panels_per_nr,
+    CHUNK_QBLOCKS, KChunk, NR, RowSums, UnpackChunk, chunk_vectors, chunk_words, nr_rows,
     reads_panel_directly,
 };
 use self::microkernel::Microkernel;
@@ -65,9 +65,9 @@ impl PanelTask<'_> {
     ) {
         const { assert!(MAX_ROWS.is_multiple_of(MR)) };
         let n_rows = self.x.rows();
-        let n_pairs = self.panels.len().div_ceil(panels_per_nr::<S>());
+        let n_tiles = (self.panels.len() * PANEL_ROWS).div_ceil(nr_rows::<S>());
         let padded = n_rows.min(MAX_ROWS).next_multiple_of(MR);
-        let n_sums = n_pairs * padded * NR * S::LANES;
+        let n_sums = n_tiles * padded * nr_rows::<S>();
         with_scratch(n_sums + KChunk::<S>::LEN, |scratch| {
             let (chunk, sums) = scratch.split_at_mut(KChunk::<S>::LEN);
             let mut chunk = KChunk::<S>::new(chunk);
@@ -76,7 +76,7 @@ impl PanelTask<'_> {
                 let rows = from..n_rows.min(from + MAX_ROWS);
                 // The last row block of the activations is whole; sums of rows beyond `n_rows` are not stored.
                 let padded = rows.len().next_multiple_of(MR);
-                let sums = &mut sums[..n_pairs * padded];
+                let sums = &mut sums[..n_tiles * padded];
                 // The first chunk fills them, if there is one.
                 if self.w.blocks_per_row == 0 {
                     sums.fill([s.splat(0.0); NR]);
@@ -87,7 +87,7 @@ impl PanelTask<'_> {
         });
     }
 
-    /// Adds the products of all panels with `rows` to `sums`, `[pairs][padded rows]`.
+    /// Adds the products of all panels with `rows` to `sums`, `[tiles][padded rows]`, where a tile is [`NR`] vectors.
     fn accumulate_chunks<S: Int8, F: Format, const MR: usize>(
         &self,
         s: S,
@@ -95,35 +95,35 @@ impl PanelTask<'_> {
         chunk: &mut KChunk<'_, S>,
         sums: &mut [RowSums<S>],
     ) {
-        let n_panels = const { panels_per_nr::<S>() };
+        let n_cols = const { nr_rows::<S>() };
         let n_blocks = self.w.blocks_per_row;
         let at_once = CHUNK_QBLOCKS / F::QBLOCKS;
         let padded = rows.len().next_multiple_of(MR);
-        for first in (0..n_blocks).step_by(at_once) {
-            let blocks = first..n_blocks.min(first + at_once);
-            let qblocks = first * F::QBLOCKS..blocks.end * F::QBLOCKS;
-            for (pair, sums) in sums.chunks_exact_mut(padded).enumerate() {
-                let panel = self.panels.start + n_panels * pair;
+        let [start, end] = [self.panels.start, self.panels.end].map(|panel| panel * PANEL_ROWS);
+        for from in (0..n_blocks).step_by(at_once) {
+            let blocks = from..n_blocks.min(from + at_once);
+            let qblocks = from * F::QBLOCKS..blocks.end * F::QBLOCKS;
+            for (tile, sums) in sums.chunks_exact_mut(padded).enumerate() {
+                let first = start + n_cols * tile;
                 s.vectorize(UnpackChunk::<S, F> {
                     task: self,
                     s,
-                    panel,
+                    first,
                     blocks: blocks.clone(),
                     chunk: &mut *chunk,
                     format: PhantomData,
                 });
-                let next = match (panel + n_panels < self.panels.end, blocks.end < n_blocks) {
-                    (true, _) => (panel + n_panels, blocks.clone()),
-                    (false, true) => {
-                        (self.panels.start, blocks.end..n_blocks.min(blocks.end + at_once))
-                    }
+                let next = match (first + n_cols < end, blocks.end < n_blocks) {
+                    (true, _) => (first + n_cols, blocks.clone()),
+                    (false, true) => (start, blocks.end..n_blocks.min(blocks.end + at_once)),
                     // The thread's next task most often starts at the panel after these.
-                    (false, false) => (panel + n_panels, 0..n_blocks.min(at_once)),
+                    (false, false) => (first + n_cols, 0..n_blocks.min(at_once)),
                 };
-                let cols = (panel * PANEL_ROWS).saturating_sub(self.rows.start)
-                    ..((panel + n_panels) * PANEL_ROWS).saturating_sub(self.rows.start);
+                let cols = first.saturating_sub(self.rows.start)
+                    ..(first + n_cols).saturating_sub(self.rows.start);
                 let quants = if const { reads_panel_directly::<S, F>() } {
                     // A last panel without a neighbor is paired with itself, as where panels are unpacked.
+                    let panel = first / PANEL_ROWS;
                     [panel, (panel + 1).min(self.panels.end - 1)].map(|panel| {
                         bytemuck::cast_slice(&self.w.panel(panel)[chunk_vectors::<F>(&blocks)])
                     })
@@ -137,7 +137,7 @@ impl PanelTask<'_> {
                     x,
                     rows: rows.clone(),
                     qblocks: qblocks.clone(),
-                    is_first: first == 0,
+                    is_first: from == 0,
                     sums,
                     next: chunk_words::<S, F>(self.w, next),
                     out: (blocks.end == n_blocks).then_some((self.out, cols)),

@@ -24,7 +24,7 @@ use std::ops::Range;
 use stonechat_compute::simd::{F32, Int8, NullaryFnOnce, reads_ahead};
 
 use super::format::{Accumulator, Format, LoadQuants, QuantGroups};
-use super::panel::{PANEL_ROWS, U32x16};
+use super::panel::PANEL_ROWS;
 use super::task::PanelTask;
 use crate::activation::{ActivationRow, QBlock};
 
@@ -40,36 +40,34 @@ impl PanelTask<'_> {
     pub(super) fn gemv<S: Int8, F: Format, const Q: usize>(&self, s: S) {
         let n_rows = self.x.rows();
         let mut row = 0;
+        // Multiplies the next `$m` rows with all panels.
+        macro_rules! multiply {
+            ($m:literal) => {{
+                let (task, format) = (self, PhantomData);
+                // Later rows find the weights in the caches; with many rows a prefetch too much costs nothing.
+                if const { $m < MIN_ROWS_TO_PREFETCH }
+                    && (const { S::LANES == 1 } || row > 0 || reads_ahead())
+                {
+                    s.vectorize(Gemv::<S, F, $m, Q, false> { task, s, row, format });
+                } else {
+                    s.vectorize(Gemv::<S, F, $m, Q, true> { task, s, row, format });
+                }
+                row += $m;
+            }};
+        }
         while row < n_rows {
             let n = n_rows - row;
             // The conditions on constants stand alone, so that kernels that no tier runs are not compiled.
-            row += if const { S::GEMV_ROWS >= 8 } && n >= 8 {
-                self.gemv_rows::<S, F, 8, Q>(s, row)
+            if const { S::GEMV_ROWS >= 8 } && n >= 8 {
+                multiply!(8);
             } else if n >= 4 {
-                self.gemv_rows::<S, F, 4, Q>(s, row)
+                multiply!(4);
             } else if const { S::LANES > 1 } && n >= 2 {
-                self.gemv_rows::<S, F, 2, Q>(s, row)
+                multiply!(2);
             } else {
-                self.gemv_rows::<S, F, 1, Q>(s, row)
-            };
+                multiply!(1);
+            }
         }
-    }
-
-    /// Multiplies rows `row .. row + M` of the activations with all panels. Returns `M`.
-    fn gemv_rows<S: Int8, F: Format, const M: usize, const Q: usize>(
-        &self,
-        s: S,
-        row: usize,
-    ) -> usize {
-        // Later rows find the weights in the caches; with many rows a prefetch too much costs nothing.
-        if const { M < MIN_ROWS_TO_PREFETCH }
-            && (const { S::LANES == 1 } || row > 0 || reads_ahead())
-        {
-            s.vectorize(Gemv::<S, F, M, Q, false> { task: self, s, row, format: PhantomData });
-        } else {
-            s.vectorize(Gemv::<S, F, M, Q, true> { task: self, s, row, format: PhantomData });
-        }
-        M
     }
 }
 
@@ -88,18 +86,40 @@ impl<S: Int8, F: Format, const M: usize, const Q: usize, const PREFETCH: bool> N
 
     #[inline(always)]
     fn call(self) {
+        const { assert!(Q == F::QBLOCKS) };
         let Self { task, s, row, .. } = self;
-        let w = task.w;
-        let n_blocks = w.blocks_per_row;
         let mut x = [task.x.row(row); M];
         for m in 1..M {
             x[m] = task.x.row(row + m);
         }
-        let x = Activations::<M, Q>::new(x, n_blocks);
-        for panel in task.panels.clone() {
-            let sums = panel_dots::<S, F, M, Q, PREFETCH>(s, w.panel(panel), &x);
+        let x = Activations::<M, Q>::new(x, task.w.blocks_per_row);
+        let n_parts = PANEL_ROWS / S::LANES;
+        let at_once = if n_parts == 1 { x.n_blocks } else { PART_QBLOCKS / Q };
+        for index in task.panels.clone() {
+            let panel = task.w.panel(index);
+            let mut sums = [PanelSums([0.0; PANEL_ROWS]); M];
+            for first in (0..x.n_blocks).step_by(at_once.max(1)) {
+                for part in 0..n_parts {
+                    let lanes = part * S::LANES..(part + 1) * S::LANES;
+                    let mut of_part = [s.splat(0.0); M];
+                    for m in 0..M {
+                        // SAFETY: the slice has `LANES` values.
+                        of_part[m] = unsafe { s.load(sums[m].0[lanes.clone()].as_ptr()) };
+                    }
+                    for index in first..x.n_blocks.min(first + at_once) {
+                        let block = F::block(panel, index, part).with_prefetch(PREFETCH);
+                        // SAFETY: `index < x.n_blocks`.
+                        let x = unsafe { x.block(index) };
+                        F::unpack(s, block, &mut GemvAccumulator { x, sums: &mut of_part });
+                    }
+                    for m in 0..M {
+                        // SAFETY: the slice has `LANES` values.
+                        unsafe { s.store(sums[m].0[lanes.clone()].as_mut_ptr(), of_part[m]) };
+                    }
+                }
+            }
             // A range that starts or ends inside the panel has some of its rows only.
-            let all = panel * PANEL_ROWS..(panel + 1) * PANEL_ROWS;
+            let all = index * PANEL_ROWS..(index + 1) * PANEL_ROWS;
             let wanted = all.start.max(task.rows.start)..all.end.min(task.rows.end);
             let lanes = wanted.start - all.start..wanted.end - all.start;
             let cols = wanted.start - task.rows.start..wanted.end - task.rows.start;
@@ -117,42 +137,6 @@ impl<S: Int8, F: Format, const M: usize, const Q: usize, const PREFETCH: bool> N
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct PanelSums([f32; PANEL_ROWS]);
-
-/// Dot products of a panel's rows with `M` rows of activations.
-#[inline(always)]
-fn panel_dots<S: Int8, F: Format, const M: usize, const Q: usize, const PREFETCH: bool>(
-    s: S,
-    panel: &[U32x16],
-    x: &Activations<'_, M, Q>,
-) -> [PanelSums; M] {
-    const { assert!(Q == F::QBLOCKS) };
-    let n_blocks = x.n_blocks;
-    let n_parts = PANEL_ROWS / S::LANES;
-    let at_once = if n_parts == 1 { n_blocks } else { PART_QBLOCKS / Q };
-    let mut sums = [PanelSums([0.0; PANEL_ROWS]); M];
-    for first in (0..n_blocks).step_by(at_once.max(1)) {
-        for part in 0..n_parts {
-            let mut of_part = [s.splat(0.0); M];
-            for m in 0..M {
-                let lanes = &sums[m].0[part * S::LANES..][..S::LANES];
-                // SAFETY: the slice has `LANES` values.
-                of_part[m] = unsafe { s.load(lanes.as_ptr()) };
-            }
-            for index in first..n_blocks.min(first + at_once) {
-                let block = F::block(panel, index, part).with_prefetch(PREFETCH);
-                // SAFETY: `index < n_blocks`.
-                let x = unsafe { x.block(index) };
-                F::unpack(s, block, &mut GemvAccumulator { x, sums: &mut of_part });
-            }
-            for m in 0..M {
-                let lanes = &mut sums[m].0[part * S::LANES..][..S::LANES];
-                // SAFETY: the slice has `LANES` values.
-                unsafe { s.store(lanes.as_mut_ptr(), of_part[m]) };
-            }
-        }
-    }
-    sums
-}
 
 /// `M` rows of activations. Invariant: all rows have `Q * n_blocks` q8 blocks.
 struct Activations<'a, const M: usize, const Q: usize> {

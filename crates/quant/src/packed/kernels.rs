@@ -1,7 +1,6 @@
 //! The kernels of a format on an instruction set, chosen once, when a matrix is made.
 
 use std::fmt;
-use std::marker::PhantomData;
 
 #[cfg(target_arch = "x86_64")]
 use stonechat_compute::simd::Amx;
@@ -13,27 +12,39 @@ use super::task::PanelTask;
 use crate::activation::ActivationLayout;
 use crate::block::block_formats;
 
+/// Multiplies the panels of a task.
+pub(super) type PanelKernel = Box<dyn Fn(&PanelTask<'_>) + Send + Sync>;
+
 /// GEMV and GEMM of panels of one format on one tier.
-pub(super) trait PanelKernels: Send + Sync {
+pub(super) struct PanelKernels {
     /// Name of the tier.
-    fn tier(&self) -> &'static str;
-
-    /// Layout of activations that [`gemm`](Self::gemm) takes; row-major if there is none.
-    fn gemm_layout(&self) -> ActivationLayout;
-
-    /// Multiplies row-major activations.
-    fn gemv(&self, task: &PanelTask<'_>);
-
-    /// Multiplies activations in [`gemm_layout`](Self::gemm_layout).
-    ///
-    /// # Panics
-    /// If the tier has no GEMM.
-    fn gemm(&self, task: &PanelTask<'_>);
+    pub(super) tier: &'static str,
+    /// Layout of the activations of GEMM.
+    pub(super) gemm_layout: ActivationLayout,
+    /// For row-major activations.
+    gemv: PanelKernel,
+    gemm: PanelKernel,
 }
 
-impl fmt::Debug for dyn PanelKernels + '_ {
+impl PanelKernels {
+    /// The kernel for activations in `layout`.
+    ///
+    /// # Panics
+    /// If the tier has none.
+    #[track_caller]
+    pub(super) fn of(&self, layout: ActivationLayout) -> &PanelKernel {
+        let row_major = ActivationLayout::RowMajor;
+        match layout {
+            ActivationLayout::RowMajor => &self.gemv,
+            _ if layout == self.gemm_layout => &self.gemm,
+            _ => panic!("matmul: expected {row_major:?} or {:?}, got {layout:?}", self.gemm_layout),
+        }
+    }
+}
+
+impl fmt::Debug for PanelKernels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.tier())
+        f.write_str(self.tier)
     }
 }
 
@@ -61,11 +72,11 @@ macro_rules! format_arms {
 pub(super) use format_arms;
 
 /// Chooses the kernels of `dtype` on `isa`; `None` if the format has no panels.
-pub(super) fn choose(isa: Isa, dtype: DType) -> Option<Box<dyn PanelKernels>> {
+pub(super) fn choose(isa: Isa, dtype: DType) -> Option<PanelKernels> {
     #[cfg(target_arch = "x86_64")]
     if let Some(amx) = isa.tiles() {
         return block_formats!(format_arms[dtype, F => {
-            Box::new(AmxKernels::<F, { <F as Format>::QBLOCKS }>(amx, PhantomData))
+            amx_kernels::<F, { <F as Format>::QBLOCKS }>(amx)
         }]);
     }
     isa.dispatch_int8(Choose(dtype))
@@ -74,65 +85,43 @@ pub(super) fn choose(isa: Isa, dtype: DType) -> Option<Box<dyn PanelKernels>> {
 struct Choose(DType);
 
 impl Int8Kernel for Choose {
-    type Output = Option<Box<dyn PanelKernels>>;
+    type Output = Option<PanelKernels>;
 
     fn run<S: Int8>(self, s: S) -> Self::Output {
         block_formats!(format_arms[self.0, F => {
-            Box::new(VectorKernels::<S, F, { <F as Format>::QBLOCKS }>(s, PhantomData))
+            vector_kernels::<S, F, { <F as Format>::QBLOCKS }>(s)
         }])
     }
 }
 
 /// Kernels on vectors. `Q` is [`Format::QBLOCKS`].
-struct VectorKernels<S, F, const Q: usize>(S, PhantomData<fn() -> F>);
-
-impl<S: Int8, F: Format, const Q: usize> VectorKernels<S, F, Q> {
-    /// GEMM of the tier's rows, so that no other is compiled.
-    const GEMM: Option<fn(&PanelTask<'_>, S)> = match S::GEMM_ROWS {
-        4 => Some(|task, s| task.gemm::<S, F, 4>(s, &task.x.interleaved4)),
-        6 => Some(|task, s| task.gemm::<S, F, 6>(s, &task.x.interleaved6)),
-        _ => None,
+fn vector_kernels<S: Int8, F: Format, const Q: usize>(s: S) -> PanelKernels {
+    // A constant, so that GEMM is compiled for the tier's rows alone.
+    let gemm: fn(&PanelTask<'_>, S) = const {
+        match S::GEMM_ROWS {
+            4 => |task, s| task.gemm::<S, F, 4>(s, &task.x.interleaved4),
+            6 => |task, s| task.gemm::<S, F, 6>(s, &task.x.interleaved6),
+            _ => panic!("expected tiles of 4 or 6 rows"),
+        }
     };
-}
-
-impl<S: Int8, F: Format, const Q: usize> PanelKernels for VectorKernels<S, F, Q> {
-    fn tier(&self) -> &'static str {
-        S::NAME
-    }
-
-    fn gemm_layout(&self) -> ActivationLayout {
-        ActivationLayout::interleaved(S::GEMM_ROWS)
-    }
-
-    fn gemv(&self, task: &PanelTask<'_>) {
-        task.gemv::<S, F, Q>(self.0);
-    }
-
-    fn gemm(&self, task: &PanelTask<'_>) {
-        let gemm = Self::GEMM.expect("activations in a layout of this tier");
-        gemm(task, self.0);
+    PanelKernels {
+        tier: S::NAME,
+        gemm_layout: ActivationLayout::interleaved(S::GEMM_ROWS),
+        gemv: Box::new(move |task| task.gemv::<S, F, Q>(s)),
+        gemm: Box::new(move |task| gemm(task, s)),
     }
 }
 
 /// GEMV on vectors, GEMM on tiles.
 #[cfg(target_arch = "x86_64")]
-struct AmxKernels<F, const Q: usize>(Amx, PhantomData<fn() -> F>);
-
-#[cfg(target_arch = "x86_64")]
-impl<F: Format, const Q: usize> PanelKernels for AmxKernels<F, Q> {
-    fn tier(&self) -> &'static str {
-        Amx::NAME
-    }
-
-    fn gemm_layout(&self) -> ActivationLayout {
-        ActivationLayout::AmxBf16
-    }
-
-    fn gemv(&self, task: &PanelTask<'_>) {
-        task.gemv::<_, F, Q>(self.0.vectors());
-    }
-
-    fn gemm(&self, task: &PanelTask<'_>) {
-        self.0.with_tiles(|tiles| task.amx_gemm::<_, F>(self.0.vectors(), tiles));
+fn amx_kernels<F: Format, const Q: usize>(amx: Amx) -> PanelKernels {
+    let s = amx.vectors();
+    PanelKernels {
+        tier: Amx::NAME,
+        gemm_layout: ActivationLayout::AmxBf16,
+        gemv: Box::new(move |task| task.gemv::<_, F, Q>(s)),
+        gemm: Box::new(move |task| {
+            amx.with_tiles(|tiles| task.amx_gemm::<_, F>(s, tiles));
+        }),
     }
 }

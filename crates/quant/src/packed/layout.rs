@@ -214,9 +214,9 @@ impl Layout {
 /// Position of a block in a panel, in vectors.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BlockOffset {
-    /// Its first vector.
+    /// First vector of the block.
     pub(super) vectors: usize,
-    /// Its vector of scales, before the vectors of all blocks that share it; any if there is none.
+    /// Vector of the block's scale, before the vectors of all blocks that share it; any vector if scales are in the blocks.
     pub(super) scales: usize,
     /// Position of its scales in that vector.
     pub(super) nth_scale: usize,

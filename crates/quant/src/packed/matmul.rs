@@ -9,7 +9,7 @@ use stonechat_compute::{check_at_most, check_eq};
 #[cfg(target_arch = "x86_64")]
 use super::amx;
 use super::gemm;
-use super::kernels::PanelKernels;
+use super::kernels::PanelKernel;
 use super::matrix::PackedMatrix;
 use super::panel::{PANEL_ROWS, U32x16};
 use super::task::PanelTask;
@@ -41,11 +41,10 @@ impl PackedMatmul<'_> {
     #[track_caller]
     fn check(&self, x: &ActivationBuffer) {
         let Self { out, w, rows, epilogue } = self;
-        let (n, k) = (w.n(), w.k());
+        let (n, k) = (w.n, w.k);
         check_eq!(x.cols(), k, "matmul: K of the activations");
         check_at_most!(rows.end, n, "matmul: end of the rows");
         check_eq!((out.rows, out.cols), (x.rows(), rows.len()), "matmul: shape of the output");
-        check_layout(w, x);
         let n_bias = epilogue.bias.map_or(rows.len(), <[f32]>::len);
         check_eq!(n_bias, rows.len(), "matmul: values of the bias");
     }
@@ -79,24 +78,25 @@ pub fn matmul_packed<const N: usize>(
         let panels = product.panels();
         let per_task = panels_per_task(cpu, x, n_panels, product.w.panel_len());
         let PackedMatmul { out, w, rows, epilogue } = product;
+        let kernel = w.kernels().of(x.layout());
         let task = PanelTask { w: w.panels(), x, panels, rows, out: out.shared(), epilogue };
-        Some((w.kernels(), task, per_task))
+        Some((kernel, task, per_task))
     });
     if x.rows() == 0 {
         return;
     }
     let shares = shares.iter().flatten();
-    let n_tasks = |(_, all, per_task): &(&dyn PanelKernels, PanelTask<'_>, usize)| {
+    let n_tasks = |(_, all, per_task): &(&PanelKernel, PanelTask<'_>, usize)| {
         all.panels.len().div_ceil(*per_task)
     };
     cpu.threads.run(shares.clone().map(n_tasks).sum(), |mut task| {
         for share in shares.clone() {
             let n = n_tasks(share);
             if task < n {
-                let (kernels, all, per_task) = share;
+                let (kernel, all, per_task) = share;
                 let first = all.panels.start + task * per_task;
                 let panels = first..all.panels.end.min(first + per_task);
-                return run(*kernels, &PanelTask { panels, rows: all.rows.clone(), ..*all });
+                return kernel(&PanelTask { panels, rows: all.rows.clone(), ..*all });
             }
             task -= n;
         }
@@ -122,21 +122,4 @@ pub(super) fn panels_per_task(
     }
     let task_bytes = if x.rows() > 8 { TASK_BYTES_MANY_ROWS } else { TASK_BYTES };
     (task_bytes / (panel_len * size_of::<U32x16>()).max(1)).min(limit).max(1)
-}
-
-/// # Panics
-/// If `x` is in a layout that the kernels of `w` do not take.
-#[track_caller]
-pub(super) fn check_layout(w: &PackedMatrix, x: &ActivationBuffer) {
-    let layout = x.layout();
-    let is_known = [ActivationLayout::RowMajor, w.kernels().gemm_layout()].contains(&layout);
-    assert!(is_known, "matmul: activations are {layout:?}, weights packed for {:?}", w.kernels());
-}
-
-/// Runs the kernel of the activations' layout.
-pub(super) fn run(kernels: &dyn PanelKernels, task: &PanelTask<'_>) {
-    match task.x.layout() {
-        ActivationLayout::RowMajor => kernels.gemv(task),
-        _ => kernels.gemm(task),
-    }
 }

@@ -12,9 +12,11 @@ use crate::activation::{ActivationLayout, MIN_GEMM_ROWS};
 #[derive(Debug)]
 pub struct PackedMatrix {
     layout: &'static Layout,
-    kernels: Box<dyn PanelKernels>,
-    n: usize,
-    k: usize,
+    kernels: PanelKernels,
+    /// Rows, the outputs of a matmul.
+    pub(super) n: usize,
+    /// Elements of a row.
+    pub(super) k: usize,
     /// Panels of [`U32x16`], block after block; see [`layout`](super::layout).
     data: AlignedVec,
 }
@@ -76,21 +78,9 @@ impl PackedMatrix {
     /// algorithm (`gemv`, `gemm`, `amx`) and tier.
     #[must_use]
     pub fn kernel_name(&self, rows: usize) -> String {
-        let gemm = self.kernels.gemm_layout();
+        let gemm = self.kernels.gemm_layout;
         let layout = if rows < MIN_GEMM_ROWS { ActivationLayout::RowMajor } else { gemm };
-        format!("{}-{}-{}", self.dtype(), layout.kernel(), self.kernels.tier())
-    }
-
-    /// Rows, the outputs of a matmul.
-    #[must_use]
-    pub fn n(&self) -> usize {
-        self.n
-    }
-
-    /// Elements of a row.
-    #[must_use]
-    pub fn k(&self) -> usize {
-        self.k
+        format!("{}-{}-{}", self.dtype(), layout.kernel(), self.kernels.tier)
     }
 
     /// Bytes of a row in the format.
@@ -123,8 +113,8 @@ impl PackedMatrix {
     }
 
     /// The kernels of the format on the tier that the matrix was made for.
-    pub(super) fn kernels(&self) -> &dyn PanelKernels {
-        &*self.kernels
+    pub(super) fn kernels(&self) -> &PanelKernels {
+        &self.kernels
     }
 
     pub(super) fn panels(&self) -> Panels<'_> {

@@ -171,9 +171,9 @@ fn gated_rows(cpu: &Cpu, dtypes: [DType; 2], m: usize) {
     let mut x = ActivationBuffer::new();
     x.prepare(cpu, MatRef::packed(&values, m, k));
     let result = |hidden: &ActivationBuffer| {
-        let mut out = vec![f32::NAN; m * down.n()];
-        let shape = MatMut::packed(&mut out, m, down.n());
-        multiply(cpu, shape, hidden, (&down, 0..down.n()), None);
+        let mut out = vec![f32::NAN; m * down.n];
+        let shape = MatMut::packed(&mut out, m, down.n);
+        multiply(cpu, shape, hidden, (&down, 0..down.n), None);
         out
     };
 
@@ -196,7 +196,7 @@ fn gated_rows(cpu: &Cpu, dtypes: [DType; 2], m: usize) {
 }
 
 fn check(cpu: &Cpu, w: &PackedMatrix, values: &[f32], m: usize, rows: Range<usize>) {
-    let (n, k, dtype) = (rows.len(), w.k(), w.dtype());
+    let (n, k, dtype) = (rows.len(), w.k, w.dtype());
     let x = random(m * k, 3);
     let mut activations = ActivationBuffer::new();
     activations.quantize(cpu, MatRef::packed(&x, m, k));

@@ -1,6 +1,7 @@
 //! Embedding lookup in a table of any format.
 
 use stonechat_compute::kernel_params;
+use stonechat_compute::op::{EmbedArgs, EmbedInputs};
 use stonechat_compute::wgpu::ops::{check_len, kernel_source};
 use stonechat_compute::wgpu::{
     Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP,
@@ -9,21 +10,6 @@ use stonechat_compute::wgpu::{
 use super::matmul_args::with_format;
 use super::matrix::GpuMatrix;
 use super::planes::Format;
-
-/// Arguments of [`embed`]. Tokens and positions are inputs of the step.
-#[derive(Debug, Clone, Copy)]
-pub struct GpuEmbed<'a> {
-    /// Number of tokens `T`.
-    pub n_tokens: usize,
-    /// First word of the tokens: rows of the table, or, with bit 31 set, indexes of values of `top_k` that are.
-    pub tokens: usize,
-    /// Values that tokens refer to.
-    pub top_k: Option<&'a GpuBuffer>,
-    /// Factor of the rows.
-    pub scale: f32,
-    /// Position embeddings `[n, D]`, added after scaling, and the first word of the positions.
-    pub positions: Option<(&'a GpuBuffer, usize)>,
-}
 
 kernel_params! {
     struct EmbedParams {
@@ -52,37 +38,43 @@ pub(super) fn source(format: &Format, variant: Variant) -> Source {
     with_format(source, format)
 }
 
-/// `out[t] = scale * table[tokens[t]] + positions[pos[t]]`. Shapes: `table` = `[V, D]`, `out` = `[T, D]`, packed.
+/// `out[t] = scale * table[tokens[t]] + positions[pos[t]]`. Shapes: `table` = `[V, D]`, `out` = `[T, D]`, packed. Places of
+/// inputs are words of the step.
 ///
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
-pub fn embed(list: &mut Recorder, out: &GpuBuffer, table: &GpuMatrix, args: GpuEmbed<'_>) {
-    let GpuEmbed { n_tokens, tokens, top_k, scale, positions } = args;
-    check_len("embed", out, n_tokens * table.k());
+pub fn embed(
+    list: &mut Recorder,
+    out: &GpuBuffer,
+    args: EmbedArgs<&GpuMatrix, &GpuBuffer>,
+    inputs: EmbedInputs<&GpuBuffer, usize>,
+) {
+    let EmbedArgs { table, positions: position_embeddings, scale } = args;
+    let EmbedInputs { n_tokens, tokens, positions, top_k } = inputs;
+    check_len("embed", out, n_tokens * table.k);
     let (format, variant) = (table.format, list.gpu().variant());
     let key = [format.code(), 0, 0, 0];
     let kernel = list.gpu().kernel(("embed", key), || source(format, variant));
-    let chunks = table.k().div_ceil(16);
+    let chunks = table.k.div_ceil(16);
     let groups = (n_tokens * chunks).div_ceil(WORKGROUP as usize);
     for slice in table.slices.iter() {
         let params = EmbedParams {
             w_stride: table.stride() as u32,
             w_blocks: table.n_blocks() as u32,
             rows: n_tokens as u32,
-            cols: table.k() as u32,
+            cols: table.k as u32,
             slice_rows: slice.rows as u32,
             slice_first: slice.first as u32,
             tokens: tokens as u32,
-            positions: positions.map_or(0, |(_, first)| first) as u32,
-            has_positions: u32::from(positions.is_some()),
+            positions: positions as u32,
+            has_positions: u32::from(position_embeddings.is_some()),
             scale,
         };
-        let values = positions.map(|(values, _)| values);
         let binds = [
             Bind::Buffer(&slice.buffer),
             Bind::Step,
-            values.into(),
+            position_embeddings.into(),
             Bind::Buffer(out),
             top_k.into(),
             Bind::Buffer(&slice.buffer),

@@ -1,19 +1,5 @@
-// out[t] = scale * table[tokens[t]] + positions[pos[t]]; 16 values an invocation.
+// out[t] = scale * table[tokens[t]] + positions[pos[t]]; 16 values per invocation.
 
-struct Params {
-    w_stride: u32,
-    w_blocks: u32,
-    rows: u32,
-    cols: u32,
-    slice_rows: u32,
-    slice_first: u32,
-    tokens: u32,
-    positions: u32,
-    has_positions: u32,
-    scale: f32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(2) var<storage, read> data: array<u32>;
 @group(0) @binding(3) var<storage, read> positions: array<f32>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;

@@ -12,14 +12,15 @@
 use std::sync::Arc;
 
 use stonechat_compute::DType;
+use stonechat_compute::op::Epilogue;
 use stonechat_compute::wgpu::ops::operand::{COLUMNS, GpuOutput};
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, f16, kernel_source};
 use stonechat_compute::wgpu::{
-    Bind, CoopMatrices, Gpu, Kernel, KernelParams, Recorder, Source, Variant,
+    Bind, CoopMatrices, Gpu, GpuBuffer, Kernel, KernelParams, Recorder, Source, Variant,
 };
 
 use super::matmul_args::{
-    ACCESS, ACCESS_WITH_OPERAND, Activations, GpuEpilogue, MatmulParams, binds, with_format,
+    ACCESS, ACCESS_WITH_OPERAND, Activations, MatmulParams, binds, with_format,
 };
 use super::matrix::GpuMatrix;
 use super::planes::Format;
@@ -78,12 +79,6 @@ pub(super) fn supports(gpu: &Gpu, format: &Format) -> bool {
     gpu.matrices().is_some() && format.dtype != DType::F32
 }
 
-/// Whether [`gemm`] with `w` can write f16.
-pub(super) fn writes_f16(gpu: &Gpu, w: &GpuMatrix) -> bool {
-    // Vectors of four outputs do not span slices.
-    supports(gpu, w.format) && w.slices.iter().all(|slice| slice.first.is_multiple_of(4))
-}
-
 /// Every shader of a format, for tests.
 pub(super) fn sources(format: &Format, matrices: CoopMatrices) -> Vec<Source> {
     let sides = if format.dtype == DType::F32 { vec![] } else { tiles(matrices).to_vec() };
@@ -114,12 +109,12 @@ pub(super) fn gemm(
     out: GpuOutput<'_>,
     (x, rows): (&Activations<'_>, usize),
     w: &GpuMatrix,
-    epilogue: GpuEpilogue<'_>,
+    epilogue: Epilogue<&GpuBuffer>,
 ) {
     let matrices = list.gpu().matrices().filter(|_| supports(list.gpu(), w.format));
     let operand = out.operand.map(|(_, buffer)| buffer);
     for slice in w.slices.iter() {
-        let params = MatmulParams::new(w, slice, x, [rows, w.n()], epilogue);
+        let params = MatmulParams::new(w, slice, x, [rows, w.n], epilogue);
         let binds = binds(slice, x, epilogue.bias, out.values.into());
         let groups = |tile| [slice.rows.div_ceil(tile) as u32, rows.div_ceil(tile) as u32, 1];
         let Some(matrices) = matrices else {

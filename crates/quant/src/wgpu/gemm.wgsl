@@ -1,6 +1,6 @@
-// GEMM in f32: a tile of 64 rows of activations x 64 rows of the matrix a workgroup, 4 x 4 outputs an invocation.
+// GEMM in f32: a tile of 64 rows of activations x 64 rows of the matrix per workgroup, 4 x 4 outputs per invocation.
 //
-//   sums = 0                                          4 x 4 an invocation: activations ty + 16 i, matrix tx + 16 j
+//   sums = 0                                          4 x 4 per invocation: activations ty + 16 i, matrix tx + 16 j
 //   for each step of 32 columns:
 //       x_tile = activations [64, 32]; w_tile = dequantized weights [64, 32]
 //       for each vector of 4 columns: sums[i][j] += dot(x_tile row, w_tile row)

@@ -1,4 +1,4 @@
-// Loads weights of any format for gemm_coop.wgsl and dequantizes them; two chunks of 16 an invocation.
+// Loads weights of any format for gemm_coop.wgsl and dequantizes them; two chunks of 16 per invocation.
 
 struct Weights {
     first: Weights16,

@@ -5,7 +5,7 @@
 //! ```text
 //! workgroup    = WG / lanes teams
 //! team         = `lanes` adjacent invocations, `rows` rows of the matrix, `x_rows` rows of activations
-//! invocation i : steps i, i + lanes, ... of the K weights (64 quantized or 16 float weights a step), partial sums of
+//! invocation i : steps i, i + lanes, ... of the K weights (64 quantized or 16 float weights per step), partial sums of
 //!                all rows * x_rows outputs of the team in registers
 //! then         : reduce the sums over the team; invocation i < rows * x_rows of the team stores output i
 //! ```
@@ -14,7 +14,7 @@
 //!
 //! | part | files |
 //! |---|---|
-//! | parameters, bindings | `matmul_params` + `matrix_bindings`, `gate_up_params` + `gate_up_bindings`, `gemv_group` |
+//! | bindings | `matmul_params` + `matrix_bindings`, `gate_up_bindings`, `gemv_group` |
 //! | grid, epilogue | `gemv` with `gemv_output_*`, `gemv_gate_up` with `gate_up_output_*`, `gemv_group` |
 //! | weights | `plane_access`, `format_*` |
 //! | activations | `x_q8`, or `x_rms_norm`: RMS norm fused into the kernel; in f32 part of `gemv_multiply_f32` |
@@ -26,27 +26,27 @@ mod group;
 mod spec;
 
 use stonechat_compute::DType;
-use stonechat_compute::op::Activation;
+use stonechat_compute::op::{Activation, Epilogue, ExpertRoutes};
 use stonechat_compute::wgpu::ops::check_len;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
-use stonechat_compute::wgpu::{Bind, Gpu, GpuBuffer, Recorder, Source, Variant};
+use stonechat_compute::wgpu::{Bind, GpuBuffer, Recorder, Source, Variant};
 use stonechat_compute::{check_eq, check_multiple};
 
+pub use self::gate_up::{GATE_UP_BUFFERS, GATE_UP_ROWS, matmul_gated};
 use self::gate_up::{GATE_UP_SHAPE, GATE_UP_WORKGROUP};
-pub use self::gate_up::{can_fuse_gate_up, gate_up_fuses_norm, matmul_gated};
-use self::group::GROUP_WORKGROUP;
-pub use self::group::{can_group, group_fuses_norm, matmul_group};
-pub use self::spec::MAX_GEMV_ROWS;
+pub use self::group::{GROUP_BUFFERS, MAX_GROUP, matmul_group};
 use self::spec::{
-    ACCESS_WITH_NORM, GemvSpec, Q8_OUTPUT_MAX_ROWS, Q8_OUTPUT_SHAPE, ROW_BUCKETS, Shape, WORKGROUP,
+    ACCESS_WITH_NORM, GROUP_WORKGROUP, GemvSpec, Q8_OUTPUT_SHAPE, ROW_BUCKETS, Shape, WORKGROUP,
     row_bucket,
 };
-use super::input_norm::{binds_with_norm, can_fuse_norm};
-use super::matmul_args::{
-    ACCESS, ACCESS_WITH_OPERAND, Activations, GpuEpilogue, GpuInput, MatmulParams, binds,
-};
+pub use self::spec::{MAX_GEMV_ROWS, NormBound, NormKernel, Q8_OUTPUT_MAX_ROWS};
+use super::input_norm::binds_with_norm;
+use super::matmul_args::{ACCESS, ACCESS_WITH_OPERAND, Activations, GpuInput, MatmulParams, binds};
 use super::matrix::GpuMatrix;
 use super::planes::Format;
+
+/// Storage buffers of GEMV with one matrix.
+pub const GEMV_BUFFERS: usize = ACCESS.len();
 
 /// Every shader of a format, for tests.
 pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> {
@@ -93,32 +93,19 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
     all
 }
 
-/// Whether [`gemv`] with `w` can write up to `rows` rows in q8.
-pub(super) fn writes_q8(w: &GpuMatrix, rows: usize) -> bool {
-    rows <= Q8_OUTPUT_MAX_ROWS as usize && w.slices.len() == 1
-}
-
-/// Whether a matmul with `w` can compute the norm of its only row.
-#[must_use]
-pub fn fuses_norm(gpu: &Gpu, w: &GpuMatrix) -> bool {
-    let shape = Shape::for_matrix(w.n(), w, 1);
-    let n_groups = w.n().div_ceil(shape.rows_per_workgroup() as usize);
-    can_fuse_norm(gpu, w, (n_groups, ACCESS.len()))
-}
-
 /// [`matmul`](super::matmul) of up to [`MAX_GEMV_ROWS`] rows, with checked arguments.
 pub(super) fn gemv(
     list: &mut Recorder,
     out: GpuOutput<'_>,
     (x, rows): (&Activations<'_>, usize),
     w: &GpuMatrix,
-    epilogue: GpuEpilogue<'_>,
+    epilogue: Epilogue<&GpuBuffer>,
 ) {
     let x_rows = row_bucket(rows);
     let operand = out.operand.map(|(_, buffer)| buffer);
     let shape = match operand {
         Some(_) => Q8_OUTPUT_SHAPE,
-        None => Shape::for_matrix(w.n(), w, x_rows),
+        None => Shape::for_matrix(w.n, w, x_rows),
     };
     let spec = GemvSpec::new(list.gpu(), w.format, x_rows, shape).with_norm(x, w);
     let kernel = match operand {
@@ -126,7 +113,7 @@ pub(super) fn gemv(
         None => spec.kernel(list.gpu(), false),
     };
     for slice in w.slices.iter() {
-        let params = MatmulParams::new(w, slice, x, [rows, w.n()], epilogue);
+        let params = MatmulParams::new(w, slice, x, [rows, w.n], epilogue);
         let binds = binds(slice, x, epilogue.bias, out.values.into());
         let groups = slice.rows.div_ceil(shape.rows_per_workgroup() as usize);
         if let Some(norm) = x.norm {
@@ -142,21 +129,6 @@ pub(super) fn gemv(
     }
 }
 
-/// Arguments of [`matmul_experts`].
-#[derive(Debug, Clone, Copy)]
-pub struct ExpertMatmul<'a> {
-    /// `[T * n_used]` pairs of words: expert and weight.
-    pub routes: &'a GpuBuffer,
-    /// Number of routes, `T * n_used`.
-    pub n_routes: usize,
-    /// Routes per row of the activations.
-    pub routes_per_row: usize,
-    /// Rows of an expert's matrix.
-    pub n: usize,
-    /// `[E * n]`.
-    pub bias: Option<&'a GpuBuffer>,
-}
-
 /// For every route `i` of an expert `e`, with `x` in q8 if `w` is quantized: `out[i, j] = Σ_k x[i / routes_per_row, k] w[e * n + j, k] + bias[e * n + j]`.
 /// Shapes: `w` = `[E * n, K]`, `out` = `[n_routes, n]`, packed.
 ///
@@ -168,19 +140,19 @@ pub fn matmul_experts(
     out: &GpuBuffer,
     input: GpuInput<'_>,
     w: &GpuMatrix,
-    args: ExpertMatmul<'_>,
+    args: ExpertRoutes<&GpuBuffer>,
 ) {
-    let ExpertMatmul { routes, n_routes, routes_per_row, n, bias } = args;
+    let ExpertRoutes { routes, n_routes, routes_per_row, n, bias } = args;
     check_eq!(input.rows * routes_per_row, n_routes, "experts: rows of x by routes per row");
-    check_multiple!(w.n(), n, "experts: rows of the weights");
+    check_multiple!(w.n, n, "experts: rows of the weights");
     check_len("experts", out, n_routes * n);
     check_len("experts", routes, 2 * n_routes);
-    bias.inspect(|bias| check_len("experts", bias, w.n()));
+    bias.inspect(|bias| check_len("experts", bias, w.n));
     let format = w.format.is_quantized.then_some(OperandFormat::Q8);
     let x = Activations::new(list, w, input, format);
     let shape = Shape::for_matrix(n * n_routes, w, 1);
     let kernel = GemvSpec::new(list.gpu(), w.format, 1, shape).kernel(list.gpu(), true);
-    let epilogue = GpuEpilogue { bias, activation: Activation::None, accumulate: false };
+    let epilogue = Epilogue { bias, activation: Activation::None, accumulate: false };
     for slice in w.slices.iter() {
         let params = MatmulParams {
             routes_per_row: routes_per_row as u32,

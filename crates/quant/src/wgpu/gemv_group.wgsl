@@ -5,24 +5,6 @@ const TEAMS: u32 = WG / LANES;
 const SUMS: u32 = TEAM_ROWS * X_ROWS;
 const GROUP_ROWS: u32 = TEAMS * TEAM_ROWS;
 
-struct Params {
-    // Rows of each matrix.
-    n: vec4<u32>,
-    // Bit i: matrix i has a bias.
-    has_bias: u32,
-    w_stride: u32,
-    w_blocks: u32,
-    chunks: u32,
-    rows: u32,
-    x_offset: u32,
-    x_stride: u32,
-    norm_eps: f32,
-    // Row length and blocks of a row of the last matrix.
-    w_stride_last: u32,
-    w_blocks_last: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> w: array<vec4<u32>>;
 // Binding 2: activations.
 @group(0) @binding(3) var<storage, read> w_words: array<u32>;

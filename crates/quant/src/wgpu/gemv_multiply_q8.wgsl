@@ -14,7 +14,7 @@ fn dot16(weights: Quants16, at: u32, c: u32) -> f32 {
 }
 
 fn multiply(sums: ptr<function, array<f32, SUMS>>, first: u32, x_row: u32, lane: u32) {
-    // Four chunks a step, which share vectors of the quants.
+    // Four chunks per step, which share vectors of the quants.
     for (var step = lane; step < p.chunks / 4u; step += LANES) {
         let c0 = chunk_of(step, 0u);
         let c1 = chunk_of(step, 1u);

@@ -1,41 +1,13 @@
 //! RMS norm of a matmul's input: fused into GEMV kernels of one row, where every workgroup computes it for itself.
 
+use stonechat_compute::op::InputNorm;
 use stonechat_compute::wgpu::ops::q8;
-use stonechat_compute::wgpu::{Access, Bind, Gpu, GpuBuffer, Source, Variant};
+use stonechat_compute::wgpu::{Access, Bind, GpuBuffer, Source};
 
-use super::matrix::GpuMatrix;
 use super::planes::CHUNK;
 
-/// Longest row: a workgroup keeps it in registers and workgroup memory.
-const MAX_COLS: usize = 8192;
-/// Most workgroups that compute the norm redundantly: about one wave of a large GPU.
-const MAX_GROUPS: usize = 1024;
-
-/// RMS norm to apply to the input `x` of a matmul: `x / sqrt(mean(x²) + eps) * weight`, of one row.
-#[derive(Debug, Clone, Copy)]
-pub struct InputNorm<'a> {
-    /// `[K]`.
-    pub weight: &'a GpuBuffer,
-    /// Epsilon.
-    pub eps: f32,
-    /// Result `[K]`, for later readers.
-    pub out: &'a GpuBuffer,
-}
-
-/// Whether a GEMV kernel with `w`, of `n_groups` workgroups and `n_buffers` other buffers, can compute a norm.
-pub(super) fn can_fuse_norm(
-    gpu: &Gpu,
-    w: &GpuMatrix,
-    (n_groups, n_buffers): (usize, usize),
-) -> bool {
-    gpu.variant() == Variant::Subgroups
-        && w.format.is_quantized
-        && w.k() == w.padded_k()
-        && w.k() <= MAX_COLS
-        && w.slices.len() == 1
-        && n_groups <= MAX_GROUPS
-        && n_buffers + 2 <= gpu.max_buffers()
-}
+/// Buffers that a norm adds to those of a kernel.
+pub const NORM_BUFFERS: usize = 2;
 
 /// `access` of a kernel, followed by the weight and the output of a fused norm.
 pub(super) const fn access_with_norm<const N: usize>(access: &[Access]) -> [Access; N] {
@@ -45,7 +17,7 @@ pub(super) const fn access_with_norm<const N: usize>(access: &[Access]) -> [Acce
 /// `binds` of a kernel, then the bindings that [`access_with_norm`] adds.
 pub(super) fn binds_with_norm<'a, const N: usize>(
     binds: &[Bind<'a>],
-    norm: InputNorm<'a>,
+    norm: InputNorm<&'a GpuBuffer>,
 ) -> [Bind<'a>; N] {
     let mut all = [Bind::Buffer(norm.weight); N];
     all[..binds.len()].copy_from_slice(binds);

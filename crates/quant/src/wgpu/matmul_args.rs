@@ -1,26 +1,14 @@
 //! Operands, parameters and sources that all matmuls share.
 
 use stonechat_compute::kernel_params;
-use stonechat_compute::op::Activation;
+use stonechat_compute::op::{Epilogue, InputNorm};
 use stonechat_compute::wgpu::ops::operand::{GpuOperand, OperandFormat};
-use stonechat_compute::wgpu::ops::{activation_code, copy, q8};
+use stonechat_compute::wgpu::ops::{copy, q8};
 use stonechat_compute::wgpu::{Access, Bind, GpuBuffer, Recorder, Source};
 use stonechat_compute::{check_at_most, check_eq};
 
-use super::input_norm::InputNorm;
 use super::matrix::{GpuMatrix, RowSlice};
 use super::planes::{CHUNK, Format};
-
-/// Epilogue of a matmul.
-#[derive(Debug, Clone, Copy)]
-pub struct GpuEpilogue<'a> {
-    /// `[N]`, added to every row.
-    pub bias: Option<&'a GpuBuffer>,
-    /// Applied after the bias.
-    pub activation: Activation,
-    /// Add the result to the output, which is in f32.
-    pub accumulate: bool,
-}
 
 kernel_params! {
     pub(super) struct MatmulParams {
@@ -55,12 +43,12 @@ impl MatmulParams {
         slice: &RowSlice,
         x: &Activations<'_>,
         [rows, n]: [usize; 2],
-        epilogue: GpuEpilogue<'_>,
+        epilogue: Epilogue<&GpuBuffer>,
     ) -> Self {
         Self {
             w_stride: w.stride() as u32,
             w_blocks: w.n_blocks() as u32,
-            chunks: (w.padded_k() / CHUNK) as u32,
+            chunks: (w.padded_k / CHUNK) as u32,
             rows: rows as u32,
             slice_rows: slice.rows as u32,
             slice_first: slice.first as u32,
@@ -68,7 +56,7 @@ impl MatmulParams {
             x_offset: x.offset as u32,
             x_stride: x.stride as u32,
             has_bias: u32::from(epilogue.bias.is_some()),
-            activation: activation_code(epilogue.activation),
+            activation: epilogue.activation.code(),
             accumulate: u32::from(epilogue.accumulate),
             routes_per_row: 1,
             norm_eps: x.norm.map_or(0.0, |norm| norm.eps),
@@ -107,7 +95,7 @@ pub(super) fn with_format(source: Source, format: &Format) -> Source {
 pub(super) fn format_files(format: &Format) -> Vec<String> {
     let mut files: Vec<String> = format.files.iter().map(|&file| file.to_owned()).collect();
     if let Some(codebook) = format.codebook {
-        // Four bytes a word, the first one low.
+        // Four bytes per word, the first one low.
         let word = |four: &[i8]| {
             four.iter().rev().fold(0, |word, &x| word << 8 | u32::from(x.cast_unsigned()))
         };
@@ -125,12 +113,12 @@ pub(super) fn format_files(format: &Format) -> Vec<String> {
 /// Input of matmuls.
 #[derive(Debug, Clone, Copy)]
 pub struct GpuInput<'a> {
-    /// Activations, in the [`operand_format`](super::operand_format) of the weights.
+    /// Activations, in the format that the kernel of the weights reads.
     pub x: GpuOperand<'a>,
     /// Number of rows.
     pub rows: usize,
     /// RMS norm to apply to the only row, which is in f32.
-    pub norm: Option<InputNorm<'a>>,
+    pub norm: Option<InputNorm<&'a GpuBuffer>>,
 }
 
 /// Activations as a kernel binds them; offset and stride in vectors of 16 bytes.
@@ -139,7 +127,7 @@ pub(super) struct Activations<'a> {
     pub(super) buffer: GpuBuffer,
     pub(super) offset: usize,
     pub(super) stride: usize,
-    pub(super) norm: Option<InputNorm<'a>>,
+    pub(super) norm: Option<InputNorm<&'a GpuBuffer>>,
 }
 
 impl<'a> Activations<'a> {
@@ -154,7 +142,7 @@ impl<'a> Activations<'a> {
         input: GpuInput<'a>,
         format: Option<OperandFormat>,
     ) -> Self {
-        let (norm, padded) = (input.norm, w.padded_k());
+        let (norm, padded) = (input.norm, w.padded_k);
         let x = match input.x {
             GpuOperand::Converted(got, buffer) => {
                 check_eq!(Some(got), format, "matmul: format of the operand");
@@ -162,7 +150,7 @@ impl<'a> Activations<'a> {
                     OperandFormat::Q8 => q8::row_vectors(padded),
                     OperandFormat::F16 => padded / 8,
                 };
-                let needed = got.bytes(input.rows, w.k());
+                let needed = got.bytes(input.rows, w.k);
                 check_at_most!(needed, buffer.bytes(), "matmul: bytes of the operand");
                 return Self { buffer: buffer.clone(), offset: 0, stride, norm };
             }
@@ -175,9 +163,9 @@ impl<'a> Activations<'a> {
         check_eq!(x.rows, input.rows, "matmul: rows of the operand");
         // im2col pads rows to `padded_k`.
         assert!(
-            x.cols == w.k() || x.cols == padded,
+            x.cols == w.k || x.cols == padded,
             "matmul: expected {} or {padded} columns, got {}",
-            w.k(),
+            w.k,
             x.cols
         );
         let is_aligned = x.offset.is_multiple_of(4)

@@ -18,9 +18,12 @@ const CHUNK_BYTES: usize = 8 << 20;
 #[derive(Debug, Clone)]
 pub struct GpuMatrix {
     pub(super) format: &'static Format,
-    n: usize,
-    k: usize,
-    padded_k: usize,
+    /// Output features `N`.
+    pub(super) n: usize,
+    /// Input features `K`.
+    pub(super) k: usize,
+    /// `K` rounded up to a multiple of [`COLUMNS`]; the added weights are zero.
+    pub(super) padded_k: usize,
     pub(super) slices: Arc<[RowSlice]>,
 }
 
@@ -103,28 +106,25 @@ impl GpuMatrix {
         }
     }
 
-    /// Output features `N`.
-    #[must_use]
-    pub fn n(&self) -> usize {
-        self.n
-    }
-
-    /// Input features `K`.
-    #[must_use]
-    pub fn k(&self) -> usize {
-        self.k
-    }
-
-    /// `K` rounded up to a multiple of [`COLUMNS`]; the added weights are zero.
-    #[must_use]
-    pub fn padded_k(&self) -> usize {
-        self.padded_k
-    }
-
     /// Type of the weights on the device.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.format.dtype
+    }
+
+    /// Whether kernels read weights of `dtype` as integers with scales.
+    #[must_use]
+    pub fn is_quantized(dtype: DType) -> bool {
+        Format::of(dtype).is_some_and(|format| format.is_quantized)
+    }
+
+    /// Rows of a slice; `None` if the matrix is in one buffer.
+    #[must_use]
+    pub fn slice_rows(&self) -> Option<usize> {
+        match &self.slices[..] {
+            [_] => None,
+            slices => Some(slices.first().map_or(0, |slice| slice.rows)),
+        }
     }
 
     /// Blocks in a row.

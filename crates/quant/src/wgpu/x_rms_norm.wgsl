@@ -1,7 +1,7 @@
 // Activations as the RMS norm of one row, which every workgroup computes and quantizes for itself: faster than a kernel of
 // its own and the barrier after it. Workgroup 0 also stores the norm.
 //
-//   x, weight        STEPS chunks (16 values) an invocation, in registers
+//   x, weight        STEPS chunks (16 values) per invocation, in registers
 //   scale = 1 / sqrt(mean(x^2) + eps)
 //   y = x * scale * weight
 //   norm_quants, norm_headers = q8 of y, in workgroup memory; two adjacent invocations hold a group

@@ -2,7 +2,7 @@
 
 use super::{CharSet, Expr, Result, Rules};
 
-/// Most iterations of a fix point.
+/// Maximum iterations of a fixed-point computation.
 const MAX_ROUNDS: usize = 100;
 
 /// Facts about a grammar's rules, by index.

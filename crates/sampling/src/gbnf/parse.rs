@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use super::{CharSet, Expr, Result, Rules};
 
-/// Most nested groups.
+/// Maximum depth of nested groups.
 const MAX_DEPTH: usize = 64;
 const MAX_RULES: usize = 4096;
 const MAX_BYTES: usize = 1 << 18;
-/// Most repetition operators after one item.
+/// Maximum repetition operators after one item.
 const MAX_OPERATORS: usize = 4;
 /// llama.cpp's limit of the product of nested repetitions.
 const MAX_REPETITION: u64 = 2000;
@@ -235,7 +235,7 @@ impl<'a> Parser<'a> {
         Ok(c)
     }
 
-    /// `<name>`, `<[id]>`, and either after `!`.
+    /// Parses a token: `<name>` or `<[id]>`, negated after `!`.
     fn token(&mut self) -> Result<Expr> {
         let negated = self.eat('!');
         let rest = &self.text[self.at..];

@@ -32,7 +32,7 @@ pub(super) const REQUEST_TOKENS: &[f64] = &[
     1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5,
     5e5, 1e6,
 ];
-/// Choices, preemptions.
+/// Numbers of choices or preemptions of a request.
 pub(super) const SMALL_COUNTS: &[f64] = &[0.0, 1.0, 2.0, 5.0, 10.0, 20.0];
 /// Seconds of audio per second of work.
 pub(super) const SPEEDS: &[f64] = &[0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0];

@@ -24,7 +24,7 @@ pub(crate) enum OpenModel {
 
 /// Model that requests use.
 pub(crate) trait Served: Clone {
-    /// Its kind.
+    /// Kind of the model.
     const KIND: ModelKind;
 
     /// The model, if it is of this kind.
@@ -201,13 +201,14 @@ impl EngineOptions {
         file: &ModelFile,
         kind: ModelKind,
     ) -> Option<(ChosenDevice, f64)> {
-        let can_split = kind == ModelKind::Language;
-        let needs = DeviceNeeds { weight_bytes: file.weight_bytes(), can_split };
-        let layers = self.gpu_layers.filter(|_| can_split);
+        let needs = match kind {
+            ModelKind::Language => DeviceNeeds::layers(file.weight_bytes(), self.gpu_layers),
+            _ => DeviceNeeds::whole(file.weight_bytes()),
+        };
         // An error is one of opening the model.
-        let device = self.device.with_layers(layers).ok()?.placement(needs).ok()?;
-        let share = match layers {
-            Some(GpuLayers::Last(n)) => {
+        let device = self.device.choose(needs).ok()?;
+        let share = match self.gpu_layers {
+            Some(GpuLayers::Last(n)) if kind == ModelKind::Language => {
                 let total = GpuLayers::total(&Config::from_file(file).ok()?);
                 n.min(total) as f64 / total as f64
             }

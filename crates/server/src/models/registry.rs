@@ -125,7 +125,7 @@ impl<L: Loader> Registry<L> {
         self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the budget of the GPU.
+    /// Sets the memory budget of the GPU in bytes.
     pub(crate) fn set_gpu_budget(&self, bytes: u64) {
         self.lock().table.set_gpu_budget(bytes);
     }

@@ -1,4 +1,4 @@
-//! Table of models: which ones are open, their users, and what is loaded or closed next.
+//! Table of models: the open ones, their users, and the next load or close.
 //!
 //! ```text
 //!              request                 next: it fits               loaded
@@ -107,7 +107,7 @@ pub(crate) enum Action<M> {
 pub(crate) enum Refusal {
     /// A closed model.
     NotLoaded,
-    /// It has users.
+    /// A model with users.
     Busy,
 }
 
@@ -286,7 +286,7 @@ impl<M, W: Waiter> Table<M, W> {
         waiters
     }
 
-    /// Ends a close: its memory is free. Requests that came meanwhile queue for a load.
+    /// Ends a close: its memory is free. Requests that arrived during the close queue for a load.
     pub(crate) fn closed(&mut self, id: ModelId) {
         let entry = &mut self.entries[id.0];
         (entry.state, entry.is_retired) = (State::Unloaded, false);

@@ -32,7 +32,7 @@ impl Client {
         let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
         Self {
             agent: config.new_agent(),
-            // Without a user and a password.
+            // The address in messages has no user and password.
             collector: format!("{}{port}", url.host().unwrap_or_default()),
             is_failing: AtomicBool::new(false),
         }

@@ -80,7 +80,7 @@ impl RequestTrace {
         let Some(root) = &self.0 else { return };
         let span = root.context.span();
         span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status)));
-        // By the conventions of HTTP an error of the client is none of the server.
+        // OpenTelemetry's conventions for HTTP: a status of 4xx is no error of a server span.
         if is_aborted || status >= 500 {
             let kind = if is_aborted { ABORT.to_owned() } else { status.to_string() };
             span.set_attribute(KeyValue::new("error.type", kind));

@@ -1,4 +1,4 @@
-//! Times of a request, of which spans are made.
+//! Times of a request, the source of its spans.
 
 use std::time::Instant;
 

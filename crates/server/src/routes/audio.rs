@@ -31,7 +31,6 @@ use crate::audio_memory::Charge;
 use crate::otlp::{RequestTrace, SpeechTimes};
 use crate::tasks::within;
 use crate::{ApiError, ApiResult, AppState, AudioReport, Metrics, RequestEnd, SpeechGuard};
-use form::Form;
 
 /// Time for which a stream waits for its first segment before its status is sent: an error until then has one of its own.
 const MAX_STATUS_DELAY: Duration = Duration::from_secs(5);
@@ -110,7 +109,7 @@ async fn answer(
     state.check_ready()?;
     // The time of a request counts from its arrival.
     let deadline = state.options().deadline();
-    let Form { fields, samples, charge } = within(deadline, Form::read(&state, request)).await??;
+    let (fields, samples, charge) = within(deadline, form::read(&state, request)).await??;
     let received = Instant::now();
     let options = fields.options(task)?;
     let model = state.open::<Whisper>(fields.model.as_deref(), deadline).await?;

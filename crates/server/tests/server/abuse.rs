@@ -31,7 +31,7 @@ const INTEGERS: [&str; 22] = [
     "best_of",
     "logprobs",
 ];
-/// Its other numbers.
+/// Other numbers of a body.
 const FLOATS: [&str; 18] = [
     "temperature",
     "dynatemp_range",

@@ -56,7 +56,7 @@ fn silent_flac(n_frames: u32) -> Vec<u8> {
     file.extend_from_slice(&[0; 16]);
     for i in 0..n_frames {
         let mut frame = vec![0xff, 0xf8, 0x70, 0x08];
-        // Its number as in UTF-8.
+        // Number of the frame, coded as in UTF-8.
         let number = char::from_u32(i).unwrap().to_string();
         frame.extend_from_slice(number.as_bytes());
         frame.extend_from_slice(&[0xff, 0xfe]);

@@ -12,19 +12,27 @@ use super::open::OpenDevice;
 use super::registry::{self, BACKENDS, Backend};
 use crate::Error;
 
-/// Memory that a model needs.
+/// Memory that a model needs, and its layers on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceNeeds {
-    /// Bytes of its weights.
-    pub weight_bytes: u64,
-    /// Whether its layers can be on a GPU and on the CPU; otherwise the weights must fit the GPU.
-    pub can_split: bool,
+    weight_bytes: u64,
+    can_split: bool,
+    gpu_layers: Option<GpuLayers>,
 }
 
 impl DeviceNeeds {
-    /// A model that is not small, some layers of which any GPU can hold.
-    pub const GPU_OF_ANY_SIZE: Self =
-        Self { weight_bytes: Device::AUTO_MIN_BYTES, can_split: true };
+    /// `weight_bytes` bytes of weights that must fit the device.
+    #[must_use]
+    pub fn whole(weight_bytes: u64) -> Self {
+        Self { weight_bytes, can_split: false, gpu_layers: None }
+    }
+
+    /// `weight_bytes` bytes of weights in layers, some of which may be on a GPU and the others on the CPU. With a number of
+    /// `gpu_layers`, [`Device::Auto`] is the best GPU of any kind, whatever the size of the model.
+    #[must_use]
+    pub fn layers(weight_bytes: u64, gpu_layers: Option<GpuLayers>) -> Self {
+        Self { weight_bytes, can_split: true, gpu_layers }
+    }
 
     /// Bytes that a GPU must have.
     fn gpu_bytes(self) -> u64 {
@@ -34,178 +42,151 @@ impl DeviceNeeds {
             self.weight_bytes.saturating_add(RESERVED_BYTES)
         }
     }
+
+    /// GPU of [`Device::Auto`]; the reason if it is the CPU.
+    fn find_gpu(self) -> Result<Arc<dyn FoundGpu>, String> {
+        if self.gpu_layers.is_none() && self.weight_bytes < Device::AUTO_MIN_BYTES {
+            return Err("a GPU takes longer to start than it saves with a small model".to_owned());
+        }
+        if has_device_file() { self.first_gpu(&BACKENDS) } else { Err("no GPU".to_owned()) }
+    }
+
+    /// First GPU of `backends` with the memory, a discrete one unless layers were asked for; the reason of the last backend
+    /// if there is none.
+    fn first_gpu(self, backends: &[Backend]) -> Result<Arc<dyn FoundGpu>, String> {
+        let mut found = Err("no GPU that this build can use".to_owned());
+        for api in backends.iter().filter_map(|backend| backend.api) {
+            found = match self.gpu_layers {
+                None => api.discrete(self.gpu_bytes()),
+                Some(_) => api.best(),
+            };
+            if found.is_ok() {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Whether an open GPU has free memory for the weights that it must hold; true if it does not tell.
+    fn fit(self, gpu: &stonechat_nn::Device) -> bool {
+        self.can_split || gpu.free_memory_bytes().is_none_or(|free| self.gpu_bytes() <= free)
+    }
 }
 
-/// Result of [`Device::choose`]. `Display`: the device, or the reason for the CPU.
+/// Result of [`Device::choose`], which is not open. `Display`: the device, or the reason for the CPU.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
-pub enum ChosenDevice {
-    /// The CPU; with the reason, if [`Device::Auto`] chose it.
-    Cpu(Option<&'static str>),
-    /// A GPU, or GPUs that compute each layer together.
-    Gpu(ChosenGpu),
-}
-
-/// GPU that is not open.
-#[derive(Debug, Clone)]
-pub struct ChosenGpu {
-    gpu: Arc<dyn FoundGpu>,
-    /// Memory for a GPU that replaces it, if it cannot be opened.
+pub struct ChosenDevice {
+    /// GPU, or GPUs that compute each layer together; `None`: the CPU.
+    gpu: Option<Arc<dyn FoundGpu>>,
+    /// Reason for the CPU, if [`Device::Auto`] chose it.
+    reason: Option<String>,
     needs: DeviceNeeds,
+    /// Whether another device replaces a GPU that cannot be opened.
+    is_auto: bool,
 }
 
 impl fmt::Display for ChosenDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpu(None) => f.write_str("device cpu"),
-            Self::Cpu(Some(reason)) => write!(f, "device cpu: {reason}"),
-            Self::Gpu(ChosenGpu { gpu, .. }) => {
-                write!(f, "device {}: {}", gpu.device(), gpu.describe())
-            }
-        }
+        write!(f, "device {}", self.device())?;
+        let detail = self.gpu.as_ref().map(|gpu| gpu.describe());
+        detail.or_else(|| self.reason.clone()).map_or(Ok(()), |text| write!(f, ": {text}"))
     }
 }
 
 impl Device {
-    /// Bytes of weights from which [`Self::Auto`] takes a GPU: to open one takes about half a second, which is longer than
-    /// short runs of smaller models.
+    /// Minimum bytes of weights for [`Self::Auto`] to take a GPU: opening one takes about half a second, longer than short
+    /// runs of smaller models.
     pub const AUTO_MIN_BYTES: u64 = 200_000_000;
-
-    /// A GPU of any kind, integrated ones included: of NVIDIA where there is one with compiled kernels, else the best through
-    /// wgpu.
-    #[must_use]
-    pub fn any_gpu() -> Self {
-        let is_present = |backend: &&Backend| backend.api.is_some_and(|api| api.is_present());
-        let backend = BACKENDS.iter().find(is_present).or(BACKENDS.last());
-        backend.map_or(Self::Auto, |backend| (backend.device)(None))
-    }
-
-    /// Device of a language model with a number of layers on a GPU.
-    ///
-    /// # Errors
-    /// If layers on a GPU are asked for beside [`Device::Cpu`].
-    pub fn with_layers(self, layers: Option<GpuLayers>) -> Result<Self, Error> {
-        match (self, layers) {
-            (device, None) => Ok(device),
-            (_, Some(GpuLayers::Last(0))) => Ok(Self::Cpu),
-            (Self::Auto, Some(_)) => Ok(Self::any_gpu()),
-            (Self::Cpu, Some(_)) => {
-                let (expected, got) = ("a GPU".to_owned(), "cpu".to_owned());
-                Err(stonechat_llm::Error::Option { option: "gpu_layers", expected, got }.into())
-            }
-            (device, Some(_)) => Ok(device),
-        }
-    }
 
     /// Chooses the device of a model.
     ///
     /// # Errors
-    /// If the GPU that is named does not exist, or the build has no GPUs.
+    /// If the GPU that is named does not exist, the build has no GPUs, or layers on a GPU are asked for beside
+    /// [`Device::Cpu`].
     pub fn choose(self, needs: DeviceNeeds) -> Result<ChosenDevice, Error> {
-        let chosen = self.placement(needs)?;
-        tracing::info!("{chosen}");
-        Ok(chosen)
-    }
-
-    /// Device that [`choose`](Self::choose) would choose now, without a line in the log.
-    ///
-    /// # Errors
-    /// As [`choose`](Self::choose).
-    pub fn placement(self, needs: DeviceNeeds) -> Result<ChosenDevice, Error> {
-        Ok(match self {
-            Self::Cpu => ChosenDevice::Cpu(None),
-            Self::Auto if needs.weight_bytes < Self::AUTO_MIN_BYTES => ChosenDevice::Cpu(Some(
-                "a GPU takes longer to start than it saves with a small model",
-            )),
-            Self::Auto if !has_device_file() => ChosenDevice::Cpu(Some("no GPU")),
-            Self::Auto => first_discrete(&BACKENDS, needs),
-            device => {
-                ChosenDevice::Gpu(ChosenGpu { gpu: registry::api(device)?.named(device)?, needs })
+        let (gpu, reason) = match (self, needs.gpu_layers) {
+            (Self::Cpu, None) | (_, Some(GpuLayers::Last(0))) => (None, None),
+            (Self::Cpu, Some(_)) => {
+                let (expected, got) = ("a GPU".to_owned(), "cpu".to_owned());
+                let option = "gpu_layers";
+                return Err(stonechat_llm::Error::Option { option, expected, got }.into());
             }
-        })
+            (Self::Auto, _) => match needs.find_gpu() {
+                Ok(gpu) => (Some(gpu), None),
+                Err(reason) => (None, Some(reason)),
+            },
+            (device, _) => (Some(registry::api(device)?.named(device)?), None),
+        };
+        Ok(ChosenDevice { gpu, reason, needs, is_auto: self == Self::Auto })
     }
-}
-
-/// First discrete GPU of `backends` with the memory, else the CPU with the reason of the last backend.
-fn first_discrete(backends: &[Backend], needs: DeviceNeeds) -> ChosenDevice {
-    let mut reason = "no GPU that this build can use";
-    for api in backends.iter().filter_map(|backend| backend.api) {
-        match api.discrete(needs.gpu_bytes()) {
-            Ok(gpu) => return ChosenDevice::Gpu(ChosenGpu { gpu, needs }),
-            Err(none) => reason = none,
-        }
-    }
-    ChosenDevice::Cpu(Some(reason))
 }
 
 impl ChosenDevice {
-    /// Whether it is a GPU.
+    /// Whether the device is a GPU.
     #[must_use]
     pub fn is_gpu(&self) -> bool {
-        matches!(self, Self::Gpu(_))
+        self.gpu.is_some()
     }
 
     /// Bytes of the GPU for models: those that no program uses, less a reserve. wgpu does not tell how many are in use: all of
     /// them, less the reserve. `None` for the CPU, and for a GPU of an unknown size.
     #[must_use]
     pub fn memory_for_models(&self) -> Option<u64> {
-        match self {
-            Self::Cpu(_) => None,
-            Self::Gpu(ChosenGpu { gpu, .. }) => {
-                Some(gpu.memory_bytes()?.saturating_sub(RESERVED_BYTES))
-            }
-        }
+        Some(self.gpu.as_ref()?.memory_bytes()?.saturating_sub(RESERVED_BYTES))
     }
 
     /// The device by its name.
     #[must_use]
     pub fn device(&self) -> Device {
-        match self {
-            Self::Cpu(_) => Device::Cpu,
-            Self::Gpu(ChosenGpu { gpu, .. }) => gpu.device(),
-        }
+        self.gpu.as_ref().map_or(Device::Cpu, |gpu| gpu.device())
     }
 
-    /// Opens the device. A GPU that cannot be opened and was not `asked` for by name is replaced: an NVIDIA GPU by one through
-    /// wgpu, that by the CPU of `open_cpu`; `on_fallback` gets the reason.
+    /// Reason for the CPU, if [`Device::Auto`] chose it.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
+    }
+
+    /// Opens the device. A GPU that was not asked for by name and cannot be opened is replaced: an NVIDIA GPU by one through
+    /// wgpu, that by the CPU of `open_cpu`; `on_fallback` gets the reason. It also gets the reason why layers that were asked
+    /// for are on no GPU.
     ///
     /// # Errors
     /// If the device cannot be opened.
     pub fn open(
         self,
-        asked: Device,
         open_cpu: impl FnOnce() -> Result<Cpu, stonechat_nn::Error>,
         mut on_fallback: impl FnMut(&str),
     ) -> Result<OpenDevice, Error> {
-        let Self::Gpu(ChosenGpu { gpu, needs }) = self else {
-            return Ok(OpenDevice::on_cpu(open_cpu()?));
-        };
-        let next = match gpu.open() {
-            Err(error) if asked == Device::Auto => {
-                let next = first_discrete(registry::after(gpu.device()), needs);
-                let name = match &next {
-                    Self::Cpu(_) => "the CPU".to_owned(),
-                    Self::Gpu(_) => next.device().to_string(),
-                };
-                on_fallback(&format!("{}, so {name} is used: {error}", gpu.open_failure()));
-                next
-            }
-            Ok(open) if asked == Device::Auto && !has_room(&open.device, needs) => {
-                on_fallback(&format!(
-                    "the weights do not fit the free memory of `{}`, so the CPU is used",
-                    gpu.name()
-                ));
-                Self::Cpu(None)
-            }
-            open => return Ok(OpenDevice::on_gpu(open?)),
-        };
-        next.open(asked, open_cpu, on_fallback)
+        tracing::info!("{self}");
+        let Self { mut gpu, reason, needs, is_auto } = self;
+        if let (Some(reason), Some(_)) = (reason, needs.gpu_layers) {
+            on_fallback(&format!("all layers are on the CPU: {reason}"));
+        }
+        while let Some(found) = gpu {
+            gpu = match found.open() {
+                Err(error) if is_auto => {
+                    let next = needs.first_gpu(registry::after(found.device())).ok();
+                    let other = next.as_ref().map(|next| next.device().to_string());
+                    let other = other.as_deref().unwrap_or("the CPU");
+                    let (name, device) = (found.name(), found.device());
+                    on_fallback(&format!(
+                        "`{name}` ({device}) cannot be opened, so {other} is used: {error}"
+                    ));
+                    next
+                }
+                Ok(open) if is_auto && !needs.fit(&open.device) => {
+                    on_fallback(&format!(
+                        "the weights do not fit the free memory of `{}`, so the CPU is used",
+                        found.name()
+                    ));
+                    None
+                }
+                open => return Ok(OpenDevice::on_gpu(found.device(), open?)),
+            };
+        }
+        Ok(OpenDevice::on_cpu(open_cpu()?))
     }
-}
-
-/// Whether a GPU has free memory for the weights that it must hold; true if it does not tell.
-fn has_room(gpu: &stonechat_nn::Device, needs: DeviceNeeds) -> bool {
-    needs.can_split || gpu.free_memory_bytes().is_none_or(|free| needs.gpu_bytes() <= free)
 }
 
 /// Whether a GPU driver has a device file: the drivers are loaded for nothing otherwise.
@@ -223,4 +204,54 @@ fn has_device_file() -> bool {
 #[cfg(not(target_os = "linux"))]
 fn has_device_file() -> bool {
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gpu::OpenGpu;
+    use super::{Arc, ChosenDevice, Cpu, Device, DeviceNeeds, Error, FoundGpu};
+
+    /// GPU whose kernels the driver refuses.
+    #[derive(Debug)]
+    struct Refused;
+
+    impl FoundGpu for Refused {
+        fn device(&self) -> Device {
+            Device::Wgpu(Some(9))
+        }
+
+        fn describe(&self) -> String {
+            "a card".to_owned()
+        }
+
+        fn name(&self) -> &str {
+            "card"
+        }
+
+        fn memory_bytes(&self) -> Option<u64> {
+            None
+        }
+
+        fn open(&self) -> Result<OpenGpu, Error> {
+            Err(Error::NoGpuSupport { feature: "wgpu" })
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_cannot_be_opened_is_replaced_unless_it_was_named() {
+        let open = |is_auto| {
+            let needs = DeviceNeeds::layers(1, None);
+            let gpu: Option<Arc<dyn FoundGpu>> = Some(Arc::new(Refused));
+            let chosen = ChosenDevice { gpu, reason: None, needs, is_auto };
+            assert_eq!(chosen.to_string(), "device wgpu:9: a card");
+            let mut notes = Vec::new();
+            let opened = chosen.open(|| Cpu::new(1), |note| notes.push(note.to_owned()));
+            (opened.map(|open| open.device()), notes)
+        };
+        let (opened, notes) = open(true);
+        assert_eq!(opened.unwrap(), Device::Cpu);
+        let expected = "`card` (wgpu:9) cannot be opened, so the CPU is used: ";
+        assert!(notes[0].starts_with(expected), "{notes:?}");
+        assert!(open(false).0.is_err());
+    }
 }

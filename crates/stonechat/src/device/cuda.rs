@@ -21,17 +21,17 @@ pub(super) const API: Option<&dyn GpuApi> = Some(&NvidiaGpus);
 struct NvidiaGpus;
 
 impl GpuApi for NvidiaGpus {
-    fn is_present(&self) -> bool {
-        devices().is_ok_and(|all| all.iter().any(has_kernels))
-    }
-
-    fn discrete(&self, needed: u64) -> Result<Arc<dyn FoundGpu>, &'static str> {
+    fn discrete(&self, needed: u64) -> Result<Arc<dyn FoundGpu>, String> {
         let all = devices().unwrap_or_default();
         let fits = |gpu: &CudaDevice| has_kernels(gpu) && needed <= gpu.total_memory_bytes;
         match all.into_iter().find(fits) {
             Some(gpu) => Ok(Arc::new(NvidiaGpu::single(gpu))),
-            None => Err("no GPU that this build can use"),
+            None => Err("no GPU that this build can use".to_owned()),
         }
+    }
+
+    fn best(&self) -> Result<Arc<dyn FoundGpu>, String> {
+        self.discrete(0)
     }
 
     fn named(&self, device: Device) -> Result<Arc<dyn FoundGpu>, Error> {
@@ -134,10 +134,6 @@ impl FoundGpu for NvidiaGpu {
     fn describe(&self) -> String {
         let names: Vec<&str> = self.gpus.iter().map(|gpu| gpu.name.as_str()).collect();
         names.join(", ")
-    }
-
-    fn open_failure(&self) -> String {
-        format!("`{}` cannot be opened through CUDA", self.name())
     }
 
     fn name(&self) -> &str {

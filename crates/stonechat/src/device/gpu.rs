@@ -11,14 +11,13 @@ pub(super) const RESERVED_BYTES: u64 = 512 << 20;
 
 /// API of GPUs. A backend implements it in a file of its own and has a row in `registry`.
 pub(super) trait GpuApi: Sync {
-    /// Whether a GPU with kernels is present, integrated ones included. May be true without a look at the machine: opening the
-    /// GPU then fails.
-    fn is_present(&self) -> bool;
-
     /// First discrete GPU with kernels and `needed` bytes of memory; the reason if there is none.
-    fn discrete(&self, needed: u64) -> Result<Arc<dyn FoundGpu>, &'static str>;
+    fn discrete(&self, needed: u64) -> Result<Arc<dyn FoundGpu>, String>;
 
-    /// GPUs of `device`, by its indexes; the best GPU without one.
+    /// Best GPU with kernels, integrated ones included; the reason if there is none.
+    fn best(&self) -> Result<Arc<dyn FoundGpu>, String>;
+
+    /// GPUs that the indexes of `device` name; the best GPU if it has no index.
     fn named(&self, device: Device) -> Result<Arc<dyn FoundGpu>, Error>;
 
     /// GPUs of this machine; the reason if none can be listed.
@@ -32,9 +31,6 @@ pub(super) trait FoundGpu: Debug + Send + Sync {
 
     /// Name and properties.
     fn describe(&self) -> String;
-
-    /// Message of a GPU that cannot be opened.
-    fn open_failure(&self) -> String;
 
     /// Name.
     fn name(&self) -> &str;

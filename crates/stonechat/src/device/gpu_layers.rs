@@ -3,22 +3,20 @@
 use std::fmt;
 use std::str::FromStr;
 
-use stonechat_formats::ModelFile;
-use stonechat_llm::{Config, StateOptions, bytes_of_layers, layers_that_fit};
+use stonechat_llm::Config;
 
-use super::gpu::RESERVED_BYTES;
 use super::name::{Device, ParseError};
-use crate::Error;
 
 /// Layers of a language model on a GPU; the others are on the CPU. The output counts as the last layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuLayers {
-    /// As many as fit the free memory of the GPU, or all of one that tells no more; all layers if that is unknown, too.
+    /// As many as fit the free memory of the GPU, else its total memory, if the driver does not report free memory; all layers if it
+    /// reports neither.
     Auto,
-    /// All.
+    /// All layers.
     All,
-    /// The last ones.
+    /// The last layers.
     Last(usize),
 }
 
@@ -54,39 +52,6 @@ impl GpuLayers {
         if device == Device::Auto { Self::Auto } else { Self::All }
     }
 
-    /// Number of layers of the model in `file` on `gpu`, at most [`total`](Self::total), with a state of these sizes and
-    /// `beside` bytes of other models.
-    ///
-    /// # Errors
-    /// If the file has no configuration of a supported model, or [`Error::GpuMemory`] if the layers that were asked for
-    /// take more than the free memory of the GPU, or than all of one that tells no more.
-    pub(crate) fn count(
-        self,
-        gpu: &stonechat_nn::Device,
-        file: &ModelFile,
-        config: &Config,
-        options: &StateOptions,
-        beside: u64,
-    ) -> Result<usize, Error> {
-        let all = Self::total(config);
-        let asked = if let Self::Last(n) = self { n.min(all) } else { all };
-        // Other programs, and models that are open, use memory as well.
-        let available = gpu.free_memory_bytes().or_else(|| gpu.total_memory_bytes());
-        let Some(available) = available else { return Ok(asked) };
-        let bytes_left = available.saturating_sub(RESERVED_BYTES + beside);
-        if self == Self::Auto {
-            let n = layers_that_fit(gpu, file, options, bytes_left)?;
-            tracing::info!("{n} of {all} layers fit in {available} bytes of GPU memory");
-            return Ok(n);
-        }
-        let needed = bytes_of_layers(gpu, file, options, asked)? + beside;
-        if needed <= available {
-            return Ok(asked);
-        }
-        let fitting = layers_that_fit(gpu, file, options, bytes_left)?;
-        Err(Error::GpuMemory { gpu: gpu.describe(), asked, all, needed, available, fitting })
-    }
-
     /// Number of layers of a model, with the output as one.
     #[must_use]
     pub fn total(config: &Config) -> usize {
@@ -96,31 +61,7 @@ impl GpuLayers {
 
 #[cfg(test)]
 mod tests {
-    use stonechat_formats::ModelFile;
-    use stonechat_llm::{Config, StateOptions};
-    use stonechat_testkit::{Adapted, Reference};
-
-    use super::{GpuLayers, RESERVED_BYTES};
-    use crate::Error;
-
-    #[test]
-    fn layers_fit_the_free_memory() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
-        let file = ModelFile::open(path).unwrap();
-        let config = Config::from_file(&file).unwrap();
-        let state = StateOptions::new(64);
-        let all = GpuLayers::total(&config);
-        let count = |layers: GpuLayers, free: u64| {
-            let gpu = Adapted::with_memory(Reference, 80 << 30, free);
-            layers.count(&gpu, &file, &config, &state, 0)
-        };
-        assert_eq!(count(GpuLayers::Auto, 80 << 30).unwrap(), all);
-        // Another program uses the rest.
-        assert_eq!(count(GpuLayers::Auto, RESERVED_BYTES).unwrap(), 0);
-        assert_eq!(count(GpuLayers::All, 1 << 30).unwrap(), all);
-        let error = count(GpuLayers::All, 1000).unwrap_err();
-        assert!(matches!(error, Error::GpuMemory { available: 1000, .. }), "{error}");
-    }
+    use super::GpuLayers;
 
     #[test]
     fn layers_are_counted_or_named() {

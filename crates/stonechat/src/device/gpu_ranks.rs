@@ -1,6 +1,5 @@
 //! GPUs of a group, by their indexes.
 
-use std::fmt;
 use std::str::FromStr;
 
 /// NVIDIA GPUs that compute each layer together, by their indexes in `stonechat devices`; written `0,1`. A repeated index is
@@ -33,14 +32,5 @@ impl FromStr for GpuRanks {
             ranks.n += 1;
         }
         if ranks.n < 2 { Err(()) } else { Ok(ranks) }
-    }
-}
-
-impl fmt::Display for GpuRanks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, index) in self.indexes().enumerate() {
-            write!(f, "{}{index}", if i > 0 { "," } else { "" })?;
-        }
-        Ok(())
     }
 }

@@ -16,9 +16,9 @@ use super::gpu_ranks::GpuRanks;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Device {
-    /// The CPU for a model of less than [`Device::AUTO_MIN_BYTES`], else the first discrete GPU: a Whisper model must fit
-    /// its memory, of a language model as many layers as fit. NVIDIA GPUs run CUDA kernels, the others those of wgpu. The
-    /// CPU without such a GPU, or if it cannot be opened; a load that runs out of GPU memory is an error.
+    /// The CPU for a model of less than [`Device::AUTO_MIN_BYTES`], else the first discrete GPU. A Whisper model must fit
+    /// its memory; a language model stores as many layers on it as fit. NVIDIA GPUs run CUDA kernels, others wgpu kernels.
+    /// Falls back to the CPU without such a GPU, or if it cannot be opened; a load that runs out of GPU memory is an error.
     ///
     /// Integrated GPUs share the CPU's memory bandwidth, which limits decoding; they are used by name only.
     #[default]

@@ -64,7 +64,7 @@ pub(super) fn api(device: Device) -> Result<&'static dyn GpuApi, Error> {
     backend.and_then(|backend| backend.api).ok_or(Error::NoGpuSupport { feature })
 }
 
-/// Backends that [`Device::Auto`] tries after that of `device`.
+/// Backends that [`Device::Auto`] tries after the backend of `device`.
 pub(super) fn after(device: Device) -> &'static [Backend] {
     let at = BACKENDS.iter().position(|backend| backend.name == device.backend());
     &BACKENDS[at.map_or(0, |at| at + 1)..]
@@ -76,7 +76,7 @@ pub(super) fn after(device: Device) -> &'static [Backend] {
 pub struct GpuList {
     /// Name of the backend in [`Device`].
     pub backend: &'static str,
-    /// Its GPUs; the reason if none can be listed.
+    /// GPUs of the backend; the reason if none can be listed.
     pub gpus: Result<Vec<GpuInfo>, String>,
 }
 

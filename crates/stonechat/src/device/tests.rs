@@ -1,5 +1,7 @@
+use stonechat_nn::Cpu;
+
 use super::registry::{self, BACKENDS};
-use super::{ChosenDevice, Device, DeviceNeeds, GpuLayers, list_gpus};
+use super::{Device, DeviceNeeds, GpuLayers, list_gpus};
 
 #[test]
 fn devices_have_names() {
@@ -25,32 +27,38 @@ fn devices_have_names() {
 
 #[test]
 fn the_cpu_is_always_there() {
-    let needs = DeviceNeeds { weight_bytes: u64::MAX, can_split: false };
+    let needs = DeviceNeeds::whole(u64::MAX);
     let chosen = Device::Cpu.choose(needs).unwrap();
-    assert!(matches!(chosen, ChosenDevice::Cpu(None)));
-    assert_eq!(chosen.to_string(), "device cpu");
-    let small = DeviceNeeds { weight_bytes: Device::AUTO_MIN_BYTES - 1, can_split: true };
+    assert_eq!((chosen.to_string().as_str(), chosen.reason()), ("device cpu", None));
+    let small = DeviceNeeds::layers(Device::AUTO_MIN_BYTES - 1, None);
     for needs in [needs, small] {
         let chosen = Device::Auto.choose(needs).unwrap();
-        assert!(matches!(chosen, ChosenDevice::Cpu(Some(_))), "{chosen}");
+        assert!(!chosen.is_gpu() && chosen.reason().is_some(), "{chosen}");
     }
 }
 
 #[test]
 fn layers_choose_the_device() {
+    let chosen = |device: Device, layers| device.choose(DeviceNeeds::layers(1, Some(layers)));
     for device in [Device::Auto, Device::Cpu, Device::Cuda(Some(1)), Device::Wgpu(None)] {
-        assert_eq!(device.with_layers(None).unwrap(), device);
-        assert_eq!(device.with_layers(Some(GpuLayers::Last(0))).unwrap(), Device::Cpu);
+        let chosen = chosen(device, GpuLayers::Last(0)).unwrap();
+        assert_eq!((chosen.device(), chosen.reason()), (Device::Cpu, None));
     }
-    assert_eq!(Device::Wgpu(None).with_layers(Some(GpuLayers::All)).unwrap(), Device::Wgpu(None));
-    assert_ne!(Device::Auto.with_layers(Some(GpuLayers::Auto)).unwrap(), Device::Auto);
-    assert!(Device::Cpu.with_layers(Some(GpuLayers::All)).is_err());
+    assert!(chosen(Device::Cpu, GpuLayers::All).is_err());
+    // A small model is on a GPU, too; without one, all layers are on the CPU, and the caller gets the reason.
+    let chosen = chosen(Device::Auto, GpuLayers::Auto).unwrap();
+    assert_eq!(chosen.is_gpu(), chosen.reason().is_none(), "{chosen}");
+    if !chosen.is_gpu() {
+        let mut notes = Vec::new();
+        let open = chosen.open(|| Cpu::new(1), |note| notes.push(note.to_owned())).unwrap();
+        assert_eq!(open.device(), Device::Cpu);
+        assert!(notes[0].starts_with("all layers are on the CPU: "), "{notes:?}");
+    }
 }
 
 #[test]
 fn the_cpu_has_no_gpu_memory() {
-    let needs = DeviceNeeds { weight_bytes: 1 << 40, can_split: false };
-    let chosen = Device::Cpu.placement(needs).unwrap();
+    let chosen = Device::Cpu.choose(DeviceNeeds::whole(1 << 40)).unwrap();
     assert!(!chosen.is_gpu());
     assert_eq!(chosen.memory_for_models(), None);
 }

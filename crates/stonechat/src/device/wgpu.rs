@@ -21,21 +21,21 @@ pub(super) const API: Option<&dyn GpuApi> = Some(&Adapters);
 struct Adapters;
 
 impl GpuApi for Adapters {
-    fn is_present(&self) -> bool {
-        true
-    }
-
-    fn discrete(&self, needed: u64) -> Result<Arc<dyn FoundGpu>, &'static str> {
+    fn discrete(&self, needed: u64) -> Result<Arc<dyn FoundGpu>, String> {
         let mut all = block_on(adapters());
         all.retain(Adapter::is_discrete);
         if all.is_empty() {
-            return Err("no discrete GPU");
+            return Err("no discrete GPU".to_owned());
         }
         let fits = |gpu: &Adapter| gpu.total_memory_bytes.is_none_or(|total| needed <= total);
         match all.into_iter().find(fits) {
             Some(adapter) => Ok(Arc::new(adapter)),
-            None => Err("the weights do not fit the memory of a GPU"),
+            None => Err("the weights do not fit the memory of a GPU".to_owned()),
         }
+    }
+
+    fn best(&self) -> Result<Arc<dyn FoundGpu>, String> {
+        self.named(Device::Wgpu(None)).map_err(|error| error.to_string())
     }
 
     fn named(&self, device: Device) -> Result<Arc<dyn FoundGpu>, Error> {
@@ -101,10 +101,6 @@ impl FoundGpu for Adapter {
 
     fn describe(&self) -> String {
         format!("{} ({}, {})", self.name, self.api, self.kind)
-    }
-
-    fn open_failure(&self) -> String {
-        format!("`{}` cannot be opened", self.name)
     }
 
     fn name(&self) -> &str {

@@ -17,7 +17,7 @@ pub struct Details {
     pub weights: &'static str,
     /// Number of weights.
     pub n_parameters: u64,
-    /// Tokens of context in training.
+    /// Context size of the training in tokens.
     pub n_ctx: usize,
     /// Layers; of Whisper, of encoder and decoder together.
     pub n_layers: usize,

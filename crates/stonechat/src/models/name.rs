@@ -1,4 +1,4 @@
-//! Names of models: where a model lies in the models folder, and its files on the hub.
+//! Names of models: the path in the models folder, and the files on the hub.
 //!
 //! ```text
 //! base, turbo, qwen3:0.6b        a name of the catalog
@@ -47,7 +47,7 @@ pub(crate) struct Name {
 /// Files of a repository that make a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Its weights and their companions; of a GGUF repository the file with the preferred weight type.
+    /// Weights and their companions. A GGUF repository gives the file with the preferred weight type.
     Whole,
     /// The GGUF file with this weight type, which may be in several parts.
     Type(String),
@@ -243,15 +243,6 @@ impl GgufFiles {
         }
     }
 
-    /// All parts of a file of a repository: one, or those that its name counts.
-    pub(crate) fn parts_of(file: &str) -> Vec<String> {
-        let (name, _, count) = split_part(file.strip_suffix(".gguf").unwrap_or(file));
-        match count {
-            0 | 1 => vec![file.to_owned()],
-            n => (1..=n).map(|part| format!("{name}-{part:05}-of-{n:05}.gguf")).collect(),
-        }
-    }
-
     /// Tells if the name has `weights` as a word.
     fn has_type(&self, weights: &str) -> bool {
         let (stem, weights) = (self.stem.to_ascii_uppercase(), weights.to_ascii_uppercase());
@@ -274,7 +265,7 @@ impl GgufFiles {
 }
 
 /// Splits `NAME-00002-of-00003` into `NAME`, 2 and 3; a whole file is part 1 of 1.
-fn split_part(stem: &str) -> (&str, usize, usize) {
+pub(crate) fn split_part(stem: &str) -> (&str, usize, usize) {
     let parse = || {
         let (rest, count) = stem.rsplit_once("-of-")?;
         let (name, part) = rest.rsplit_once('-')?;
@@ -409,9 +400,6 @@ mod tests {
         assert_eq!(choose(Some("BF16")), None);
         let types: Vec<_> = models.iter().filter_map(GgufFiles::weights).collect();
         assert_eq!(types, ["Q4_K_M", "Q4_K_S", "Q8_0", "Q4_K_M", "IQ2_XXS", "Q5_1"]);
-        assert_eq!(GgufFiles::parts_of("x/m.gguf"), ["x/m.gguf"]);
-        let parts = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
-        assert_eq!(GgufFiles::parts_of(parts[0]), parts);
         let others = GgufFiles::among(["b.gguf", "a.gguf"]);
         assert_eq!(GgufFiles::choose(&others, None).unwrap().files, ["a.gguf"]);
     }

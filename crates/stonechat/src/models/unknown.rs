@@ -1,4 +1,4 @@
-//! Names that stand for no model: families that do not run here, addresses, and misspelled names.
+//! Names of no supported model: families that do not run here, addresses, and misspelled names.
 
 use stonechat_llm::ARCHITECTURES;
 
@@ -26,7 +26,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ("parakeet", "Parakeet"), ("canary", "Canary"), ("moonshine", "Moonshine"), ("voxtral", "Voxtral"), ("wav2vec2", "wav2vec 2.0"),
 ];
 
-/// Similarity from which a name is taken for a misspelled one.
+/// Minimum similarity of a misspelled name.
 const SIMILAR: f64 = 0.6;
 
 /// The error of an address, or of a family that does not run here.

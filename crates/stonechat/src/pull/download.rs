@@ -1,6 +1,6 @@
 //! Download of one file, which resumes.
 //!
-//! The headers of a file are read once: the names that they have are checked, and are those that are used. The client of
+//! The headers of a file are read once: the names in them are checked, and then used. The client of
 //! the hub would read them again, and a hostile hub could answer otherwise the second time.
 
 use std::fs::{self, OpenOptions};
@@ -65,7 +65,7 @@ fn receive(
     let request = remote.info_request().uri(remote.url(file)).header("range", range);
     let response = request.call().map_err(Box::new)?;
     if response.status() != 206 && done > 0 {
-        // It is the whole file again.
+        // The server ignored the range and sends the whole file.
         output.set_len(0)?;
         done = 0;
     }

@@ -57,7 +57,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Those that wait for this file see the mark once they have it. A file that cannot be removed stays a lock.
+        // Processes that wait for the lock see the mark once they hold it. A file that cannot be removed stays a lock.
         if fs::remove_file(&self.path).is_ok() {
             let _ = self.file.write_all(b"removed");
         }

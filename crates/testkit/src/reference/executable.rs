@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::future::ready;
 
 use stonechat_nn::op::{
-    AttentionArgs, ConvArgs, EmbedArgs, ExpertMatmulArgs, GatedProductArgs, Im2colArgs, MatmulArgs,
-    MoeArgs, MoeRouteArgs, NormArgs, Op, PoolId, Port, RopeArgs, RopeAttentionArgs, RopeKvArgs,
-    Rotation, Routing, Tensor, TensorInfo, Weight, WeightInfo,
+    AttentionArgs, ConvArgs, ConvStateArgs, EmbedArgs, ExpertMatmulArgs, GatedProductArgs,
+    Im2colArgs, MatmulArgs, MoeArgs, MoeRouteArgs, NormArgs, Op, PoolId, Port, RopeArgs,
+    RopeAttentionArgs, RopeKvArgs, Rotation, Routing, Tensor, TensorInfo, Weight, WeightInfo,
 };
 use stonechat_nn::{
-    AttentionRows, BoxFuture, CheckedStep, Counts, Error, Executable, HostFetches, InputLimits,
-    KvRow, KvShape, LogitFilter, Node, PAGE_LEN, PageCopy, PortRange, Program, RopePairs, Step,
-    resolve_token,
+    AttentionRows, BoxFuture, CheckedStep, Counts, Error, Executable, GatedActivation, HostFetches,
+    InputLimits, KvRow, KvShape, LogitFilter, Node, PAGE_LEN, PageCopy, PortRange, Program,
+    RopePairs, StateRun, Step, resolve_token,
 };
 
 use super::{ReferenceKv, activated, gated, inverse_rms, round_kv, route, values};
@@ -61,19 +61,12 @@ impl ReferenceKv {
 
 impl ReferenceExecutable {
     pub(super) fn new(program: &Program, max: &Counts) -> Self {
-        let nodes = program.nodes();
-        let exports = nodes.filter_map(|node| match &node.op {
-            Op::Export(port) => {
-                let Tensor { rows, cols, .. } = node.inputs[0];
-                Some((*port, vec![f64::NAN; max.rows(rows) * cols]))
-            }
-            _ => None,
-        });
+        let exports = program.exports(max).into_iter();
         let len = |info: &TensorInfo| max.rows(info.rows) * info.cols;
         Self {
             values: program.tensors.iter().map(|info| vec![f64::NAN; len(info)]).collect(),
             pools: program.pools.iter().map(|&shape| ReferenceKv::new(shape)).collect(),
-            exports: exports.collect(),
+            exports: exports.map(|(port, len)| (port, vec![f64::NAN; len])).collect(),
             fetches: HostFetches::default(),
             limits: InputLimits::new(program),
             program: program.clone(),
@@ -153,6 +146,7 @@ impl ReferenceExecutable {
                 let each = node.inputs[0].rows.each;
                 x(0).chunks(each).flat_map(|x| conv1d(x, args)).collect()
             }
+            Op::ConvState(args) => self.conv_state(x(0), args, step.states),
             Op::Im2col(args) => {
                 let each = node.inputs[0].rows.each;
                 x(0).chunks(each).flat_map(|x| im2col(x, args)).collect()
@@ -225,6 +219,29 @@ impl ReferenceExecutable {
             row.for_each(|(sum, v)| *sum += weight * v);
         }
         sum
+    }
+
+    fn conv_state(&mut self, x: &Matrix, args: &ConvStateArgs, runs: &[StateRun]) -> Matrix {
+        let ConvStateArgs { kernel, weight, bias, silu, states } = args;
+        let (weight, bias, cols) = (values(weight), bias.as_ref().map(values), x[0].len());
+        let memory = self.exports.get_mut(&states.port).expect("`new` made every port");
+        let slot = |slot: u32| slot as usize * states.len..(slot as usize + 1) * states.len;
+        let at = |inputs: &[Vec<f64>], c: usize| {
+            let term = |(tap, x): (usize, &Vec<f64>)| weight[c * kernel + tap] * x[c];
+            let bias = bias.map_or(0.0, |bias| bias[c]);
+            let sum = inputs.iter().enumerate().map(term).sum::<f64>() + bias;
+            if *silu { gated(sum, 1.0, GatedActivation::Silu) } else { sum }
+        };
+        let (mut rows, mut out) = (x.iter(), Matrix::new());
+        for &StateRun { n_rows, from, to } in runs {
+            let state = from.map_or(vec![0.0; states.len], |from| memory[slot(from)].to_vec());
+            let mut inputs: Matrix = state.chunks_exact(cols).map(<[f64]>::to_vec).collect();
+            inputs.extend(rows.by_ref().take(n_rows as usize).cloned());
+            let windows = inputs.windows(*kernel);
+            out.extend(windows.map(|inputs| (0..cols).map(|c| at(inputs, c)).collect()));
+            memory[slot(to)].copy_from_slice(&inputs[n_rows as usize..].concat());
+        }
+        out
     }
 
     /// Adds the residual of an op with one result.
@@ -311,8 +328,10 @@ impl ReferenceExecutable {
     }
 
     pub(super) fn copy_pages(&mut self, step: &Step<'_>) {
-        for &PageCopy { from, to } in step.copies {
-            self.pools[0].copy_page(from, to);
+        for pool in self.program.sequence_pools() {
+            for &PageCopy { from, to } in step.copies {
+                self.pools[pool.0].copy_page(from, to);
+            }
         }
     }
 
@@ -434,7 +453,7 @@ fn rope(x: &Matrix, RopeArgs { head_dim, norm, rotation }: &RopeArgs, step: &Ste
     x
 }
 
-/// Expert and weight of each choice, `n_used` pairs a row.
+/// Expert and weight of each choice, `n_used` pairs per row.
 fn moe_route(logits: &Matrix, (n_used, routing): (usize, Routing)) -> Matrix {
     let pairs = |(expert, weight): (usize, f64)| [expert as f64, weight];
     let row = |row: &Vec<f64>| route(row, n_used, routing).into_iter().flat_map(pairs).collect();

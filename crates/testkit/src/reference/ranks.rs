@@ -4,7 +4,7 @@ use stonechat_compute::DType;
 use stonechat_nn::op::{Op, PoolId, Port, Weight};
 use stonechat_nn::{
     BoxFuture, Capabilities, CheckedStep, Counts, Device, DeviceApi, Error, Executable,
-    InputLimits, LoadStats, MatrixSource, PortRange, Program, Step, fuse, shard, sharded_matrix,
+    InputLimits, MatrixSource, PortRange, Program, Step, fuse, shard, sharded_matrix,
     sharded_values,
 };
 
@@ -24,20 +24,12 @@ impl DeviceApi for ReferenceGroup {
         format!("f64 loops, {} ranks", self.0)
     }
 
-    fn load_stats(&self) -> LoadStats {
-        LoadStats::default()
-    }
-
     fn total_memory_bytes(&self) -> Option<u64> {
         None
     }
 
     fn stored_dtype(&self, dtype: DType) -> DType {
         dtype
-    }
-
-    fn divide(&self, _: usize) -> Result<Vec<Device>, Error> {
-        Ok(vec![Device::new(*self)])
     }
 
     fn load_matrix(&self, source: MatrixSource<'_>) -> Result<Weight, Error> {

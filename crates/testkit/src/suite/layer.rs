@@ -46,7 +46,7 @@ fn rms_norm(r: &mut Recording<'_>, x: Tensor, weight: &Weight) -> Tensor {
     r.ops.op(Op::RmsNorm(args), &[x])
 }
 
-/// Most rows of the matmul onto the input of a norm. Devices fuse that norm for one row.
+/// Maximum rows of the matmul onto the input of a norm. Devices fuse that norm for one row.
 const MAX_ROWS_TO_STREAM: usize = 3;
 
 /// A residual stream that ops may overwrite, unlike an import.
@@ -159,7 +159,7 @@ impl Layer {
         KvRow { page: [2, 0, 1][pos / PAGE_LEN], slot: (pos % PAGE_LEN) as u32 }
     }
 
-    /// Writes the keys and values before those of the tokens.
+    /// Writes the keys and values of the positions before the tokens.
     fn pool(r: &mut Recording<'_>) -> PoolId {
         let shape = KvShape {
             n_layers: 1,

@@ -9,7 +9,7 @@ use super::{EXACT, Tolerance};
 /// Distribution of a row's values.
 #[derive(Debug, Clone, Copy)]
 enum Values {
-    /// Normal, hardly any duplicates.
+    /// Normally distributed values, hardly any duplicates.
     Spread,
     /// Five distinct values, among them both zeros.
     Ties,

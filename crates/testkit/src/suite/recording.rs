@@ -4,9 +4,9 @@ use pollster::block_on;
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::op::{Count, MatmulArgs, Op, Port, RowTable, Rows, SlotTable, Tensor, Weight};
 use stonechat_nn::{
-    Activation, AttentionRows, Capabilities, Counts, Device, Error, Executable, KvRow, LogitFilter,
-    MatrixSource, PageCopy, PortRange, Program, QueryRow, Recorder, Segment, SegmentName, Step,
-    fuse,
+    Activation, AttentionRows, CapabilityKind, Counts, Device, Error, Executable, KvRow,
+    LogitFilter, MatrixSource, PageCopy, PortRange, Program, QueryRow, Recorder, Segment,
+    SegmentName, StateRun, Step, fuse,
 };
 
 use super::{Tolerance, Tolerances};
@@ -40,6 +40,8 @@ pub(super) struct Tables {
     /// Rows of [`RowTable::FULL`].
     pub(super) rows: Vec<QueryRow>,
     pub(super) page_table: Vec<u32>,
+    /// Runs of the step of [`SegmentName::CrossKv`] and of that of [`SegmentName::Body`].
+    pub(super) states: [Vec<StateRun>; 2],
 }
 
 /// Host inputs and outputs of a step.
@@ -132,7 +134,7 @@ pub(super) fn compare(
         // Infinities are equal, but have no difference.
         assert!(
             got == expected || (got - expected).abs() <= limit,
-            "{}: value {i} is {got}, expected {expected} within {limit}",
+            "{}: value {i}: expected {expected} within {limit}, got {got}",
             describe()
         );
     }
@@ -161,12 +163,8 @@ fn executables(
     }
     match device.compile_fused(program, max) {
         Err(Error::Unsupported { .. }) => {
-            let single = Capabilities {
-                accepts: Box::new(|_, _| false),
-                fuses_norm: Box::new(|_, _| false),
-                writes: Box::new(|_, _, _, _| false),
-                ..device.capabilities()
-            };
+            let mut single = device.capabilities();
+            single.table.retain(|row| matches!(row.kind, CapabilityKind::Read(_)));
             let converted = fuse(program, &single);
             if converted.to_string() != fused.to_string() {
                 let executable = device.compile_fused(&converted, max).expect("a small program");
@@ -190,6 +188,7 @@ impl HostData {
         let Tables { counts, tokens, positions, output_rows, k, .. } = &self.tables;
         let Tables { logit_filters, suppressed, copies, slots, rows, page_table, .. } =
             &self.tables;
+        let [first_states, states] = &self.tables.states;
         let mut step = Step {
             segments: &[SegmentName::CrossKv],
             counts: *counts,
@@ -200,11 +199,12 @@ impl HostData {
             suppressed,
             k: *k,
             slots: slots.each_ref().map(|slots| &slots[..]),
+            states: first_states,
             ..Step::default()
         };
         step.rows[RowTable::FULL.index()] = AttentionRows { rows, page_table };
         executable.run(&step);
-        executable.run(&Step { segments: &[SegmentName::Body], copies, ..step });
+        executable.run(&Step { segments: &[SegmentName::Body], copies, states, ..step });
     }
 
     /// All outputs, at once if the device needs no wait and `at_once` says so.
@@ -322,6 +322,11 @@ impl<'a> Recording<'a> {
     pub(super) fn output_values(&mut self, x: Tensor, len: usize) {
         let port = self.next_port();
         self.ops.output(port, x);
+        self.output_port(port, len);
+    }
+
+    /// Compares the first `len` values of a port.
+    pub(super) fn output_port(&mut self, port: Port, len: usize) {
         self.data.outputs.push((port, len));
     }
 
@@ -329,6 +334,6 @@ impl<'a> Recording<'a> {
     pub(super) fn export(&mut self, x: Tensor) {
         let port = self.next_port();
         self.ops.export(port, x);
-        self.data.outputs.push((port, self.data.tables.counts.rows(x.rows) * x.cols));
+        self.output_port(port, self.data.tables.counts.rows(x.rows) * x.cols);
     }
 }

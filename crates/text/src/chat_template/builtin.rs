@@ -1,6 +1,6 @@
 //! Templates for models that come without one, by llama.cpp's names.
 //!
-//! They print the same as llama.cpp's `llama_chat_apply_template` (`src/llama-chat.cpp`): no BOS,
+//! The templates print the same as llama.cpp's `llama_chat_apply_template` (`src/llama-chat.cpp`): no BOS,
 //! which the tokenizer adds, and no tools. Contents must be strings. `plain` is not llama.cpp's: plain
 //! questions and answers, for base models without chat training.
 

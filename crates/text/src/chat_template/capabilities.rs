@@ -191,7 +191,7 @@ fn fit_tool_calls(message: &mut Value, object_arguments: bool) {
     }
 }
 
-/// Puts the first message, if it is the system's, in front of the one after it.
+/// Prepends a first system message to the content of the next message.
 fn merge_system(messages: &mut Vec<Value>) {
     if messages.first().is_none_or(|first| first["role"] != "system") {
         return;

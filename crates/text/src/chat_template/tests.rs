@@ -264,6 +264,24 @@ fn hostile_templates_end_in_errors() {
 }
 
 #[test]
+fn limits_hold_for_each_rendering_of_a_template() {
+    let source =
+        "{% for a in range(n) %}{% for b in range(90000) %}{% endfor %}{% endfor %}{{ n }}";
+    let template = ChatTemplate::new(source, "", "").unwrap();
+    let render = |n: u32| {
+        let mut conversation = conversation(json!([]));
+        conversation.variables.insert("n".to_owned(), n.into());
+        template.render_unchanged(&conversation)
+    };
+    // More than half of the steps of one rendering.
+    for _ in 0..3 {
+        assert_eq!(render(20).unwrap(), "20");
+    }
+    assert!(matches!(render(99), Err(Error::ChatTemplate { line: 1, .. })));
+    assert_eq!(render(20).unwrap(), "20");
+}
+
+#[test]
 fn deep_sources_are_refused_before_they_are_parsed() {
     check_fails(&format!("\n{{{{ {} }}}}", "1+".repeat(5_000) + "1"), 2, "complex");
     check_fails(&format!("{{{{ x{} }}}}", "|e".repeat(5_000)), 1, "complex");

@@ -47,7 +47,7 @@ impl Symbols {
         Self { n_tokens, texts: Slices::with_capacity(0, 0), index: Index::with_capacity(0) }
     }
 
-    /// The symbol of a text: the token if it is one.
+    /// Symbol of a text: its token id, or an index past all tokens.
     fn find(&self, tokens: &Tokens, text: &str) -> Option<u32> {
         let beyond = || self.index.find(&self.texts, text.as_bytes());
         tokens.id(text).or_else(|| Some(self.n_tokens + beyond()?))

@@ -8,9 +8,9 @@
 /// Treatment of a run of white space that a pattern's last alternative, `\s+`, matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spaces {
-    /// No split.
+    /// The run is not split.
     Whole,
-    /// Its last character goes to the text that follows: `\s+(?!\S)|\s+`.
+    /// The last white space of the run goes to the text that follows: `\s+(?!\S)|\s+`.
     GiveBack,
     /// The same, where matches that end in a line break come from an earlier alternative.
     AfterLines,

@@ -145,7 +145,7 @@ impl Special {
     }
 }
 
-/// The named token, else the first of `texts` that is a token, which becomes a control token.
+/// Token of a role: `named`, else the first of `texts` in the vocabulary, which becomes a control token.
 fn role(tokens: &mut Tokens, named: Option<u32>, texts: &[&str]) -> Option<u32> {
     if named.is_some() {
         return named;
@@ -219,7 +219,7 @@ fn defaults(vocabulary: &GgmlVocabulary<'_>, pre_type: Option<&PreType>) -> Spec
     Special { bos, eos, unk, sep, ..Special::default() }
 }
 
-/// Sets the flags of tokens that strip adjacent white space, which files lack. `matched`: tokens
+/// Sets the flags to strip adjacent white space, which files do not store. `matched`: tokens
 /// matched as a whole.
 pub(super) fn set_strip_flags(
     vocabulary: &GgmlVocabulary<'_>,

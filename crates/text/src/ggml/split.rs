@@ -2,7 +2,7 @@
 //!
 //! A pre-tokenizer is a list of steps; each cuts the pieces of the one before. Patterns have no
 //! look-ahead: the only one in use, `\s+(?!\S)`, gives the last white space of a run back to the
-//! text after it, which is done by hand here, so that every pattern runs in linear time.
+//! text after it, which is plain code here, so that every pattern runs in linear time.
 //!
 //! Source: `unicode_regex_split` of llama.cpp `src/unicode.cpp`.
 

@@ -72,7 +72,7 @@ impl Unigram {
     /// Appends the tokens of `text` to `out`.
     pub(super) fn encode(&self, tokens: &Tokens, text: &str, out: &mut Vec<u32>) {
         let text = self.normalized(tokens, text);
-        // The best way to each byte: its score, its last token and where that starts.
+        // Best segmentation up to each byte: its score, its last token and the start of that token.
         let mut best = vec![(f64::MIN, self.unk, 0); text.len() + 1];
         best[0].0 = 0.0;
         for (at, c) in text.char_indices() {

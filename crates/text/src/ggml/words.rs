@@ -108,7 +108,7 @@ pub(super) fn lowercased(text: &str) -> String {
     text.chars().map(lowercase).collect()
 }
 
-/// The lower case of `c` where that is one character.
+/// Lower case of `c`, if it is one character.
 fn lowercase(c: char) -> char {
     let mut lower = c.to_lowercase();
     match (lower.next(), lower.next()) {

@@ -15,7 +15,7 @@ use crate::times::{frames, samples, seconds};
 use crate::{HOP_LENGTH, SAMPLE_RATE, chunking};
 
 /// Bytes of text in a second of slow speech, without its pauses: 11.3 or more in 138 of 140 clips of 15 languages. A language with
-/// more bytes a character has fewer characters a second.
+/// more bytes per character has fewer characters per second.
 const BYTES_PER_SECOND: f64 = 11.0;
 /// Bytes of a digit as it is spoken.
 const DIGIT_BYTES: usize = 5;
@@ -87,7 +87,7 @@ fn first_missed(
     None
 }
 
-/// Bytes of a text with its digits in words.
+/// Bytes of a text with its digits spelled out.
 fn spoken_bytes(text: &str) -> usize {
     let bytes = |c: char| if c.is_numeric() { DIGIT_BYTES.max(c.len_utf8()) } else { c.len_utf8() };
     text.trim().chars().map(bytes).sum()

@@ -12,7 +12,7 @@ fn min_end(recording: &[f32], is_batched: bool) -> Option<f64> {
     let mut chunk = Chunk::new(0..recording.len(), mel, is_batched);
     if is_batched {
         let (vad, options) = (Vad::new().unwrap(), VadOptions::default());
-        chunk = chunk.with_speech_end(find_speech_end(recording, &vad, &options));
+        chunk.speech_end = find_speech_end(recording, &vad, &options);
     }
     let token = chunk.min_end_timestamp(&special)?;
     Some(f64::from(token - special.timestamp_begin) * TIMESTAMP_SECONDS)
@@ -134,8 +134,8 @@ fn speech_is_found_to_the_step() {
     let samples = &recording[START..];
     let mel = LogMel::new(2).compute(samples, WINDOW_SAMPLES);
     let (vad, options) = (Vad::new().unwrap(), VadOptions::default());
-    let chunk = Chunk::new(START..recording.len(), mel, true)
-        .with_speech_end(find_speech_end(samples, &vad, &options));
+    let mut chunk = Chunk::new(START..recording.len(), mel, true);
+    chunk.speech_end = find_speech_end(samples, &vad, &options);
     let first = samples.len() - 10 * SAMPLE_RATE;
     let probabilities = vad.probabilities(&samples[first..]);
     let last = (0..probabilities.len()).rfind(|&i| probabilities[i] >= options.threshold).unwrap();
@@ -298,7 +298,9 @@ fn spoken_chunk() -> (Chunk, Vec<f32>) {
     let mut samples = vec![0.0; START];
     samples.extend(tone(6000));
     samples[START + 16 * SAMPLE_RATE..START + 17 * SAMPLE_RATE].fill(0.0);
-    (chunk(6000, false).with_speech_only(true), samples)
+    let mut chunk = chunk(6000, false);
+    chunk.is_speech = true;
+    (chunk, samples)
 }
 
 fn speech(samples: &[f32]) -> Vec<bool> {

@@ -16,9 +16,9 @@ use crate::transcript::Word;
 
 /// Seconds between the end of the committed words and the next word that count as one edit.
 const SECONDS_PER_EDIT: f64 = 1.0;
-/// Most trimmed words to compare with the first words of a hypothesis.
+/// Maximum trimmed words to compare with the first words of a hypothesis.
 const MAX_TRIMMED: usize = 5;
-/// Most seconds of audio of a trimmed word that may be left in the buffer.
+/// Maximum seconds of a trimmed word's audio left in the buffer.
 const MAX_REMNANT: f64 = 0.3;
 
 /// Words of an audio buffer.

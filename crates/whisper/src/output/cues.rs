@@ -3,7 +3,7 @@
 use super::{SubtitleLayout, milliseconds, one_line};
 use crate::transcript::{Segment, Word};
 
-/// Seconds of a pause that ends a subtitle which spans segments.
+/// Minimum pause in seconds that ends a subtitle of several segments.
 const LONG_PAUSE: f64 = 3.0;
 
 /// One subtitle; times in milliseconds.

@@ -40,28 +40,22 @@ struct JsonSegment<'a> {
     text: &'a str,
     tokens: Vec<JsonToken<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    words: Option<Vec<JsonWord<'a>>>,
+    words: Option<Vec<JsonToken<'a>>>,
     temperature: f32,
     avg_logprob: f64,
     compression_ratio: f64,
     no_speech_prob: f64,
 }
 
+/// A token, or a word.
 #[derive(Debug, Serialize)]
 struct JsonToken<'a> {
     /// Incomplete characters are U+FFFD.
     text: &'a str,
     #[serde(flatten)]
     times: Option<Times>,
-    id: u32,
-    p: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct JsonWord<'a> {
-    text: &'a str,
-    #[serde(flatten)]
-    times: Times,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u32>,
     p: f64,
 }
 
@@ -84,19 +78,18 @@ impl<'a> From<&'a Transcript> for JsonFull<'a> {
 
 impl<'a> From<&'a Segment> for JsonSegment<'a> {
     fn from(segment: &'a Segment) -> Self {
-        let timed = |word: &'a Word| JsonWord {
+        let timed = |word: &'a Word| JsonToken {
             text: &word.word,
-            times: Times::new(word.start, word.end),
+            times: Some(Times::new(word.start, word.end)),
+            id: None,
             p: word.probability,
         };
         let texts = segment.token_texts.iter().zip(&segment.token_probabilities);
         let times = segment.token_times.iter().map(|&(start, end)| Some(Times::new(start, end)));
         let tokens = segment.tokens.iter().zip(texts).zip(times.chain(repeat_with(|| None)));
-        let token = |((&id, (text, &p)), times): ((&u32, (&'a String, &f64)), _)| JsonToken {
-            text,
-            times,
-            id,
-            p,
+        let token = |((&id, (text, &p)), times): ((&u32, (&'a String, &f64)), _)| {
+            let id = Some(id);
+            JsonToken { text, times, id, p }
         };
         Self {
             times: Times::new(segment.start, segment.end),

@@ -233,7 +233,7 @@ fn lines_of_text_have_the_times_of_whisper_cpp() {
         "[00:00:00.000 --> 00:00:02.500]   Hello.\n\
          [01:01:01.040 --> 01:01:02.000]   a -> b\tc & \"d\" <e> f\n"
     );
-    // `-ml 1 -sow`: one word a line.
+    // `-ml 1 -sow`: one word per line.
     let narrow = SubtitleLayout { max_line_width: Some(1), max_line_count: Some(1), ..plain };
     let words = text(&spoken(), narrow);
     assert!(words.starts_with(

@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::window_decoder::WindowDecoder;
 
 impl Transcription<'_> {
-    /// Spectrogram of the first 30 s from the first speech on for language detection; with the first sample of the current
-    /// window of the first chunk, if it is that.
+    /// Spectrogram for language detection: 30 s from the first speech on. Also their first sample, if they are the current
+    /// window of the first chunk.
     pub(super) fn detection_window(
         &mut self,
         decoder: &mut WindowDecoder,

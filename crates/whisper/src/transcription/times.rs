@@ -10,7 +10,7 @@
 
 use stonechat_audio::vad::STEP;
 
-use super::{DecodedSegments, DetectedLanguage, Request, Transcription};
+use super::{DecodedSegments, Request, Transcription};
 use crate::align::AlignRequest;
 use crate::error::Error;
 use crate::options::Task;
@@ -59,15 +59,11 @@ impl Transcription<'_> {
         decoded: &mut DecodedSegments,
         times: &TokenTimes,
     ) {
+        let spoken = self.language().filter(|_| self.options.task != Task::Translate);
+        let language = spoken.map_or("en", |language| language.code);
         let chunk = &mut self.chunks[index].chunk;
         let options = &self.options;
         let new = &mut decoded.new;
-        let is_translated = options.task == Task::Translate;
-        let spoken = match self.language {
-            DetectedLanguage::Known(language, _) => language.code,
-            _ => "en",
-        };
-        let language = if is_translated { "en" } else { spoken };
         let punctuation = (&*options.prepend_punctuations, &*options.append_punctuations);
         let (words, median) =
             time_words(self.model.tokenizer(), &decoded.text, times, language, punctuation);

@@ -15,24 +15,15 @@ pub(super) enum Place {
         handle: Weak<()>,
         owner: u64,
     },
-    Active(Active),
+    /// Request whose audio is encoded.
+    Active(Request),
 }
 
-/// Request whose audio is encoded.
+/// Request of a window.
 #[derive(Debug)]
-pub(super) struct Active {
+pub(super) struct Request {
     pub(super) handle: Weak<()>,
     pub(super) owner: u64,
-    pub(super) keep_audio: bool,
-    pub(super) task: Task,
-}
-
-/// Request without a place.
-#[derive(Debug)]
-pub(super) struct Queued {
-    pub(super) handle: Weak<()>,
-    pub(super) owner: u64,
-    pub(super) mel: Vec<f32>,
     pub(super) keep_audio: bool,
     pub(super) task: Task,
 }
@@ -45,7 +36,7 @@ impl Place {
     fn owner(&self) -> Option<u64> {
         match self {
             Self::Free => None,
-            Self::Kept { owner, .. } | Self::Active(Active { owner, .. }) => Some(*owner),
+            Self::Kept { owner, .. } | Self::Active(Request { owner, .. }) => Some(*owner),
         }
     }
 }
@@ -65,8 +56,11 @@ pub(super) fn free_run(places: &[Place], max: usize) -> Range<usize> {
 }
 
 /// Takes the request whose owner has the fewest places; of several, the first.
-pub(super) fn take_next(queue: &mut VecDeque<Queued>, places: &[Place]) -> Option<Queued> {
+pub(super) fn take_next<T>(
+    queue: &mut VecDeque<(Request, T)>,
+    places: &[Place],
+) -> Option<(Request, T)> {
     let n_places = |owner| places.iter().filter(|place| place.owner() == Some(owner)).count();
-    let next = (0..queue.len()).min_by_key(|&index| n_places(queue[index].owner))?;
+    let next = (0..queue.len()).min_by_key(|&index| n_places(queue[index].0.owner))?;
     queue.remove(next)
 }

@@ -96,7 +96,7 @@ pub(super) fn measure(
     })
 }
 
-/// Why a clip cannot be compared, if it cannot: an engine failed on it, or has no transcript of it.
+/// Reason why a clip cannot be compared, if any: an engine failed on it, or has no transcript of it.
 fn failure(clip: &Clip, own: &Transcripts, peer: &Transcripts) -> Option<String> {
     // The place of the corpus is no part of a saved run.
     let (place, name) =

@@ -46,7 +46,7 @@ impl DensePanels {
     /// Panels from column `n` on, a multiple of `width`.
     ///
     /// # Panics
-    /// If they were packed for panels of another width.
+    /// If the matrix was packed in panels of another width.
     pub(super) fn panels_from(&self, n: usize, width: usize) -> &[f32] {
         check_eq!(self.width, width, "dense panels: width of the panels");
         &self.panels[n * self.k..]

@@ -3,7 +3,7 @@
 // Attention over pages of f16 or int8.
 //
 //   decode_D    one row per block, a split of 256 positions: attention_decode.cuh
-//   prefill_D   adjacent rows of a sequence: attention_prefill.cuh, by mma instructions of warps
+//   prefill_D   adjacent rows of a sequence: attention_prefill.cuh, by mma.sync
 //   prefill_D   f16 on Hopper: attention_prefill_warpgroup.cuh, by wgmma
 #include "attention_decode.cuh"
 #include "attention_prefill.cuh"

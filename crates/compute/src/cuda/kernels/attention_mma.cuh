@@ -160,7 +160,7 @@ template <int D, int N> struct WarpAttention {
         u32 p[4][N][2];
 #pragma unroll
         for (int n = 0; n < N; n++) softmax(s, p, n, first + 16 * (g >> 1) + (g & 1), columns, scale, soft_cap);
-        // Halves of positions that are not written may be NaN.
+        // fp16 values of positions that are not written may be NaN.
         u32 n_written = end > first ? end - first : 0;
         bool is_partial = n_written < PAGE_LEN;
 #pragma unroll
@@ -212,7 +212,7 @@ template <int D, int N> struct WarpAttention {
         u32 p[1][N][2];
 #pragma unroll
         for (int n = 0; n < N; n++) softmax(s, p, n, page_first + low, columns, scale, soft_cap);
-        // Halves of positions that are not written may be NaN.
+        // fp16 values of positions that are not written may be NaN.
         u32 position = page_first + 16 * k + 4 * t, mask[2];
         for (int i = 0; i < 2; i++) mask[i] = position + 2 * i + 1 < end ? 0xffffffffu : position + 2 * i < end ? 0xffffu : 0u;
 #pragma unroll

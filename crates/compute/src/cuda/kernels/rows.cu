@@ -161,6 +161,57 @@ KERNEL(256) windows(const __grid_constant__ WindowsParams p) {
     }
 }
 
+struct ConvStateParams {
+    const float *x;
+    float *out;
+    const float *weight; // [cols, kernel].
+    const float *bias;   // Null: none.
+    float *states;       // [slots, kernel - 1, cols].
+    const u32 *runs;     // [rows, 4]: first row and end of the row's run, slot before it, ~0 without one, slot after it.
+    u32 n_rows, cols, stride, kernel, has_silu, unused;
+};
+
+// Causal convolution of each channel over the rows of a run, which the last inputs of its state precede. A thread has a channel of a
+// row; that of a run's first row convolves all rows that read the state, then replaces it. Grid: (threads of a channel, rows).
+KERNEL(256) conv_state(const __grid_constant__ ConvStateParams p) {
+    launch_dependents();
+    u32 c = blockIdx.x * 256 + threadIdx.x;
+    if (c >= p.cols) return;
+    // The last taps and inputs of four: shorter kernels begin with zeros.
+    u32 kept = p.kernel - 1, skipped = 4 - p.kernel;
+    float w[4];
+#pragma unroll
+    for (u32 tap = 0; tap < 4; tap++) w[tap] = tap >= skipped ? p.weight[(size_t)c * p.kernel + tap - skipped] : 0.f;
+    float bias = p.bias ? p.bias[c] : 0.f;
+    wait_for_inputs();
+    auto input = [&](u32 row) { return p.x[(size_t)row * p.stride + c]; };
+    auto state = [&](u32 slot, u32 i) -> float & { return p.states[((size_t)slot * kept + i) * p.cols + c]; };
+    for (u32 t = blockIdx.y; t < p.n_rows; t += gridDim.y) {
+        const u32 *run = p.runs + 4 * (size_t)t;
+        u32 first = run[0], end = run[1], from = run[2], to = run[3];
+        if (t > first && t < first + kept) continue;
+        float before[3];
+#pragma unroll
+        for (u32 i = 0; i < 3; i++) {
+            if (i < skipped) before[i] = 0.f;
+            else if (t > first) before[i] = input(t + i - 3);
+            else before[i] = from != ~0u ? state(from, i - skipped) : 0.f;
+        }
+        u32 last = t > first ? t + 1 : min(t + kept, end);
+        for (u32 row = t; row < last; row++) {
+            float x = input(row);
+            float y = fmaf(w[3], x, fmaf(w[2], before[2], fmaf(w[1], before[1], fmaf(w[0], before[0], bias))));
+            p.out[(size_t)row * p.cols + c] = p.has_silu ? y * sigmoid(y) : y;
+            before[0] = before[1], before[1] = before[2], before[2] = x;
+        }
+        if (t > first) continue;
+#pragma unroll
+        for (u32 i = 0; i < 3; i++)
+            // Runs of more rows than the state end in other threads.
+            if (i >= skipped) state(to, i - skipped) = end - first > kept ? input(end + i - 3) : before[i];
+    }
+}
+
 struct LogSumExpParams {
     const float *x;
     float *out;

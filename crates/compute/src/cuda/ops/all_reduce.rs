@@ -8,6 +8,7 @@ use super::{OPERAND_COLUMNS, Rows};
 use crate::Result;
 use crate::cuda::communicator::{MAX_BLOCKS, MAX_RANKS, PACKETS};
 use crate::cuda::{ARCHIVE, CommandList, Communicator, Gpu, Launch, Rank};
+use crate::op::NormArgs;
 
 const MODULE: &str = "all_reduce";
 /// Threads of a block.
@@ -136,7 +137,7 @@ pub fn all_reduce(list: &mut CommandList, rank: &Rank, sum: Sum) {
 }
 
 /// [`all_reduce`] followed by RMS norm: each rank keeps its own rows of the sum in `out` and leaves the other rows; every rank gets
-/// `operand = norm(out) * weight` of all rows in f16.
+/// `operand = norm(out)` of all rows in f16.
 ///
 /// # Panics
 /// If the columns are no multiple of [`OPERAND_COLUMNS`].
@@ -144,7 +145,7 @@ pub fn all_reduce_norm(
     list: &mut CommandList,
     rank: &Rank,
     sum: Sum,
-    (operand, weight, eps): (u64, u64, f32),
+    (operand, norm): (u64, NormArgs<u64>),
 ) {
     let Sum { x, out, accumulate, .. } = sum;
     assert!(x.cols.is_multiple_of(OPERAND_COLUMNS), "all reduce: {} columns", x.cols);
@@ -153,11 +154,11 @@ pub fn all_reduce_norm(
         x: x.address,
         out,
         operand,
-        weight,
+        weight: norm.weight,
         n_rows: x.rows as u32,
         cols: x.cols as u32,
         accumulate: u32::from(accumulate),
-        eps,
+        eps: norm.eps,
     };
     let n_blocks = sum.rows_per_rank(rank.n_ranks()).div_ceil(2);
     launch(list, rank, "all_reduce_norm", n_blocks, &params);
@@ -203,10 +204,10 @@ pub fn all_gather(list: &mut CommandList, rank: &Rank, out: u64, x: Rows, first_
 pub fn connect(gpus: &[Gpu]) -> Result<Arc<Communicator>> {
     let communicator = Communicator::new(gpus)?;
     for (index, gpu) in gpus.iter().enumerate() {
-        // The driver may load a kernel at its first launch, and wait for other work meanwhile.
+        // The driver may load a kernel at its first launch, and wait for other work while it does.
         load(gpu, &communicator.rank(index))?;
     }
-    // No rank writes memory that is still being cleared.
+    // The memory must be cleared before a rank writes to it.
     gpus.iter().try_for_each(Gpu::synchronize)?;
     Ok(communicator)
 }
@@ -218,7 +219,7 @@ fn load(gpu: &Gpu, rank: &Rank) -> Result<()> {
     let sum = Sum { x: none, out: 0, accumulate: false, has_own_rows: false };
     all_reduce(&mut list, rank, sum);
     all_reduce(&mut list, rank, Sum { has_own_rows: true, ..sum });
-    all_reduce_norm(&mut list, rank, sum, (0, 0, 0.0));
+    all_reduce_norm(&mut list, rank, sum, (0, NormArgs { weight: 0, bias: None, eps: 0.0 }));
     let params = GatherParams {
         group: rank.into(),
         x: 0,

@@ -10,9 +10,9 @@ use super::kv::{KvParams, Pool, padded_dim};
 use super::rope::{RopeKv, RopeKvParams};
 use super::{Output, Rows, launch};
 use crate::cuda::{ARCHIVE, CommandList, Gpu, Launch, TensorMap};
-use crate::op::{KvDType, KvLayout, PAGE_LEN, QueryRow};
+use crate::op::{AttentionArgs, KvDType, KvLayout, PAGE_LEN, QueryRow};
 
-/// Widest head.
+/// Maximum channels of a head.
 pub const MAX_HEAD_DIM: usize = 256;
 /// Minimum adjacent rows of a sequence for prefill; fewer rows are decoded.
 const PREFILL_ROWS: usize = 8;
@@ -31,16 +31,8 @@ pub struct Attention<'a> {
     pub rope: Option<RopeKv<'a>>,
     /// KV cache of the layer.
     pub pool: &'a Pool,
-    /// Query heads `H`, a multiple of the KV heads.
-    pub n_heads: usize,
-    /// Scale of the scores.
-    pub scale: f32,
-    /// Scores become `cap * tanh(score / cap)`.
-    pub soft_cap: Option<f32>,
-    /// Address of `[H]` slopes: `slope * (pos_k - (kv_len - 1))` is added to a score; 0: none.
-    pub slopes: u64,
-    /// Address of `[H]` attention sinks, a logit in the softmax without a value; 0: none.
-    pub sinks: u64,
+    /// Heads and scores.
+    pub op: AttentionArgs<u64>,
     /// Division of the rows.
     pub grid: AttentionGrid,
     /// Address of the inputs of the step.
@@ -221,7 +213,8 @@ fn kernels(padded: usize) -> [&'static str; 2] {
 /// # Panics
 /// If heads are wider than [`MAX_HEAD_DIM`].
 pub fn attention(list: &mut CommandList, out: Output, args: Attention<'_>) {
-    let Attention { q, pool, n_heads, grid, .. } = args;
+    let Attention { q, pool, op, grid, .. } = args;
+    let n_heads = op.n_heads;
     let layout = pool.layout();
     let (group, n_kv_heads) = (n_heads / layout.n_kv_heads, layout.n_kv_heads);
     let word = |index: usize| args.words + 4 * (args.first_word + index) as u64;
@@ -229,8 +222,8 @@ pub fn attention(list: &mut CommandList, out: Output, args: Attention<'_>) {
         q: q.address,
         out,
         kv: pool.params(),
-        slopes: args.slopes,
-        sinks: args.sinks,
+        slopes: op.slopes.unwrap_or(0),
+        sinks: op.sinks.unwrap_or(0),
         words: args.words,
         items: word(0),
         ranges: word(4 * (grid.n_decode + grid.n_prefill)),
@@ -242,8 +235,8 @@ pub fn attention(list: &mut CommandList, out: Output, args: Attention<'_>) {
         n_head_blocks: 0,
         q_stride: q.stride as u32,
         n_splits: grid.n_splits as u32,
-        scale: args.scale,
-        soft_cap: args.soft_cap.unwrap_or(0.0),
+        scale: op.scale,
+        soft_cap: op.soft_cap.unwrap_or(0.0),
     };
     if layout.dtype == KvDType::F32 {
         let name = ("attention_f32", "attention_f32");

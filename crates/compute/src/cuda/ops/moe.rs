@@ -1,11 +1,12 @@
-//! Mixture of experts: routing, expert assignments sorted by expert, weighted sum of results.
+//! Mixture of experts: routing, routes sorted by expert, weighted sum of results.
 
 use bytemuck::{Pod, Zeroable};
 
 use super::{Rows, launch, launch_elements};
 use crate::cuda::CommandList;
+use crate::op::{MoeRouteArgs, Routing};
 
-/// Most experts of a layer.
+/// Maximum experts of a layer.
 pub const MAX_EXPERTS: usize = 1024;
 
 const MODULE: &str = "moe";
@@ -14,7 +15,7 @@ const MODULE: &str = "moe";
 #[repr(C)]
 struct RouteParams {
     logits: u64,
-    assignments: u64,
+    routes: u64,
     n_rows: u32,
     stride: u32,
     n_experts: u32,
@@ -24,77 +25,71 @@ struct RouteParams {
 }
 
 /// Routes every row of `logits`, `[T, E]`, to its `n_used` experts with the largest logits, of equal logits the lower expert
-/// first. `assignments`: address of `[T, n_used]` pairs of words, expert and f32 weight. Weights are a softmax over all logits, or
-/// over those of the chosen experts if `normalize_top_k`.
+/// first. `routes`: address of `[T, n_used]` pairs of words, expert and f32 weight. Weights are a softmax over all logits, or
+/// over those of the chosen experts, see [`Routing`].
 ///
 /// # Panics
 /// If there are too many experts.
-pub fn route(
-    list: &mut CommandList,
-    assignments: u64,
-    logits: Rows,
-    n_used: usize,
-    normalize: bool,
-) {
+pub fn route(list: &mut CommandList, routes: u64, logits: Rows, args: MoeRouteArgs) {
     assert!(logits.cols <= MAX_EXPERTS, "moe: {} experts", logits.cols);
     let params = RouteParams {
         logits: logits.address,
-        assignments,
+        routes,
         n_rows: logits.rows as u32,
         stride: logits.stride as u32,
         n_experts: logits.cols as u32,
-        n_used: n_used as u32,
-        normalize_top_k: u32::from(normalize),
+        n_used: args.n_used as u32,
+        normalize_top_k: u32::from(args.routing == Routing::NormalizedTopK),
         unused: 0,
     };
     launch(list, (MODULE, "moe_route"), [logits.rows, 1, 1], 32, &params);
 }
 
-/// Expert assignments sorted by expert, in blocks of one expert each.
+/// Routes sorted by expert, in blocks of one expert each.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertOrder {
-    /// Address of the sorted assignments.
+    /// Address of the sorted routes.
     pub order: u64,
     /// Address of the blocks: expert, first index, number.
     pub blocks: u64,
     /// Maximum number of blocks.
     pub n_blocks: usize,
-    /// Maximum assignments of a block.
+    /// Maximum routes of a block.
     pub block_len: usize,
 }
 
 impl ExpertOrder {
-    /// Maximum number of blocks of `n_assignments` assignments.
+    /// Maximum number of blocks of `n_routes` routes.
     #[must_use]
-    pub fn max_blocks(n_assignments: usize, n_experts: usize, block_len: usize) -> usize {
-        n_assignments.min(n_experts + n_assignments / block_len)
+    pub fn max_blocks(n_routes: usize, n_experts: usize, block_len: usize) -> usize {
+        n_routes.min(n_experts + n_routes / block_len)
     }
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct SortParams {
-    assignments: u64,
+    routes: u64,
     order: u64,
     blocks: u64,
-    n_assignments: u32,
+    n_routes: u32,
     n_experts: u32,
     block_len: u32,
     n_blocks: u32,
 }
 
-/// Sorts `n_assignments` assignments by expert.
+/// Sorts `n_routes` routes by expert.
 pub fn sort(
     list: &mut CommandList,
-    assignments: u64,
-    (n_assignments, n_experts): (usize, usize),
+    routes: u64,
+    (n_routes, n_experts): (usize, usize),
     to: ExpertOrder,
 ) {
     let params = SortParams {
-        assignments,
+        routes,
         order: to.order,
         blocks: to.blocks,
-        n_assignments: n_assignments as u32,
+        n_routes: n_routes as u32,
         n_experts: n_experts as u32,
         block_len: to.block_len as u32,
         n_blocks: to.n_blocks as u32,
@@ -105,7 +100,7 @@ pub fn sort(
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct CombineParams {
-    assignments: u64,
+    routes: u64,
     results: u64,
     out: u64,
     n_rows: u32,
@@ -118,12 +113,12 @@ struct CombineParams {
 pub fn combine(
     list: &mut CommandList,
     out: u64,
-    (assignments, results): (u64, u64),
+    (routes, results): (u64, u64),
     [rows, cols, n_used]: [usize; 3],
     accumulate: bool,
 ) {
     let params = CombineParams {
-        assignments,
+        routes,
         results,
         out,
         n_rows: rows as u32,

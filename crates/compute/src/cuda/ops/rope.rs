@@ -5,9 +5,9 @@ use bytemuck::{Pod, Zeroable};
 use super::kv::{KvParams, Pool, padded_dim};
 use super::{Rows, launch};
 use crate::cuda::CommandList;
-use crate::op::{KvDType, RopePairs};
+use crate::op::{KvDType, RopeArgs, RopePairs, Rotation};
 
-/// Widest head.
+/// Maximum channels of a head.
 pub const MAX_HEAD_DIM: usize = 1024;
 
 /// Rows of a block of the KV write without rotation.
@@ -20,21 +20,8 @@ pub struct Heads {
     pub x: Rows,
     /// Address of the packed result, 0: not written.
     pub out: u64,
-    /// Address of the weights of the QK norm, 0 without one, and its epsilon.
-    pub norm: (u64, f32),
-}
-
-/// Rotation of heads.
-#[derive(Debug, Clone, Copy)]
-pub struct Rotation {
-    /// Address of the table `[n_ctx, R]`, 0: no rotation.
-    pub table: u64,
-    /// Address of the positions.
-    pub positions: u64,
-    /// Rotated channels `R`.
-    pub n_rot: usize,
-    /// Pairing of channels.
-    pub pairs: RopePairs,
+    /// Norm and rotation.
+    pub args: RopeArgs<u64>,
 }
 
 /// KV write: rows of values, pool, pages and slots.
@@ -61,13 +48,14 @@ struct HeadsParams {
 }
 
 impl HeadsParams {
-    fn new(heads: Option<Heads>, head_dim: usize) -> Self {
-        let Some(Heads { x, out, norm: (weight, eps) }) = heads else { return Self::default() };
+    fn new(heads: Option<Heads>) -> Self {
+        let Some(Heads { x, out, args }) = heads else { return Self::default() };
+        let (weight, eps) = args.norm.unwrap_or_default();
         Self {
             x: x.address,
             out,
             weight,
-            n_heads: (x.cols / head_dim) as u32,
+            n_heads: (x.cols / args.head_dim) as u32,
             stride: x.stride as u32,
             out_stride: x.cols as u32,
             eps,
@@ -98,32 +86,32 @@ pub(super) struct RopeKvParams {
 pub struct RopeKv<'a> {
     /// Queries.
     pub q: Option<Heads>,
-    /// Keys.
+    /// Keys, with the width of a head and the rotation of the queries.
     pub k: Option<Heads>,
-    /// Channels of a head.
-    pub head_dim: usize,
-    /// Rotation of both.
-    pub rotation: Rotation,
+    /// Address of the positions, which a rotation reads.
+    pub positions: u64,
     /// Write of the keys and of values.
     pub write: Option<Write<'a>>,
 }
 
 impl RopeKv<'_> {
     pub(super) fn params(&self) -> RopeKvParams {
-        let &Self { q, k, head_dim, rotation, write } = self;
+        let &Self { q, k, positions, write } = self;
+        let RopeArgs { head_dim, rotation, .. } = self.first().args;
         assert!(head_dim <= MAX_HEAD_DIM, "rope: heads of {head_dim}, at most {MAX_HEAD_DIM}");
+        let is_adjacent = |rotation: Rotation<u64>| rotation.pairs == RopePairs::Adjacent;
         RopeKvParams {
-            q: HeadsParams::new(q, head_dim),
-            k: HeadsParams::new(k, head_dim),
+            q: HeadsParams::new(q),
+            k: HeadsParams::new(k),
             v: write.map_or(0, |write| write.v.address),
-            table: rotation.table,
-            positions: rotation.positions,
+            table: rotation.map_or(0, |rotation| rotation.table),
+            positions,
             slots: write.map_or(0, |write| write.slots),
             kv: write.map_or_else(KvParams::zeroed, |write| write.pool.params()),
-            n_rows: self.n_rows() as u32,
+            n_rows: self.first().x.rows as u32,
             head_dim: head_dim as u32,
-            n_rot: rotation.n_rot as u32,
-            is_adjacent: u32::from(rotation.pairs == RopePairs::Adjacent),
+            n_rot: rotation.map_or(0, |rotation| rotation.n_rot) as u32,
+            is_adjacent: u32::from(rotation.is_none_or(is_adjacent)),
             v_stride: write.map_or(0, |write| write.v.stride) as u32,
             has_k: u32::from(k.is_some()),
         }
@@ -131,22 +119,24 @@ impl RopeKv<'_> {
 
     /// Whether it only writes many keys and values, to pages of f16.
     fn is_plain_write(&self) -> bool {
+        let RopeArgs { head_dim, rotation, .. } = self.first().args;
         let is_whole =
-            |x: Rows| (x.stride | self.head_dim).is_multiple_of(4) && x.address.is_multiple_of(16);
+            |x: Rows| (x.stride | head_dim).is_multiple_of(4) && x.address.is_multiple_of(16);
         let writes = |write: Write<'_>| {
             let layout = write.pool.layout();
             is_whole(write.v) && layout.dtype == KvDType::F16 && padded_dim(layout.head_dim) <= 128
         };
-        let is_plain =
-            |k: Heads| k.out == 0 && k.norm.0 == 0 && k.x.rows >= WRITE_ROWS && is_whole(k.x);
+        let is_plain = |k: Heads| {
+            k.out == 0 && k.args.norm.is_none() && k.x.rows >= WRITE_ROWS && is_whole(k.x)
+        };
         self.q.is_none()
-            && self.rotation.table == 0
+            && rotation.is_none()
             && self.k.is_some_and(is_plain)
             && self.write.is_some_and(writes)
     }
 
-    fn n_rows(&self) -> usize {
-        self.q.or(self.k).expect("heads").x.rows
+    fn first(&self) -> Heads {
+        self.q.or(self.k).expect("heads")
     }
 }
 
@@ -155,13 +145,13 @@ impl RopeKv<'_> {
 /// # Panics
 /// If heads are too wide, or no rows are given.
 pub fn rope_kv(list: &mut CommandList, args: RopeKv<'_>) {
+    let params = args.params();
+    let [n_rows, n_heads, n_keys] =
+        [params.n_rows, params.q.n_heads, params.k.n_heads].map(|n| n as usize);
     if args.is_plain_write() {
-        let grid = [args.n_rows().div_ceil(WRITE_ROWS), args.params().k.n_heads as usize, 1];
-        return launch(list, ("rope", "write_kv"), grid, 256, &args.params());
+        let grid = [n_rows.div_ceil(WRITE_ROWS), n_keys, 1];
+        return launch(list, ("rope", "write_kv"), grid, 256, &params);
     }
-    let n_heads = |heads: Option<Heads>| heads.map_or(0, |heads| heads.x.cols / args.head_dim);
-    let n_keys = n_heads(args.k);
-    let n_warps = n_heads(args.q) + n_keys + if args.write.is_some() { n_keys } else { 0 };
-    let grid = [args.n_rows(), n_warps.div_ceil(8), 1];
-    launch(list, ("rope", "rope_kv"), grid, 256, &args.params());
+    let n_warps = n_heads + n_keys + if args.write.is_some() { n_keys } else { 0 };
+    launch(list, ("rope", "rope_kv"), [n_rows, n_warps.div_ceil(8), 1], 256, &params);
 }

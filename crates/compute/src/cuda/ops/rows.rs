@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{MAX_BLOCKS, OPERAND_COLUMNS, Output, Rows, THREADS, launch, launch_elements};
 use crate::cuda::CommandList;
-use crate::op::GatedActivation;
+use crate::op::{ConvStateArgs, GatedActivation, NormArgs};
 
 const MODULE: &str = "rows";
 
@@ -68,39 +68,48 @@ struct NormParams {
     eps: f32,
 }
 
-/// Most columns of a norm by warps, see `row_norm.cuh`.
+/// Maximum columns of a norm with one warp per row, see `row_norm.cuh`.
 const WARP_COLS: usize = 2048;
-/// Fewest rows of norms by warps: with fewer, a block has a row, and all blocks run at once.
+/// Minimum rows of a norm with one warp per row. Fewer rows get one block each, and all blocks run at once.
 const WARP_ROWS: usize = 256;
 
-/// Weights of a norm.
-#[derive(Debug, Clone, Copy)]
-pub struct Norm {
-    /// Address of the weights.
-    pub weight: u64,
-    /// Address of the bias, 0 without one.
-    pub bias: u64,
-    /// Added to the variance or the mean square.
-    pub eps: f32,
-    /// A layer norm, else an RMS norm.
-    pub is_layer_norm: bool,
+/// Layer norm of every row.
+pub fn layer_norm(list: &mut CommandList, out: Output, x: Rows, args: NormArgs<u64>) {
+    norm(list, out, x, args, [true, false]);
 }
 
-/// Norm of every row, added to the values of `out` if `accumulate`.
-pub fn norm(list: &mut CommandList, out: Output, x: Rows, norm: Norm, accumulate: bool) {
+/// RMS norm of every row, added to the values of `out` if `accumulate`.
+pub fn rms_norm(
+    list: &mut CommandList,
+    out: Output,
+    x: Rows,
+    args: NormArgs<u64>,
+    accumulate: bool,
+) {
+    norm(list, out, x, args, [false, accumulate]);
+}
+
+fn norm(
+    list: &mut CommandList,
+    out: Output,
+    x: Rows,
+    NormArgs { weight, bias, eps }: NormArgs<u64>,
+    [is_layer_norm, accumulate]: [bool; 2],
+) {
+    let bias = bias.unwrap_or(0);
     let params = NormParams {
         x: x.address,
-        weight: norm.weight,
-        bias: norm.bias,
+        weight,
+        bias,
         out,
         n_rows: x.rows as u32,
         cols: x.cols as u32,
         stride: x.stride as u32,
-        is_layer_norm: u32::from(norm.is_layer_norm),
+        is_layer_norm: u32::from(is_layer_norm),
         accumulate: u32::from(accumulate),
-        eps: norm.eps,
+        eps,
     };
-    let addresses = [x.address, norm.weight, norm.bias, out.values];
+    let addresses = [x.address, weight, bias, out.values];
     let is_whole = (x.cols | x.stride).is_multiple_of(4) && addresses.iter().all(|a| a % 16 == 0);
     let has_kernel = list.gpu().device().has_warpgroups();
     if has_kernel && is_whole && x.cols <= WARP_COLS && x.rows >= WARP_ROWS {
@@ -125,16 +134,6 @@ struct ElementParams {
     activation: u32,
     alpha: f32,
     limit: f32,
-}
-
-/// Code, alpha and limit of a gated activation in kernels.
-#[must_use]
-pub fn gated_code(activation: GatedActivation) -> (u32, f32, f32) {
-    match activation {
-        GatedActivation::Silu => (0, 0.0, 0.0),
-        GatedActivation::GeluTanh => (1, 0.0, 0.0),
-        GatedActivation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
-    }
 }
 
 fn elementwise(
@@ -173,7 +172,7 @@ pub fn soft_cap(list: &mut CommandList, out: Output, x: Rows, cap: f32) {
 
 /// `act(gate) * up`.
 pub fn gated(list: &mut CommandList, out: Output, gate: Rows, up: Rows, act: GatedActivation) {
-    elementwise(list, out, gate, up, (2, gated_code(act)));
+    elementwise(list, out, gate, up, (2, act.code()));
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -218,7 +217,7 @@ struct WindowsParams {
 
 /// Windows of 3 rows of a convolution with padding 1, in each of `n_groups` groups of rows: an operand with padded columns, or
 /// f32 values.
-pub fn windows(
+pub fn im2col(
     list: &mut CommandList,
     out: u64,
     x: Rows,
@@ -241,6 +240,50 @@ pub fn windows(
         n_groups: n_groups as u32,
     };
     launch_elements(list, MODULE, "windows", n_groups * n_rows * out_stride, &params);
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct ConvStateParams {
+    x: u64,
+    out: u64,
+    weight: u64,
+    bias: u64,
+    states: u64,
+    runs: u64,
+    n_rows: u32,
+    cols: u32,
+    stride: u32,
+    kernel: u32,
+    has_silu: u32,
+    unused: u32,
+}
+
+/// Convolution of each channel, see [`Op::ConvState`](crate::op::Op::ConvState). Addresses of the values of `args`, of all
+/// states and of the runs among the inputs of the step.
+pub fn conv_state(
+    list: &mut CommandList,
+    out: u64,
+    x: Rows,
+    args: &ConvStateArgs<u64>,
+    (states, runs): (u64, u64),
+) {
+    let params = ConvStateParams {
+        x: x.address,
+        out,
+        weight: args.weight,
+        bias: args.bias.unwrap_or(0),
+        states,
+        runs,
+        n_rows: x.rows as u32,
+        cols: x.cols as u32,
+        stride: x.stride as u32,
+        kernel: args.kernel as u32,
+        has_silu: u32::from(args.silu),
+        unused: 0,
+    };
+    let grid = [x.cols.div_ceil(THREADS), x.rows.min(MAX_BLOCKS), 1];
+    launch(list, (MODULE, "conv_state"), grid, THREADS, &params);
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]

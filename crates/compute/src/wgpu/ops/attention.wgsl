@@ -1,11 +1,11 @@
-// Attention of a block of query rows, one KV head and one split of the pages a workgroup; see attention.rs.
+// Attention of a block of query rows, one KV head and one split of the pages per workgroup; see attention.rs.
 //
 //   queries[slot] of all slots (row, query head)              in workgroup memory
 //   for each page of the split:
 //       s[slot][pos] = queries[slot] . keys[pos]              one invocation a position, all slots
 //       online softmax of each slot                           SLOT_LANES invocations per slot
 //       acc[slot] = acc[slot] * rescale + sum_pos w[pos] * values[pos]
-//                                                             LANE_WORDS words of channels an invocation, all slots
+//                                                             LANE_WORDS words of channels per invocation, all slots
 //   out = acc / l; with splits acc, m and l for attention_merge.wgsl
 
 @group(0) @binding(3) var<storage, read> pool: array<u32>;

@@ -1,15 +1,15 @@
-//! Arguments of attention, and what its kernels share.
+//! Arguments of attention, and the code that its kernels share.
 
 use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter};
 use super::kv::{GpuKvPool, KvWords};
 use super::operand::GpuOutput;
 use crate::kernel_params;
 use crate::op::{AttentionArgs, KvLayout, PAGE_LEN, QueryRow};
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source};
+use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, Source};
 
 /// Invocations in a workgroup, one per position of a page.
 pub(super) const WORKGROUP: u32 = PAGE_LEN as u32;
-/// Widest head: 4 slots of it fit the workgroup memory of any adapter.
+/// Maximum channels of a head: 4 slots fit the workgroup memory of any adapter.
 pub const MAX_HEAD_DIM: usize = 512;
 
 /// Arguments of [`attention`](super::attention::attention).
@@ -50,7 +50,7 @@ pub struct AttentionGrid {
     pub(super) n_rows: usize,
     /// Blocks of adjacent rows with the same pages; in decode one per row.
     pub(super) n_blocks: usize,
-    /// Most rows of a block.
+    /// Maximum rows of a block.
     pub(super) block_rows: usize,
     pub(super) n_splits: usize,
     /// Pages (`Blocks`) or positions (`Decode`) of a split.
@@ -138,6 +138,7 @@ kernel_params! {
         /// Query heads per KV head.
         pub(super) group: u32,
         pub(super) head_dim: u32,
+        /// Sizes of the page layout in words.
         pub(super) row_words: u32,
         pub(super) head_words: u32,
         pub(super) page_words: u32,
@@ -242,12 +243,13 @@ pub(super) const ACCESS: &[Access] =
 pub(super) const ACCESS_WITH_OPERAND: &[Access] =
     &Access::concat::<{ ACCESS.len() + 1 }>(ACCESS, &[Access::Write]);
 pub(super) const MERGE: KernelSpec = KernelSpec {
-    name: "attention_merge",
-    params: MergeParams::LAYOUT,
-    access: &[Access::Read, Access::Read, Access::Write, Access::Write],
     workgroup: WORKGROUP,
-    files: &[ACTIVATIONS, include_str!("attention_merge.wgsl")],
     operand_writer: OperandWriter::Q8,
+    ..KernelSpec::new::<MergeParams>(
+        "attention_merge",
+        &[Access::Read, Access::Read, Access::Write, Access::Write],
+        &[ACTIVATIONS, include_str!("attention_merge.wgsl")],
+    )
 };
 
 /// Combines the splits of all rows and heads.

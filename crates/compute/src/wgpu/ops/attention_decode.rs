@@ -14,12 +14,12 @@ use super::q8;
 use crate::op::{KvDType, PAGE_LEN, QueryRow};
 use crate::wgpu::{Bind, KernelParams, Recorder, Source, Variant};
 
-/// Most rows.
+/// Maximum query rows.
 pub(super) const MAX_ROWS: usize = 8;
 const WORKGROUP: u32 = 256;
 /// Workgroups that fill a large device: the target of the number of splits.
 const MIN_GROUPS: usize = 512;
-/// Most pages without splits: below, merging costs more than it gains.
+/// Maximum pages without splits: merging splits of fewer pages costs more than it gains.
 const MAX_UNSPLIT_PAGES: usize = 4;
 
 /// Shader for heads of `words` words.

@@ -1,4 +1,4 @@
-// Decode attention: one query row, one query head and one split of the positions a workgroup; see attention_decode.rs.
+// Decode attention: one query row, one query head and one split of the positions per workgroup; see attention_decode.rs.
 //
 //   q = query * scale                                         in workgroup memory
 //   m, l, acc = LOWEST, 0, 0                                  online softmax (Dao et al. 2022, algorithm 1)

@@ -1,19 +1,9 @@
-// Combines the splits of a row and head; one workgroup a row and head, four channels an invocation.
+// Combines the splits of a row and head; one workgroup per row and head, four channels per invocation.
 //
 //   m = max over splits of their maximum m_s (and the sink)
 //   l = sum over splits of l_s * exp(m_s - m) (and exp(sink - m))
 //   out = sum over splits of acc_s * exp(m_s - m) / l
 
-struct Params {
-    n_rows: u32,
-    n_heads: u32,
-    head_dim: u32,
-    n_splits: u32,
-    has_sinks: u32,
-    has_operand: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 // [rows, heads, splits, head_dim + 2]: weighted sums of the values, maximum, sum of the weights.
 @group(0) @binding(1) var<storage, read> partials: array<f32>;
 @group(0) @binding(2) var<storage, read> sinks: array<f32>;

@@ -21,9 +21,9 @@ const SUBGROUPS: [u32; 2] = [8, 4];
 const MIN_GROUPS: usize = 160;
 /// Positions in a step.
 const POSITIONS: u32 = 16;
-/// Widest head whose sums fit the registers.
+/// Maximum channels of a head: its sums must fit the registers.
 const MAX_HEAD_DIM: usize = 256;
-/// Fewest rows a sequence, on average: a block with fewer has too many empty rows.
+/// Minimum mean number of rows per sequence: a block with fewer has too many empty rows.
 const MIN_ROWS: usize = 16;
 
 /// Shader for heads of `channels` channels, a multiple of 16.

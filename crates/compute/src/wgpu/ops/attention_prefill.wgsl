@@ -1,4 +1,4 @@
-// Prefill attention: ROWS query rows and one query head a workgroup, over f16 pages, STEP positions a step, by cooperative
+// Prefill attention: ROWS query rows and one query head per workgroup, over f16 pages, STEP positions per step, by cooperative
 // matrices of SIDE rows; see attention_prefill.rs. A subgroup owns SIDE rows, LANES invocations each.
 //
 //   Q = query rows [ROWS, C] as f16                           N_CHANNELS matrices A a subgroup, in registers
@@ -20,7 +20,7 @@
 // The output in f16, in place of `out`.
 @group(0) @binding(7) var<storage, read_write> out_operand: array<vec2<u32>>;
 
-// Most by which a score may exceed the running maximum before sums are scaled: e^8 is well below the largest f16.
+// Maximum excess of a score over the running maximum without rescaled sums: e^8 is well below the largest f16.
 const SLACK: f32 = 8.0;
 const LANES: u32 = SUBGROUP / SIDE;
 const ROWS: u32 = WG / LANES;
@@ -31,7 +31,7 @@ const TILE_ROW: u32 = WORDS + 4u;
 const QUERY_WORDS: u32 = SIDE / 2u;
 const QUERY_ROW: u32 = QUERY_WORDS + 4u;
 const VALUES_AT: u32 = STEP * TILE_ROW;
-// Vectors of the keys or values of a step, and vectors that an invocation loads.
+// vec4s in the keys (or values) of a step, and vec4s that one invocation loads.
 const VECTORS: u32 = STEP * WORDS / 4u;
 const LANE_VECTORS: u32 = (VECTORS + WG - 1u) / WG;
 // Row strides of scores and weights, in vectors.

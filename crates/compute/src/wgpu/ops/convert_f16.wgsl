@@ -1,14 +1,5 @@
-// Rounds rows to f16; eight values an invocation.
+// Rounds rows to f16; eight values per invocation.
 
-struct Params {
-    rows: u32,
-    cols: u32,
-    offset: u32,
-    stride: u32,
-    padded: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> src: array<f32>;
 @group(0) @binding(2) var<storage, read_write> dst: array<vec4<u32>>;
 

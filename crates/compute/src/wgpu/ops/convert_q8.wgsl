@@ -1,14 +1,5 @@
-// Quantizes rows to q8; four adjacent values an invocation.
+// Quantizes rows to q8; four adjacent values per invocation.
 
-struct Params {
-    rows: u32,
-    cols: u32,
-    offset: u32,
-    stride: u32,
-    padded: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read_write> out_operand: array<u32>;
 

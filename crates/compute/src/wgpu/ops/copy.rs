@@ -1,18 +1,15 @@
 //! Copies of rows between strides and of listed rows, and im2col of a convolution.
 
-use super::kernel::{GpuRows, KernelSpec, OperandWriter};
+use super::kernel::{GpuRows, KernelSpec};
 use crate::check_at_most;
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, WORKGROUP};
 
-pub(super) const SPEC: KernelSpec = KernelSpec {
-    name: "copy",
-    params: CopyParams::LAYOUT,
-    access: &[Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[include_str!("copy.wgsl")],
-    operand_writer: OperandWriter::None,
-};
+pub(super) const SPEC: KernelSpec = KernelSpec::new::<CopyParams>(
+    "copy",
+    &[Access::Read, Access::Write],
+    &[include_str!("copy.wgsl")],
+);
 
 kernel_params! {
     struct CopyParams {
@@ -54,14 +51,11 @@ pub fn copy(
     list.dispatch_linear(&kernel, &params, binds, groups);
 }
 
-pub(super) const GATHER: KernelSpec = KernelSpec {
-    name: "gather",
-    params: GatherParams::LAYOUT,
-    access: &[Access::Read, Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[include_str!("gather.wgsl")],
-    operand_writer: OperandWriter::None,
-};
+pub(super) const GATHER: KernelSpec = KernelSpec::new::<GatherParams>(
+    "gather",
+    &[Access::Read, Access::Read, Access::Write],
+    &[include_str!("gather.wgsl")],
+);
 
 kernel_params! {
     struct GatherParams {
@@ -94,14 +88,11 @@ pub fn gather(list: &mut Recorder, dst: &GpuBuffer, src: GpuRows<'_>, (first, n)
     list.dispatch_linear(&kernel, &params, binds, groups);
 }
 
-pub(super) const IM2COL: KernelSpec = KernelSpec {
-    name: "im2col",
-    params: Im2colParams::LAYOUT,
-    access: &[Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[include_str!("im2col.wgsl")],
-    operand_writer: OperandWriter::None,
-};
+pub(super) const IM2COL: KernelSpec = KernelSpec::new::<Im2colParams>(
+    "im2col",
+    &[Access::Read, Access::Write],
+    &[include_str!("im2col.wgsl")],
+);
 
 kernel_params! {
     struct Im2colParams {

@@ -1,15 +1,5 @@
 // dst[dst_offset + r * dst_cols + c] = src[src_offset + r * src_stride + c], 0 where c >= cols.
 
-struct Params {
-    rows: u32,
-    cols: u32,
-    src_offset: u32,
-    src_stride: u32,
-    dst_offset: u32,
-    dst_cols: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> src: array<f32>;
 @group(0) @binding(2) var<storage, read_write> dst: array<f32>;
 

@@ -1,17 +1,14 @@
 //! Elementwise ops in place: sum of two matrices, soft cap.
 
-use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter, check_len};
+use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, check_len};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, WORKGROUP};
 
-pub(super) const SPEC: KernelSpec = KernelSpec {
-    name: "elementwise",
-    params: ElementwiseParams::LAYOUT,
-    access: &[Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[ACTIVATIONS, include_str!("elementwise.wgsl")],
-    operand_writer: OperandWriter::None,
-};
+pub(super) const SPEC: KernelSpec = KernelSpec::new::<ElementwiseParams>(
+    "elementwise",
+    &[Access::Read, Access::Write],
+    &[ACTIVATIONS, include_str!("elementwise.wgsl")],
+);
 
 /// Values of the parameter `op`, equal to the constants of `elementwise.wgsl`.
 const ADD: u32 = 0;

@@ -3,16 +3,6 @@
 
 const ADD: u32 = 0u;
 
-struct Params {
-    op: u32,
-    rows: u32,
-    cols: u32,
-    offset: u32,
-    stride: u32,
-    cap: f32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;
 

@@ -5,29 +5,19 @@ use super::operand::GpuOutput;
 use crate::check_eq;
 use crate::kernel_params;
 use crate::op::GatedActivation;
-use crate::wgpu::{Access, KernelParams, Recorder, WORKGROUP};
+use crate::wgpu::{Access, Recorder, WORKGROUP};
 
 pub(super) const SPEC: KernelSpec = KernelSpec {
-    name: "gated",
-    params: GatedParams::LAYOUT,
-    access: &[Access::Read, Access::Read, Access::Write, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[ACTIVATIONS, GATED_ACTIVATION, include_str!("gated.wgsl")],
     operand_writer: OperandWriter::Any,
+    ..KernelSpec::new::<GatedParams>(
+        "gated",
+        &[Access::Read, Access::Read, Access::Write, Access::Write],
+        &[ACTIVATIONS, GATED_ACTIVATION, include_str!("gated.wgsl")],
+    )
 };
 
 /// WGSL of `gated_activation`, for epilogues.
 pub const GATED_ACTIVATION: &str = include_str!("gated_activation.wgsl");
-
-/// Code of an activation, equal to the `GATED_*` constants of `gated_activation.wgsl`, with its `alpha` and `limit`.
-#[must_use]
-pub fn gated_code(activation: GatedActivation) -> (u32, f32, f32) {
-    match activation {
-        GatedActivation::Silu => (0, 0.0, 0.0),
-        GatedActivation::GeluTanh => (1, 0.0, 0.0),
-        GatedActivation::ClampedSwiglu { alpha, limit } => (2, alpha, limit),
-    }
-}
 
 kernel_params! {
     struct GatedParams {
@@ -40,6 +30,7 @@ kernel_params! {
         activation: u32,
         alpha: f32,
         limit: f32,
+        /// Whether to write `out`, and format of `out_operand`.
         has_values: u32,
         operand: u32,
     }
@@ -60,7 +51,7 @@ pub fn gated(
     let (gate, up) = (gate.checked(), up.checked());
     check_eq!((up.rows, up.cols), (gate.rows, gate.cols), "gated: shape of up");
     out.check("gated", gate.rows, gate.cols);
-    let (code, alpha, limit) = gated_code(activation);
+    let (code, alpha, limit) = activation.code();
     let params = GatedParams {
         rows: gate.rows as u32,
         cols: gate.cols as u32,
@@ -74,7 +65,7 @@ pub fn gated(
         has_values: u32::from(out.values.is_some()),
         operand: out.code(),
     };
-    // Four values of a row an invocation.
+    // Four values of a row per invocation.
     let groups = gate.rows * gate.cols.div_ceil(4 * WORKGROUP as usize);
     let kernel = SPEC.kernel(list.gpu());
     let [values, operand] = out.binds();

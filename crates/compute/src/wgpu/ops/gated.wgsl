@@ -1,21 +1,5 @@
-// out[t, c] = act(gate[t, c]) * up[t, c]; four values of a row an invocation.
+// out[t, c] = act(gate[t, c]) * up[t, c]; four values of a row per invocation.
 
-struct Params {
-    rows: u32,
-    cols: u32,
-    gate_offset: u32,
-    gate_stride: u32,
-    up_offset: u32,
-    up_stride: u32,
-    activation: u32,
-    alpha: f32,
-    limit: f32,
-    // Whether to write `out`, and format of `out_operand`.
-    has_values: u32,
-    operand: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> gates: array<f32>;
 @group(0) @binding(2) var<storage, read> ups: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;

@@ -1,14 +1,5 @@
 // dst[i] = src[row i]; rows of `cols` values.
 
-struct Params {
-    rows: u32,
-    cols: u32,
-    src_offset: u32,
-    src_stride: u32,
-    list: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> data: array<u32>;
 @group(0) @binding(2) var<storage, read> src: array<f32>;
 @group(0) @binding(3) var<storage, read_write> dst: array<f32>;

@@ -1,16 +1,5 @@
 // dst[t, tap * cols + i] = src[t * step + tap - 1, i], 0 outside of the frames.
 
-struct Params {
-    rows: u32,
-    frames: u32,
-    cols: u32,
-    src_offset: u32,
-    src_stride: u32,
-    step: u32,
-    dst_cols: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> src: array<f32>;
 @group(0) @binding(2) var<storage, read_write> dst: array<f32>;
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::{f16, q8};
 use crate::check_at_most;
-use crate::op::Activation;
-use crate::wgpu::{Access, Gpu, GpuBuffer, Kernel, ParamLayout, Source, Variant};
+use crate::wgpu::{
+    Access, Gpu, GpuBuffer, Kernel, KernelParams, ParamLayout, Source, Variant, WORKGROUP,
+};
 
 pub(super) const OPERAND_Q8: u32 = 1;
 pub(super) const OPERAND_F16: u32 = 2;
@@ -35,7 +36,7 @@ impl<'a> GpuRows<'a> {
     /// Asserts that the rows are inside the buffer.
     ///
     /// # Panics
-    /// If they are not.
+    /// If a row is outside of the buffer.
     #[must_use]
     #[track_caller]
     pub fn checked(self) -> Self {
@@ -52,13 +53,13 @@ impl<'a> GpuRows<'a> {
 /// Asserts that `buffer` has room for `len` f32 values.
 ///
 /// # Panics
-/// If it is smaller.
+/// If the buffer is smaller.
 #[track_caller]
 pub fn check_len(what: &str, buffer: &GpuBuffer, len: usize) {
     check_at_most!(4 * len, buffer.bytes(), "{what}: bytes of {len} values");
 }
 
-/// Begins a kernel: constant `WG` (invocations in a workgroup), entry point and reductions. The kernel's files follow.
+/// Begins a kernel: constant `WG` (invocations in a workgroup), parameters `p`, entry point and reductions. The kernel's files follow.
 #[must_use]
 pub fn kernel_source(
     name: String,
@@ -72,21 +73,11 @@ pub fn kernel_source(
         Variant::Portable => (source, include_str!("entry.portable.wgsl")),
         Variant::Subgroups => (source.with_subgroups(), include_str!("entry.subgroups.wgsl")),
     };
-    source.constant("WG", workgroup).file(entry)
+    source.constant("WG", workgroup).file(&params.wgsl()).file(entry)
 }
 
 /// WGSL of `exp`, `tanh`, `erf` and of `activate`, for epilogues.
 pub const ACTIVATIONS: &str = include_str!("activation.wgsl");
-
-/// Code of an activation, equal to the `ACTIVATION_*` constants of `activation.wgsl`.
-#[must_use]
-pub fn activation_code(activation: Activation) -> u32 {
-    match activation {
-        Activation::None => 0,
-        Activation::Gelu => 1,
-        Activation::GeluTanh => 2,
-    }
-}
 
 /// Kernel without compile-time constants.
 #[derive(Debug, Clone, Copy)]
@@ -110,6 +101,16 @@ pub(super) enum OperandWriter {
 }
 
 impl KernelSpec {
+    /// Kernel of workgroups of [`WORKGROUP`] invocations with parameters `P`, which writes no operand.
+    pub(super) const fn new<P: KernelParams>(
+        name: &'static str,
+        access: &'static [Access],
+        files: &'static [&'static str],
+    ) -> Self {
+        let (workgroup, operand_writer) = (WORKGROUP, OperandWriter::None);
+        Self { name, params: P::LAYOUT, access, workgroup, files, operand_writer }
+    }
+
     pub(super) fn source(&self, variant: Variant) -> Source {
         let name = format!("{}-{}", self.name, variant.name());
         let source = kernel_source(name, self.params, self.access, variant, self.workgroup);

@@ -1,13 +1,5 @@
 // Copies pages of a KV pool to others; a pair of equal pages pads the list.
 
-struct Params {
-    // Words of a page.
-    words: u32,
-    n: u32,
-    pairs: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> data: array<u32>;
 @group(0) @binding(2) var<storage, read_write> pool: array<u32>;
 

@@ -1,4 +1,4 @@
-// Keys and values in f16, two channels a word.
+// Keys and values in f16, two channels per word.
 
 const ELEMENTS: u32 = 2u;
 alias Values = vec2<f32>;

@@ -1,4 +1,4 @@
-// Keys and values in int8, four channels a word, with f16 scales of blocks of 32 channels: a word holds the scale of the
+// Keys and values in int8, four channels per word, with f16 scales of blocks of 32 channels: a word holds the scale of the
 // key (low half) and of the value (high half).
 
 const ELEMENTS: u32 = 4u;

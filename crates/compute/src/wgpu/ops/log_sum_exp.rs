@@ -1,17 +1,14 @@
-//! Log-sum-exp of rows, for log-probabilities: one workgroup a row, sums in f32.
+//! Log-sum-exp of rows, for log-probabilities: one workgroup per row, sums in f32.
 
-use super::kernel::{GpuRows, KernelSpec, OperandWriter, check_len};
+use super::kernel::{GpuRows, KernelSpec, check_len};
 use crate::kernel_params;
-use crate::wgpu::{Access, GpuBuffer, KernelParams, Recorder, WORKGROUP};
+use crate::wgpu::{Access, GpuBuffer, Recorder};
 
-pub(super) const SPEC: KernelSpec = KernelSpec {
-    name: "log_sum_exp",
-    params: LogSumExpParams::LAYOUT,
-    access: &[Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[include_str!("log_sum_exp.wgsl")],
-    operand_writer: OperandWriter::None,
-};
+pub(super) const SPEC: KernelSpec = KernelSpec::new::<LogSumExpParams>(
+    "log_sum_exp",
+    &[Access::Read, Access::Write],
+    &[include_str!("log_sum_exp.wgsl")],
+);
 
 kernel_params! {
     struct LogSumExpParams {

@@ -1,22 +1,21 @@
 //! Logit filters: suppression of columns, one workgroup per row.
 
-use super::kernel::{KernelSpec, OperandWriter, check_len};
+use super::kernel::{KernelSpec, check_len};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, Recorder};
 
-pub(super) const SPEC: KernelSpec = KernelSpec {
-    name: "logit_filter",
-    params: LogitFilterParams::LAYOUT,
-    access: &[Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[include_str!("logit_filter.wgsl")],
-    operand_writer: OperandWriter::None,
-};
+pub(super) const SPEC: KernelSpec = KernelSpec::new::<LogitFilterParams>(
+    "logit_filter",
+    &[Access::Read, Access::Write],
+    &[include_str!("logit_filter.wgsl")],
+);
 
 kernel_params! {
     struct LogitFilterParams {
         rows: u32,
         cols: u32,
+        /// First word of the filters of the rows, of 8 words: start and end of the first range, of the second range, and of the words of
+        /// two lists of suppressed columns.
         filters: u32,
     }
 }

@@ -3,15 +3,6 @@
 //     x[c] = -inf                  for c in neither range, then of both lists
 //     x[c] = -inf of all of first  if max(second) + log(sum(exp(second - max))) > max(first)
 
-struct Params {
-    rows: u32,
-    cols: u32,
-    // First word of the filters of the rows, of 8 words: start and end of the first range, of the second range, and of
-    // the words of two lists of suppressed columns.
-    filters: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> data: array<u32>;
 // Bits of f32: compilers may assume that there is no infinity.
 @group(0) @binding(2) var<storage, read_write> x: array<u32>;

@@ -1,28 +1,23 @@
 //! Mixture of experts: routing, and the weighted sum of the experts' outputs.
 
-use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter, check_len};
+use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, check_len};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
+use crate::op::{MoeRouteArgs, Routing};
+use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, WORKGROUP};
 
-/// Most experts of a layer.
+/// Maximum experts of a layer.
 pub const MAX_EXPERTS: usize = 1024;
 
-pub(super) const ROUTE: KernelSpec = KernelSpec {
-    name: "moe_route",
-    params: MoeRouteParams::LAYOUT,
-    access: &[Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[ACTIVATIONS, include_str!("moe_route.wgsl")],
-    operand_writer: OperandWriter::None,
-};
-pub(super) const COMBINE: KernelSpec = KernelSpec {
-    name: "moe_combine",
-    params: MoeCombineParams::LAYOUT,
-    access: &[Access::Read, Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[include_str!("moe_combine.wgsl")],
-    operand_writer: OperandWriter::None,
-};
+pub(super) const ROUTE: KernelSpec = KernelSpec::new::<MoeRouteParams>(
+    "moe_route",
+    &[Access::Read, Access::Write],
+    &[ACTIVATIONS, include_str!("moe_route.wgsl")],
+);
+pub(super) const COMBINE: KernelSpec = KernelSpec::new::<MoeCombineParams>(
+    "moe_combine",
+    &[Access::Read, Access::Read, Access::Write],
+    &[include_str!("moe_combine.wgsl")],
+);
 
 kernel_params! {
     struct MoeRouteParams {
@@ -37,32 +32,27 @@ kernel_params! {
 
 /// Routes every row of `logits`, `[T, E]`, to its `n_used` experts with the largest logits, of equal logits the lower
 /// expert first. `routes` is `[T, n_used]` pairs of words: expert, and f32 weight. Weights are a softmax over all
-/// logits, or over those of the chosen experts if `normalize_top_k`.
+/// logits, or over those of the chosen experts, see [`Routing`].
 ///
 /// # Panics
 /// If the shapes do not fit.
 #[track_caller]
-pub fn route(
-    list: &mut Recorder,
-    routes: &GpuBuffer,
-    logits: GpuRows<'_>,
-    n_used: usize,
-    normalize_top_k: bool,
-) {
+pub fn route(list: &mut Recorder, routes: &GpuBuffer, logits: GpuRows<'_>, args: MoeRouteArgs) {
     let logits = logits.checked();
     assert!(
-        (n_used..=MAX_EXPERTS).contains(&logits.cols),
-        "moe: expected {n_used} to {MAX_EXPERTS} experts, got {}",
+        (args.n_used..=MAX_EXPERTS).contains(&logits.cols),
+        "moe: expected {} to {MAX_EXPERTS} experts, got {}",
+        args.n_used,
         logits.cols
     );
-    check_len("moe", routes, 2 * logits.rows * n_used);
+    check_len("moe", routes, 2 * logits.rows * args.n_used);
     let params = MoeRouteParams {
         rows: logits.rows as u32,
         offset: logits.offset as u32,
         stride: logits.stride as u32,
         n_experts: logits.cols as u32,
-        n_used: n_used as u32,
-        normalize_top_k: u32::from(normalize_top_k),
+        n_used: args.n_used as u32,
+        normalize_top_k: u32::from(args.routing == Routing::NormalizedTopK),
     };
     let kernel = ROUTE.kernel(list.gpu());
     let binds = [logits.buffer.into(), Bind::Buffer(routes)];

@@ -1,13 +1,5 @@
 // out[t] (+)= sum_i weight[t, i] * results[t * n_used + i].
 
-struct Params {
-    rows: u32,
-    cols: u32,
-    n_used: u32,
-    accumulate: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> routes: array<u32>;
 @group(0) @binding(2) var<storage, read> results: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;

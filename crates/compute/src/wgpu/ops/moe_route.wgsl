@@ -3,16 +3,6 @@
 //   repeat n_used times: take the expert with the largest remaining logit, the lowest of equals
 //   weight = exp(logit - largest logit) / sum of exp over all experts, or over the chosen ones if normalize_top_k
 
-struct Params {
-    rows: u32,
-    offset: u32,
-    stride: u32,
-    n_experts: u32,
-    n_used: u32,
-    normalize_top_k: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
 @group(0) @binding(2) var<storage, read_write> routes: array<u32>;
 

@@ -12,7 +12,7 @@ const ACCESS: &[Access] = &[Access::Read, Access::Read, Access::Read, Access::Wr
 const WORKGROUP: u32 = 256;
 /// Columns in one step of a workgroup: four per invocation.
 const STEP_COLS: usize = 4 * WORKGROUP as usize;
-/// Most columns: an invocation keeps its values of 64 steps.
+/// Maximum columns: an invocation holds its values of 64 steps in registers.
 const MAX_COLS: usize = 64 * STEP_COLS;
 
 /// Name and WGSL file of a norm.
@@ -43,6 +43,7 @@ kernel_params! {
         has_bias: u32,
         /// RMS norm only: add the result to `out`.
         accumulate: u32,
+        /// Whether to write `out`, and format of `out_operand`.
         has_values: u32,
         operand: u32,
         eps: f32,

@@ -1,21 +1,5 @@
-// Parameters and bindings of both norms, see norm.rs. An invocation takes STEPS times four adjacent values of a row.
+// Bindings of both norms, see norm.rs. An invocation takes STEPS times four adjacent values of a row.
 
-struct Params {
-    rows: u32,
-    cols: u32,
-    offset: u32,
-    stride: u32,
-    // Layer norm only.
-    has_bias: u32,
-    // RMS norm only.
-    accumulate: u32,
-    // Whether to write `out`, and format of `out_operand`.
-    has_values: u32,
-    operand: u32,
-    eps: f32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;

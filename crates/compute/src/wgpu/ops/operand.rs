@@ -10,7 +10,7 @@
 use super::kernel::{GpuRows, KernelSpec, OPERAND_F16, OPERAND_Q8, OperandWriter};
 use super::{f16, q8};
 use crate::kernel_params;
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, WORKGROUP};
 use crate::{check_at_most, check_multiple};
 
 /// Columns of an operand are padded with zeros to a multiple of this.
@@ -111,23 +111,21 @@ kernel_params! {
 
 /// Each invocation converts four values of a row.
 pub(super) const Q8_SPEC: KernelSpec = KernelSpec {
-    name: "convert_q8",
-    params: ConvertParams::LAYOUT,
-    access: &[Access::Read, Access::Write],
     workgroup: q8::WORKGROUP,
-    files: &[include_str!("convert_q8.wgsl")],
     operand_writer: OperandWriter::Q8,
+    ..KernelSpec::new::<ConvertParams>(
+        "convert_q8",
+        &[Access::Read, Access::Write],
+        &[include_str!("convert_q8.wgsl")],
+    )
 };
 
 /// Eight values an invocation.
-pub(super) const F16_SPEC: KernelSpec = KernelSpec {
-    name: "convert_f16",
-    params: ConvertParams::LAYOUT,
-    access: &[Access::Read, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[f16::PACK, include_str!("convert_f16.wgsl")],
-    operand_writer: OperandWriter::None,
-};
+pub(super) const F16_SPEC: KernelSpec = KernelSpec::new::<ConvertParams>(
+    "convert_f16",
+    &[Access::Read, Access::Write],
+    &[f16::PACK, include_str!("convert_f16.wgsl")],
+);
 
 /// Converts `x` to `out`, `[rows, padded]` of `format`; columns beyond those of `x` are zero.
 ///

@@ -1,7 +1,7 @@
 var<workgroup> group_max: array<u32, WG>;
 var<workgroup> group_sums: array<i32, WG>;
 
-// Quantizes four values an invocation, the columns from `c` on of row `t`; eight adjacent invocations hold a group of 32. In
+// Quantizes four values per invocation, the columns from `c` on of row `t`; eight adjacent invocations hold a group of 32. In
 // uniform control flow.
 fn quantize4(v: vec4<f32>, t: u32, c: u32, cols: u32, is_stored: bool, lid: u32) {
     // Reads of the last call are done.

@@ -1,4 +1,4 @@
-// Quantizes four values an invocation, the columns from `c` on of row `t`; eight adjacent invocations hold a group of 32. In
+// Quantizes four values per invocation, the columns from `c` on of row `t`; eight adjacent invocations hold a group of 32. In
 // uniform control flow.
 fn quantize4(v: vec4<f32>, t: u32, c: u32, cols: u32, is_stored: bool, lid: u32) {
     var max_abs = max_abs_bits(v);

@@ -1,24 +1,21 @@
 //! QK norm and rotary embedding of heads, in place: one workgroup per head. [`rope_and_write`] fuses those of queries and
 //! keys with the KV write.
 
-use super::kernel::{GpuRows, KernelSpec, OperandWriter, check_len, kernel_source};
+use super::kernel::{GpuRows, KernelSpec, check_len, kernel_source};
 use super::kv;
 use crate::kernel_params;
 use crate::op::{KvDType, RopeArgs, RopePairs, Rotation};
 use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, Source, Variant, WORKGROUP};
 use crate::{check_at_most, check_eq, check_multiple};
 
-/// Widest head.
+/// Maximum channels of a head.
 pub const MAX_HEAD_DIM: usize = 1024;
 
-pub(super) const SPEC: KernelSpec = KernelSpec {
-    name: "rope",
-    params: RopeParams::LAYOUT,
-    access: &[Access::Read, Access::Write, Access::Read, Access::Read],
-    workgroup: WORKGROUP,
-    files: &[include_str!("rotate.wgsl"), include_str!("rope.wgsl")],
-    operand_writer: OperandWriter::None,
-};
+pub(super) const SPEC: KernelSpec = KernelSpec::new::<RopeParams>(
+    "rope",
+    &[Access::Read, Access::Write, Access::Read, Access::Read],
+    &[include_str!("rotate.wgsl"), include_str!("rope.wgsl")],
+);
 
 impl<'a> RopeArgs<&'a GpuBuffer> {
     fn table(&self) -> Option<&'a GpuBuffer> {

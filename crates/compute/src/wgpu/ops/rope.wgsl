@@ -1,16 +1,5 @@
 // RMS norm and RoPE of a head, in place; one workgroup per head.
 
-struct Params {
-    rotation: RotationParams,
-    rows: u32,
-    n_heads: u32,
-    head_dim: u32,
-    offset: u32,
-    stride: u32,
-    positions: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> data: array<u32>;
 @group(0) @binding(2) var<storage, read_write> x: array<f32>;
 @group(0) @binding(3) var<storage, read> weight: array<f32>;

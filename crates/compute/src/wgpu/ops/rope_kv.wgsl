@@ -1,28 +1,6 @@
 // RMS norm and RoPE of the heads of queries and keys, in place, and the write of keys and values to their pages; one
 // workgroup a query head, or a KV head.
 
-struct Params {
-    q_rotation: RotationParams,
-    k_rotation: RotationParams,
-    rows: u32,
-    n_heads: u32,
-    n_kv_heads: u32,
-    head_dim: u32,
-    row_words: u32,
-    head_words: u32,
-    page_words: u32,
-    q_offset: u32,
-    q_stride: u32,
-    k_offset: u32,
-    k_stride: u32,
-    v_offset: u32,
-    v_stride: u32,
-    positions: u32,
-    slots: u32,
-    stores_per_head: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> data: array<u32>;
 @group(0) @binding(2) var<storage, read_write> queries: array<f32>;
 @group(0) @binding(3) var<storage, read_write> keys: array<f32>;

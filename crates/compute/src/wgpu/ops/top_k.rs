@@ -38,6 +38,7 @@ kernel_params! {
         offset: u32,
         stride: u32,
         is_first: u32,
+        /// The last round writes k values, then k columns, as f32.
         is_last: u32,
         /// Candidates to sort in a chunk, a power of two.
         sort_len: u32,

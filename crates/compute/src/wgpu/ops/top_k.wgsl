@@ -1,27 +1,9 @@
-// Sorts each chunk of candidates and keeps k of them; one workgroup a chunk, see top_k.rs.
+// Sorts each chunk of candidates and keeps k of them; one workgroup per chunk, see top_k.rs.
 
-struct Params {
-    rows: u32,
-    // Chunks of a row.
-    chunks: u32,
-    // Candidates of a row. First round: f32 values from `offset` on, `stride` between rows. Later rounds: pairs of key and
-    // column, packed.
-    n: u32,
-    k: u32,
-    offset: u32,
-    stride: u32,
-    is_first: u32,
-    // The last round writes k values, then k columns, as f32.
-    is_last: u32,
-    // Candidates to sort in a chunk: a power of two.
-    sort_len: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> src: array<u32>;
 @group(0) @binding(2) var<storage, read_write> dst: array<u32>;
 
-// Four adjacent candidates an invocation.
+// Four adjacent candidates per invocation.
 const CHUNK: u32 = 4u * WG;
 
 // Integer key with the order of the f32 of these bits: NaN as -inf, +inf as the largest finite value, both zeros equal.

@@ -3,8 +3,10 @@
 use stonechat_compute::op::{MatmulArgs, Op, Tensor, TensorType};
 
 use super::{assert_same_meaning, check, check_for, names};
-use crate::fuse::{Capabilities, Conv1dKernels, MoeKernels, fuse};
-use crate::program::{Node, SegmentName};
+use crate::fuse::{
+    Capabilities, Capability, CapabilityKind, Conv1dKernels, MoeKernels, OpKind, fuse,
+};
+use crate::program::{Node, RowClass, SegmentName};
 use crate::testing::{
     D, F, MANY_ROWS, Ops, all_rules, assert_well_formed, cpu_rules, gpu_rules, plain_rules,
     variants,
@@ -64,8 +66,9 @@ fn equal_operands_are_converted_once() {
     let [c, d] = [(); 2].map(|()| ops.activated(a.columns(0, D), D));
     let e = ops.activated(a.columns(D, D), D);
     [b, c, d, e].into_iter().for_each(|x| ops.output(x));
-    let operand = Box::new(|_: &Op, _| TensorType::Operand);
-    let capabilities = Capabilities { operand, ..plain_rules() };
+    let mut capabilities = plain_rules();
+    let read = CapabilityKind::Read(TensorType::Operand);
+    capabilities.table.push(Capability::new(&[OpKind::Matmul], read, RowClass::ALL, []));
     let expected = [
         "embed",
         "layer_norm",
@@ -262,7 +265,7 @@ fn a_norm_without_a_product_that_can_come_first_stays() {
     let sum = ops.r.add(rotated, term);
     ops.output(sum);
     check(ops, &["embed", "rms_norm", "rope", "matmul onto"]);
-    // It can come first, wherever it is recorded.
+    // The matmul can come first, wherever it is recorded.
     let mut ops = Ops::new();
     let x = ops.embed();
     let h = ops.rms_norm(x);
@@ -307,10 +310,10 @@ fn a_product_does_not_apply_a_norm_on_its_residual() {
 
 #[test]
 fn a_sum_over_ranks_applies_the_norm_if_nothing_else_reads_other_rows() {
-    let rules = || Capabilities {
-        accepts: Box::new(|op, class| class == MANY_ROWS && matches!(op, Op::AllReduceNorm(_))),
-        ..gpu_rules()
-    };
+    let mut rules = gpu_rules();
+    rules.table.retain(|row| row.kind != CapabilityKind::Run);
+    let kind = CapabilityKind::Run;
+    rules.table.push(Capability::new(&[OpKind::AllReduceNorm], kind, MANY_ROWS, []));
     for is_read in [false, true] {
         let mut ops = Ops::new();
         let x = ops.embed();
@@ -330,7 +333,7 @@ fn a_sum_over_ranks_applies_the_norm_if_nothing_else_reads_other_rows() {
         } else {
             &["embed", "all_reduce_norm onto", "matmul", "all_reduce onto"]
         };
-        check_for(&rules(), ops, &[&few, many].concat());
+        check_for(&rules, ops, &[&few, many].concat());
     }
 }
 

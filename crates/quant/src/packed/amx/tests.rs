@@ -54,7 +54,7 @@ fn tiles_give_the_products_of_rounded_values() {
 }
 
 fn check(cpu: &Cpu, s: Avx512Vnni, w: &PackedMatrix, values: &[f32], m: usize, rows: Range<usize>) {
-    let (n, k) = (rows.len(), w.k());
+    let (n, k) = (rows.len(), w.k);
     let x = random(m * k, 3);
     let mut inputs = ActivationBuffer::new();
     inputs.convert_to_bf16_tiles(cpu, MatRef::packed(&x, m, k));

@@ -78,7 +78,8 @@ impl<S: Int8> LoadQuants<S, 2> for NibblePairs<'_> {
     }
 }
 
-/// Nibbles with a fifth bit: bit `qblock` of the bytes of vectors 4 to 11, and the bit above.
+/// 5-bit quants: nibbles, and fifth bits in the bytes of vectors 4 to 11, bit `qblock` for the low and the next one for the high
+/// nibbles.
 struct FiveBits<'a> {
     nibbles: NibblePairs<'a>,
     qblock: usize,

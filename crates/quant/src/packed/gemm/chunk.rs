@@ -19,7 +19,7 @@ use crate::packed::task::PanelTask;
 pub(super) const NR: usize = 2;
 /// Q8 blocks of K that are unpacked at a time: quants and scales stay in the first-level cache.
 pub(super) const CHUNK_QBLOCKS: usize = 16;
-/// Groups of a chunk at most: 32 or 16 values with a scale.
+/// Maximum groups of a chunk; a group is 32 or 16 values with one scale.
 pub(super) const CHUNK_GROUPS: usize = 2 * CHUNK_QBLOCKS;
 /// Quads of a q8 block.
 pub(super) const QUADS: usize = 8;
@@ -27,15 +27,9 @@ pub(super) const QUADS: usize = 8;
 /// Sums of a row of activations with [`NR`] vectors of weight rows.
 pub(super) type RowSums<S> = [F32<S>; NR];
 
-/// Panels that fill [`NR`] vectors.
-pub(super) const fn panels_per_nr<S: Int8>() -> usize {
-    NR * S::LANES / PANEL_ROWS
-}
-
-/// Panel and part of the panel of vector `vector` of [`NR`].
-pub(super) const fn panel_part<S: Int8>(vector: usize) -> (usize, usize) {
-    let parts = PANEL_ROWS / S::LANES;
-    (vector / parts, vector % parts)
+/// Weight rows of [`NR`] vectors.
+pub(super) const fn nr_rows<S: Int8>() -> usize {
+    NR * S::LANES
 }
 
 /// Unpacked weights of [`CHUNK_QBLOCKS`] and [`NR`] vectors.
@@ -51,7 +45,7 @@ pub(super) struct KChunk<'a, S: Int8> {
 /// The groups of a chunk, the same for all weight rows.
 #[derive(Clone, Copy)]
 pub(super) struct ChunkGroups {
-    /// Half of 32 activations from which a group of weights starts, in the chunk: `2 * q8 block + half`.
+    /// First half q8 block (16 activations) of each group of weights, in the chunk: `2 * q8 block + half`.
     pub(super) halves: [u32; CHUNK_GROUPS],
     /// First vector of each group's quants.
     pub(super) starts: [u32; CHUNK_GROUPS],
@@ -67,7 +61,7 @@ pub(super) struct ChunkGroups {
 }
 
 impl<'a, S: Int8> KChunk<'a, S> {
-    /// Vectors of quants of one of [`NR`] vectors.
+    /// Vectors of quants per vector of weight rows, of which a chunk has [`NR`].
     const N_QUANTS: usize = CHUNK_QBLOCKS * QUADS;
     /// Floats of scratch memory.
     pub(super) const LEN: usize = NR * (Self::N_QUANTS + 2 * CHUNK_GROUPS) * S::LANES;
@@ -104,24 +98,24 @@ pub(super) fn chunk_vectors<F: Format>(blocks: &Range<usize>) -> Range<usize> {
     offset(blocks.start).scales..offset(blocks.end - 1).vectors + F::BLOCK_VECTORS
 }
 
-/// The memory of some blocks of [`NR`] vectors from panel `first` on; empty for panels beyond the last.
+/// The memory of some blocks of [`NR`] vectors from weight row `first` on; empty for panels beyond the last.
 pub(super) fn chunk_words<'a, S: Int8, F: Format>(
     w: Panels<'a>,
     (first, blocks): (usize, Range<usize>),
 ) -> [&'a [U32x16]; NR] {
     let mut words: [&[U32x16]; NR] = [&[]; NR];
-    let panels = first..w.len.min(first + panels_per_nr::<S>());
+    let panels = first / PANEL_ROWS..w.len.min((first + nr_rows::<S>()).div_ceil(PANEL_ROWS));
     for (panel, words) in panels.zip(&mut words) {
         *words = &w.panel(panel)[chunk_vectors::<F>(&blocks)];
     }
     words
 }
 
-/// Unpacks `blocks` of [`NR`] vectors from panel `panel` on.
+/// Unpacks `blocks` of [`NR`] vectors from weight row `first` on.
 pub(super) struct UnpackChunk<'a, 'c, S: Int8, F> {
     pub(super) task: &'a PanelTask<'a>,
     pub(super) s: S,
-    pub(super) panel: usize,
+    pub(super) first: usize,
     pub(super) blocks: Range<usize>,
     pub(super) chunk: &'a mut KChunk<'c, S>,
     pub(super) format: PhantomData<F>,
@@ -132,11 +126,12 @@ impl<S: Int8, F: Format> NullaryFnOnce for UnpackChunk<'_, '_, S, F> {
 
     #[inline(always)]
     fn call(self) {
-        let Self { task, s, panel, blocks, chunk, .. } = self;
+        let Self { task, s, first, blocks, chunk, .. } = self;
         for vector in 0..NR {
-            let (nth, part) = panel_part::<S>(vector);
+            let row = first + vector * S::LANES;
+            let part = row % PANEL_ROWS / S::LANES;
             // A last panel without another is multiplied twice; the second result is not stored.
-            let panel = (panel + nth).min(task.panels.end - 1);
+            let panel = (row / PANEL_ROWS).min(task.panels.end - 1);
             let panel = task.w.panel(panel);
             let start = chunk_vectors::<F>(&blocks).start;
             let mut sink =

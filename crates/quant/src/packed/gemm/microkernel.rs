@@ -19,7 +19,7 @@ use crate::activation::interleaved::{InterleavedQBlocks, OFFSET};
 use crate::activation::tiled::TiledRows;
 use crate::packed::panel::U32x16;
 
-/// All rows times a chunk.
+/// Products of all rows of activations with a chunk of weights.
 pub(super) struct Microkernel<'a, 'c, S: Int8, const MR: usize> {
     pub(super) s: S,
     pub(super) chunk: &'a KChunk<'c, S>,
@@ -56,6 +56,7 @@ impl<S: Int8, const MR: usize> NullaryFnOnce for Microkernel<'_, '_, S, MR> {
         }
         match (n_quads, has_mins, headroom) {
             (8, false, 1) => self.all_rows::<8, false, 1>(),
+            (8, false, 2) => self.all_rows::<8, false, 2>(),
             (8, false, 8) => self.all_rows::<8, false, 8>(),
             (8, true, 8) => self.all_rows::<8, true, 8>(),
             (8, false, 4) => self.all_rows::<8, false, 4>(),
@@ -112,7 +113,7 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
             let x = &x[qblock];
             let first = if G == QUADS { 0 } else { half * G };
             let mut offsets = [0; MR];
-            // Neither quants with mins have an offset, nor signed bytes, which are those with a headroom of 1.
+            // Neither quants with mins have an offset, nor signed bytes with a headroom of 1.
             if !MINS && HEADROOM > 1 {
                 let all = if G == QUADS { &x.offsets } else { &x.offsets_of_halves[half] };
                 for m in 0..MR {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use stonechat_compute::simd::{Int8, NullaryFnOnce};
 
-use super::chunk::{NR, RowSums};
+use super::chunk::{NR, RowSums, nr_rows};
 use crate::packed::panel::PANEL_ROWS;
 use crate::packed::task::PanelTask;
 
@@ -15,7 +15,7 @@ pub(super) struct StoreSums<'a, S: Int8> {
     pub(super) rows: Range<usize>,
     /// `rows.len()` up to whole row blocks.
     pub(super) padded: usize,
-    /// `[pairs][padded]`.
+    /// `[tiles][padded]`.
     pub(super) sums: &'a [RowSums<S>],
 }
 
@@ -24,10 +24,11 @@ impl<S: Int8> NullaryFnOnce for StoreSums<'_, S> {
 
     #[inline(always)]
     fn call(self) {
-        if const { S::LANES == PANEL_ROWS } {
-            self.store::<{ NR * PANEL_ROWS }>();
-        } else {
-            self.store::<PANEL_ROWS>();
+        match const { nr_rows::<S>() } {
+            32 => self.store::<32>(),
+            16 => self.store::<16>(),
+            8 => self.store::<8>(),
+            other => unreachable!("no vectors of {} lanes", other / NR),
         }
     }
 }
@@ -44,6 +45,10 @@ impl<S: Int8> StoreSums<'_, S> {
             for (sums, at) in sums[m..].iter().step_by(padded).zip((first..).step_by(COLS)) {
                 let sums: &[f32] = bytemuck::cast_slice(sums);
                 let cols = at.max(wanted.start)..(at + COLS).min(wanted.end);
+                // Both ends of the task may have half a panel that nobody wants.
+                if cols.is_empty() {
+                    continue;
+                }
                 let col = cols.start - task.rows.start;
                 // SAFETY: `row` is a row of `x`, and so of the output, which the caller checked; the columns are
                 // of this task alone.

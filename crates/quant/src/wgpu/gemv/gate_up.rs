@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use stonechat_compute::kernel_params;
 use stonechat_compute::op::GatedActivation;
-use stonechat_compute::wgpu::ops::gated::{GATED_ACTIVATION, gated_code};
+use stonechat_compute::wgpu::ops::gated::GATED_ACTIVATION;
 use stonechat_compute::wgpu::ops::operand::{GpuOutput, OperandFormat};
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, check_len, q8};
 use stonechat_compute::wgpu::{Access, Bind, Gpu, Kernel, KernelParams, Recorder, Source, Variant};
+use stonechat_compute::{check_at_most, check_eq, check_multiple, kernel_params};
 
 use super::spec::{GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction};
-use crate::wgpu::input_norm::{access_with_norm, binds_with_norm, can_fuse_norm};
+use crate::wgpu::input_norm::{access_with_norm, binds_with_norm};
 use crate::wgpu::matmul_args::{Activations, GpuInput};
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::CHUNK;
@@ -19,12 +19,15 @@ use crate::wgpu::planes::CHUNK;
 pub(super) const GATE_UP_WORKGROUP: u32 = 256;
 pub(super) const GATE_UP_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
 /// Rows of each matrix a workgroup: a q8 group of outputs.
-const GATE_UP_ROWS: u32 = GATE_UP_WORKGROUP / 2 / GATE_UP_SHAPE.lanes * GATE_UP_SHAPE.rows;
-const _: () = assert!(GATE_UP_ROWS as usize == q8::GROUP_LEN);
+pub const GATE_UP_ROWS: usize =
+    (GATE_UP_WORKGROUP / 2 / GATE_UP_SHAPE.lanes * GATE_UP_SHAPE.rows) as usize;
+const _: () = assert!(GATE_UP_ROWS == q8::GROUP_LEN);
 
 /// Gate matrix, activations, gate matrix again, up matrix twice, output.
 pub(super) const ACCESS: &[Access] =
     &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Read, Access::Write];
+/// Storage buffers of the kernel.
+pub const GATE_UP_BUFFERS: usize = ACCESS.len();
 /// [`ACCESS`] with the weight and the output of a fused norm.
 pub(super) const ACCESS_WITH_NORM: [Access; ACCESS.len() + 2] = access_with_norm(ACCESS);
 
@@ -55,7 +58,6 @@ impl GemvSpec {
                 access,
                 variant,
             )
-            .file(include_str!("../gate_up_params.wgsl"))
             .file(include_str!("../gate_up_bindings.wgsl"))
             .file(ACTIVATIONS)
             .file(GATED_ACTIVATION)
@@ -75,37 +77,16 @@ impl GemvSpec {
     }
 }
 
-/// Whether [`matmul_gated`] supports the matrices and `rows` rows of activations.
-#[must_use]
-pub fn can_fuse_gate_up(gpu: &Gpu, gate: &GpuMatrix, up: &GpuMatrix, rows: usize) -> bool {
-    let is_alike = gate.dtype() == up.dtype() && (gate.n(), gate.k()) == (up.n(), up.k());
-    let is_whole = gate.n().is_multiple_of(GATE_UP_ROWS as usize);
-    let is_unsplit = gate.slices.len() == 1 && up.slices.len() == 1;
-    let has_bindings = gpu.max_buffers() >= ACCESS.len();
-    is_alike
-        && is_whole
-        && is_unsplit
-        && has_bindings
-        && gate.format.is_quantized
-        && (1..=MAX_GEMV_ROWS).contains(&rows)
-}
-
 /// Workgroups of the kernel.
 fn n_groups(gate: &GpuMatrix) -> usize {
-    gate.n().div_ceil(GATE_UP_ROWS as usize)
-}
-
-/// Whether [`matmul_gated`] can compute the norm of its only row.
-#[must_use]
-pub fn gate_up_fuses_norm(gpu: &Gpu, gate: &GpuMatrix) -> bool {
-    can_fuse_norm(gpu, gate, (n_groups(gate), ACCESS.len()))
+    gate.n.div_ceil(GATE_UP_ROWS)
 }
 
 /// Gate and up of a gated MLP in one kernel: `out[t] = act(x[t] · gate) * (x[t] · up)`, for up to [`MAX_GEMV_ROWS`] rows, in
 /// f32 or q8.
 ///
 /// # Panics
-/// If the shapes do not fit or [`can_fuse_gate_up`] is false.
+/// If the shapes or types do not fit, or a matrix is split.
 #[track_caller]
 pub fn matmul_gated(
     list: &mut Recorder,
@@ -114,20 +95,21 @@ pub fn matmul_gated(
     [gate, up]: [&GpuMatrix; 2],
     activation: GatedActivation,
 ) {
-    let (rows, n) = (input.rows, gate.n());
-    assert!(
-        can_fuse_gate_up(list.gpu(), gate, up, rows),
-        "gated matmul: expected matrices that `can_fuse_gate_up` accepts"
-    );
+    let (rows, n) = (input.rows, gate.n);
+    let type_and_shape = |w: &GpuMatrix| (w.dtype(), w.n, w.k);
+    check_eq!(type_and_shape(up), type_and_shape(gate), "gated matmul: type and shape of up");
+    check_multiple!(n, GATE_UP_ROWS, "gated matmul: rows of the matrices");
+    check_eq!((gate.slices.len(), up.slices.len()), (1, 1), "gated matmul: slices");
+    check_at_most!(rows, MAX_GEMV_ROWS, "gated matmul: rows of the operand");
     out.values.inspect(|out| check_len("gated matmul", out, rows * n));
     let x = Activations::new(list, gate, input, Some(OperandFormat::Q8));
     let spec = GemvSpec::new(list.gpu(), gate.format, row_bucket(rows), GATE_UP_SHAPE);
     let spec = GemvSpec { workgroup: GATE_UP_WORKGROUP, ..spec }.with_norm(&x, gate);
-    let (code, alpha, limit) = gated_code(activation);
+    let (code, alpha, limit) = activation.code();
     let params = GateUpParams {
         w_stride: gate.stride() as u32,
         w_blocks: gate.n_blocks() as u32,
-        chunks: (gate.padded_k() / CHUNK) as u32,
+        chunks: (gate.padded_k / CHUNK) as u32,
         rows: rows as u32,
         slice_rows: n as u32,
         n: n as u32,

@@ -9,8 +9,10 @@ use stonechat_compute::wgpu::{
     Access, Bind, Gpu, GpuBuffer, Kernel, KernelParams, Recorder, Source, Variant,
 };
 
-use super::spec::{GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction};
-use crate::wgpu::input_norm::{access_with_norm, binds_with_norm, can_fuse_norm};
+use super::spec::{
+    GROUP_WORKGROUP, GemvKind, GemvSpec, MAX_GEMV_ROWS, Shape, row_bucket, with_reduction,
+};
+use crate::wgpu::input_norm::{access_with_norm, binds_with_norm};
 use crate::wgpu::matmul_args::{Activations, GpuInput, format_files};
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::{CHUNK, Format};
@@ -34,10 +36,10 @@ pub(super) const ACCESS: &[Access] = &[
 ];
 /// [`ACCESS`] with the weight and the output of a fused norm.
 pub(super) const ACCESS_WITH_NORM: [Access; ACCESS.len() + 2] = access_with_norm(ACCESS);
-/// Invocations in a workgroup: a tradeoff, since every workgroup computes a fused norm.
-pub(super) const GROUP_WORKGROUP: u32 = 256;
 /// Most matrices of a group.
-const MAX_GROUP: usize = 3;
+pub const MAX_GROUP: usize = 3;
+/// Storage buffers of the kernel.
+pub const GROUP_BUFFERS: usize = ACCESS.len();
 
 kernel_params! {
     pub(super) struct GemvGroupParams {
@@ -52,6 +54,7 @@ kernel_params! {
         x_offset: u32,
         x_stride: u32,
         norm_eps: f32,
+        /// Row length and blocks of a row of the last matrix.
         w_stride_last: u32,
         w_blocks_last: u32,
     }
@@ -80,19 +83,14 @@ impl GemvSpec {
     }
 }
 
-/// Order of the matrices in the kernel, and the format of the last one if it differs from that of the others; `None` if one
+/// Order of the matrices in the kernel, and the format of the last one if it differs from the others; `None` if one
 /// kernel cannot multiply `rows` rows of activations with all of them.
-fn order(
-    gpu: &Gpu,
-    all: &[&GpuMatrix],
-    rows: usize,
-) -> Option<([usize; MAX_GROUP], Option<&'static Format>)> {
+fn order(all: &[&GpuMatrix], rows: usize) -> Option<([usize; MAX_GROUP], Option<&'static Format>)> {
     let first = all.first()?;
-    let fits = |w: &&GpuMatrix| w.k() == first.k() && w.slices.len() == 1;
-    let has_bindings = gpu.max_buffers() >= ACCESS.len();
+    let fits = |w: &&GpuMatrix| w.k == first.k && w.slices.len() == 1;
     let is_alike = |w: &GpuMatrix| w.format.dtype == first.format.dtype;
     let same_rows = (1..=MAX_GEMV_ROWS).contains(&rows);
-    if all.len() > MAX_GROUP || !all.iter().all(fits) || !has_bindings || !same_rows {
+    if all.len() > MAX_GROUP || !all.iter().all(fits) || !same_rows {
         return None;
     }
     let others: Vec<usize> = (0..all.len()).filter(|&i| !is_alike(all[i])).collect();
@@ -108,31 +106,18 @@ fn order(
     }
 }
 
-/// Whether [`matmul_group`] supports the matrices and up to `rows` rows of activations.
-#[must_use]
-pub fn can_group(gpu: &Gpu, all: &[&GpuMatrix], rows: usize) -> bool {
-    order(gpu, all, rows).is_some()
-}
-
 /// Shape of the teams, and workgroups of the kernel.
 fn shape(all: &[&GpuMatrix], x_rows: u32) -> (Shape, usize) {
-    let n = all.iter().map(|w| w.n()).sum();
+    let n = all.iter().map(|w| w.n).sum();
     let shape = Shape::for_matrix(n, all[0], x_rows);
-    let n_groups = |w: &&GpuMatrix| w.n().div_ceil(shape.rows_per(GROUP_WORKGROUP) as usize);
+    let n_groups = |w: &&GpuMatrix| w.n.div_ceil(shape.rows_per(GROUP_WORKGROUP) as usize);
     (shape, all.iter().map(n_groups).sum())
-}
-
-/// Whether [`matmul_group`] can compute the norm of its only row.
-#[must_use]
-pub fn group_fuses_norm(gpu: &Gpu, all: &[&GpuMatrix]) -> bool {
-    let size = (shape(all, 1).1, ACCESS.len());
-    all.iter().all(|w| can_fuse_norm(gpu, w, size))
 }
 
 /// Matmuls of one input, each with a bias at most: `out_i[t] = x[t] · w_i + bias_i`. The outputs are different buffers.
 ///
 /// # Panics
-/// If the shapes do not fit or [`can_group`] is false.
+/// If the shapes or types do not fit, or a matrix is split.
 #[track_caller]
 pub fn matmul_group(
     list: &mut Recorder,
@@ -141,12 +126,12 @@ pub fn matmul_group(
 ) {
     let rows = input.rows;
     let all: Vec<&GpuMatrix> = matmuls.iter().map(|(_, w, _)| *w).collect();
-    let Some((order, last_format)) = order(list.gpu(), &all, rows) else {
+    let Some((order, last_format)) = order(&all, rows) else {
         panic!("group: expected matrices of supported formats and sizes");
     };
     for (out, w, bias) in matmuls {
-        check_len("group", out, rows * w.n());
-        bias.inspect(|bias| check_len("group", bias, w.n()));
+        check_len("group", out, rows * w.n);
+        bias.inspect(|bias| check_len("group", bias, w.n));
     }
     let x_rows = row_bucket(rows);
     let (shape, groups) = shape(&all, x_rows);
@@ -158,7 +143,7 @@ pub fn matmul_group(
         has_bias: 0,
         w_stride: w.stride() as u32,
         w_blocks: w.n_blocks() as u32,
-        chunks: (w.padded_k() / CHUNK) as u32,
+        chunks: (w.padded_k / CHUNK) as u32,
         rows: rows as u32,
         x_offset: x.offset as u32,
         x_stride: x.stride as u32,
@@ -172,7 +157,7 @@ pub fn matmul_group(
         let (out, w, bias) = matmuls[i];
         let is_other = last_format.is_some() && at + 1 == all.len();
         let at = if is_other { MAX_GROUP - 1 } else { at };
-        params.n[at] = w.n() as u32;
+        params.n[at] = w.n as u32;
         params.has_bias |= u32::from(bias.is_some()) << at;
         let matrix = Bind::Buffer(&w.slices[0].buffer);
         // The activations are between the two bindings of matrix 0.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stonechat_compute::wgpu::ops::{ACTIVATIONS, kernel_source, q8};
 use stonechat_compute::wgpu::{Access, Gpu, Kernel, KernelParams, ParamLayout, Source, Variant};
 
+use super::gate_up::GATE_UP_ROWS;
 use crate::wgpu::input_norm::{access_with_norm, with_norm_prologue};
 use crate::wgpu::matmul_args::{
     ACCESS, ACCESS_WITH_OPERAND, Activations, MatmulParams, with_format,
@@ -12,12 +13,14 @@ use crate::wgpu::matmul_args::{
 use crate::wgpu::matrix::GpuMatrix;
 use crate::wgpu::planes::{CHUNK, Format};
 
-/// Most rows of activations of a GEMV.
+/// Maximum rows of activations of a GEMV.
 pub const MAX_GEMV_ROWS: usize = 8;
 /// Rows of activations for which kernels are compiled.
 pub(super) const ROW_BUCKETS: [u32; 4] = [1, 2, 4, MAX_GEMV_ROWS as u32];
 /// Invocations in a workgroup.
 pub(super) const WORKGROUP: u32 = 128;
+/// Invocations in a workgroup of a group: a tradeoff, since every workgroup computes a fused norm.
+pub(super) const GROUP_WORKGROUP: u32 = 256;
 /// Weights that an invocation takes at a time, of quantized formats.
 pub(super) const QUANTIZED_STEP: usize = 64;
 /// Invocations that keep a large GPU busy; below, rows are shared by larger teams.
@@ -26,11 +29,62 @@ pub(super) const MIN_BUSY_INVOCATIONS: usize = 48 << 10;
 pub(super) const WAVE_INVOCATIONS: usize = 64 << 10;
 /// Shape of kernels that write q8: one q8 group of rows per workgroup.
 pub(super) const Q8_OUTPUT_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
-/// Most rows of activations of these: a team has an invocation for each of its sums.
-pub(super) const Q8_OUTPUT_MAX_ROWS: u32 = Q8_OUTPUT_SHAPE.lanes / Q8_OUTPUT_SHAPE.rows;
+/// Most rows of activations that a matmul writes in q8: a team has an invocation for each of its sums.
+pub const Q8_OUTPUT_MAX_ROWS: usize = (Q8_OUTPUT_SHAPE.lanes / Q8_OUTPUT_SHAPE.rows) as usize;
 const _: () = assert!(WORKGROUP / Q8_OUTPUT_SHAPE.lanes * Q8_OUTPUT_SHAPE.rows == 32);
 /// [`ACCESS`] with the weight and the output of a fused norm.
 pub(super) const ACCESS_WITH_NORM: [Access; ACCESS.len() + 2] = access_with_norm(ACCESS);
+
+/// Longest row of a fused norm: a workgroup keeps it in registers and workgroup memory.
+const MAX_NORM_COLS: usize = 8192;
+/// Most workgroups that compute the norm redundantly: about one wave of a large GPU.
+const MAX_NORM_WORKGROUPS: usize = 1024;
+
+/// Kernels that can apply an RMS norm to their only row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormKernel {
+    /// [`matmul`](crate::wgpu::matmul).
+    Gemv,
+    /// [`matmul_group`](super::matmul_group).
+    Group,
+    /// [`matmul_gated`](super::matmul_gated).
+    GateUp,
+}
+
+/// Shapes of `[N, K]` matrices with which a kernel can apply a norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NormBound {
+    /// Largest `K`.
+    pub max_k: usize,
+    /// Rows of one matrix that a workgroup computes; gate and up count as two matrices.
+    pub workgroup_rows: usize,
+    /// Largest number of workgroups for all matrices.
+    pub max_workgroups: usize,
+}
+
+impl NormKernel {
+    /// Bounds, one of which has to hold.
+    #[must_use]
+    pub fn bounds(self) -> Vec<NormBound> {
+        let bound = |max_k: usize, rows| NormBound {
+            max_k: max_k.min(MAX_NORM_COLS),
+            workgroup_rows: rows,
+            max_workgroups: MAX_NORM_WORKGROUPS,
+        };
+        let workgroup = match self {
+            Self::GateUp => return vec![bound(MAX_NORM_COLS, 2 * GATE_UP_ROWS)],
+            Self::Gemv => WORKGROUP,
+            Self::Group => GROUP_WORKGROUP,
+        };
+        // Fewer workgroups than the limit have teams of one row or of more lanes, see `Shape::of`.
+        let shapes = [8, 16, 32, 64].map(|lanes| Shape { lanes, rows: 2 });
+        let bounds = shapes.map(|shape| {
+            let max_k = shape.lanes as usize * 7 / 2 * QUANTIZED_STEP;
+            bound(max_k, shape.rows_per(workgroup) as usize)
+        });
+        bounds.to_vec()
+    }
+}
 
 /// Shape of a team.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +104,7 @@ impl Shape {
         while lanes < WORKGROUP as usize && n * lanes < MIN_BUSY_INVOCATIONS && lanes < steps {
             lanes *= 2;
         }
-        // A team has an invocation for each of its sums.
+        // A team has one invocation per sum.
         let rows = if n * lanes >= 2 * WAVE_INVOCATIONS && x_rows <= 2 { 2 } else { 1 };
         Self { lanes: lanes as u32, rows }
     }
@@ -58,7 +112,7 @@ impl Shape {
     /// Shape for a matrix of `n` rows, otherwise like `w`.
     pub(super) fn for_matrix(n: usize, w: &GpuMatrix, x_rows: u32) -> Self {
         let step_len = if w.format.is_quantized { QUANTIZED_STEP } else { CHUNK };
-        Self::of(n, w.k(), step_len, x_rows)
+        Self::of(n, w.k, step_len, x_rows)
     }
 
     /// Rows of the matrix a workgroup of [`WORKGROUP`] invocations.
@@ -85,7 +139,7 @@ pub(super) fn with_reduction(source: Source, variant: Variant) -> Source {
     source.file(include_str!("../gemv_sums.wgsl"))
 }
 
-/// Kernels, by number in their keys.
+/// Kernels; the discriminant is part of their cache keys.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum GemvKind {
     Plain,
@@ -122,7 +176,7 @@ impl GemvSpec {
 
     /// Fuses the RMS norm of the activations, if they have one, of `w`'s columns.
     pub(super) fn with_norm(self, x: &Activations<'_>, w: &GpuMatrix) -> Self {
-        Self { norm_k: if x.norm.is_some() { w.k() as u32 } else { 0 }, ..self }
+        Self { norm_k: if x.norm.is_some() { w.k as u32 } else { 0 }, ..self }
     }
 
     pub(super) fn key(&self, kind: GemvKind) -> [u32; 4] {
@@ -207,5 +261,40 @@ impl GemvSpec {
     pub(super) fn q8_output_kernel(&self, gpu: &Gpu) -> Arc<Kernel> {
         let key = self.key(GemvKind::Q8Output);
         gpu.kernel(("gemv", key), || self.q8_output_source(gpu.variant()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        GROUP_WORKGROUP, MAX_NORM_COLS, MAX_NORM_WORKGROUPS, NormKernel, QUANTIZED_STEP, Shape,
+        WORKGROUP,
+    };
+
+    /// Whether launches with matrices of these rows have few enough workgroups, with another rule than [`NormKernel::bounds`].
+    fn fits(all: &[usize], k: usize, workgroup: u32) -> bool {
+        let shape = Shape::of(all.iter().sum(), k, QUANTIZED_STEP, 1);
+        let n_groups = |n: &usize| n.div_ceil(shape.rows_per(workgroup) as usize);
+        k <= MAX_NORM_COLS && all.iter().map(n_groups).sum::<usize>() <= MAX_NORM_WORKGROUPS
+    }
+
+    #[test]
+    fn bounds_of_norms_are_those_of_the_launches() {
+        let sizes: Vec<usize> =
+            (6..17).flat_map(|i| [1 << i, (1 << i) + 8, 3 << (i - 1)]).collect();
+        let ks = (1..=160).map(|i| 64 * i);
+        for (k, &n) in ks.flat_map(|k| sizes.iter().map(move |n| (k, n))) {
+            for (kernel, workgroup, all) in [
+                (NormKernel::Gemv, WORKGROUP, &[n][..]),
+                (NormKernel::Group, GROUP_WORKGROUP, &[n, n / 4]),
+                (NormKernel::Group, GROUP_WORKGROUP, &[n, n / 8 + 1, n / 8 + 1]),
+            ] {
+                let is_bounded = kernel.bounds().iter().any(|bound| {
+                    let n_groups = all.iter().map(|n| n.div_ceil(bound.workgroup_rows));
+                    k <= bound.max_k && n_groups.sum::<usize>() <= bound.max_workgroups
+                });
+                assert_eq!(is_bounded, fits(all, k, workgroup), "{kernel:?}: {all:?} by {k}");
+            }
+        }
     }
 }

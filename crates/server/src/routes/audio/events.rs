@@ -1,13 +1,11 @@
 //! Answers as server-sent events: `transcript.text.delta` for each segment, `transcript.text.done` at the end.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::response::Response;
 use axum::response::sse::Event;
-use futures_core::Stream;
+use futures_util::stream::unfold;
 use serde_json::{Value, json};
 use stonechat::Segment;
 use tokio::time::timeout;
@@ -39,6 +37,7 @@ pub(super) async fn respond(
         Ok(None) | Err(_) => {}
     }
     events.running = Some(running);
+    let events = unfold(events, |mut events| async move { Some((events.next().await?, events)) });
     Ok(sse::respond(events, ping_interval))
 }
 
@@ -92,17 +91,20 @@ impl AudioEvents {
         self.ready.push_back(event);
     }
 
-    /// Waits for the next event.
-    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Value>> {
-        while self.ready.is_empty() {
-            let Some(running) = &mut self.running else { return Poll::Ready(None) };
-            let result = match ready!(Pin::new(&mut running.job).poll_next(context)) {
+    /// The next event; `None` at the end.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(Event::default().data(event.to_string()));
+            }
+            let running = self.running.as_mut()?;
+            let result = match running.job.next_async().await {
                 Some(Ok(segment)) => {
                     self.push(&segment);
                     continue;
                 }
                 Some(Err(error)) => Err(error),
-                None => ready!(Pin::new(&mut running.job).poll(context)),
+                None => (&mut running.job).await,
             };
             let result = running.end(result);
             self.running = None;
@@ -111,15 +113,5 @@ impl AudioEvents {
                 Err(error) => self.ready.push_back(error.to_json()),
             }
         }
-        Poll::Ready(self.ready.pop_front())
-    }
-}
-
-impl Stream for AudioEvents {
-    type Item = Event;
-
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let event = ready!(self.get_mut().poll_event(context));
-        Poll::Ready(event.map(|event| Event::default().data(event.to_string())))
     }
 }

@@ -1,13 +1,14 @@
 //! Multipart bodies: the file, and the fields before and after it.
 
+use axum::body::Bytes;
 use axum::extract::multipart::{Field, Multipart, MultipartError};
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 
 use super::fields::Fields;
-use super::upload::Upload;
-use crate::audio_memory::Charge;
+use super::upload;
+use crate::audio_memory::{AudioMemory, Charge};
 use crate::{ApiError, ApiResult, AppState};
 
 /// Maximum bytes of all fields but the file, and number of fields.
@@ -16,67 +17,56 @@ const MAX_FIELDS: usize = 1000;
 /// Bytes of a body beside its file.
 const MAX_OTHER_BYTES: u64 = 2 << 20;
 
-/// Body of a request.
-#[derive(Debug)]
-pub(super) struct Form {
-    pub(super) fields: Fields,
-    /// Samples of the file, 16 kHz mono.
-    pub(super) samples: Vec<f32>,
-    /// Memory of the samples.
-    pub(super) charge: Charge,
-}
-
-impl Form {
-    /// Reads a body, then decodes its file; options may come after it.
-    pub(super) async fn read(state: &AppState, request: Request) -> ApiResult<Self> {
-        let (max_bytes, max_seconds) =
-            (state.options().max_audio_size, state.options().max_audio_seconds);
-        // A file that can never fit is refused whatever others use.
-        let budget = usize::try_from(state.audio_memory().n_bytes()).unwrap_or(usize::MAX);
-        let max_bytes = max_bytes.min(budget);
-        let headers = request.headers();
-        if content_length(headers).is_some_and(|n| n > max_bytes as u64 + MAX_OTHER_BYTES) {
-            return Err(ApiError::too_large(max_bytes));
-        }
-        let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let content_type = content_type.unwrap_or("none").to_owned();
-        let mut body = Multipart::from_request(request, state).await.map_err(|_| {
-            ApiError::media_type("multipart/form-data with a boundary", &content_type)
-        })?;
-        let mut fields = Fields::default();
-        let (mut upload, mut n_fields, mut n_left): (Option<Upload>, _, _) =
-            (None, 0, MAX_FIELD_BYTES);
-        // A client that is still sending would not see an answer: the rest of the body is read before it.
-        let mut first_error = None;
-        while let Some(mut field) = body.next_field().await.map_err(|error| body_error(&error))? {
-            n_fields += 1;
-            if n_fields > MAX_FIELDS {
-                let got = "more";
-                return Err(ApiError::field("form", &format!("at most {MAX_FIELDS} fields"), got));
-            }
-            let name = field.name().unwrap_or_default().to_owned();
-            if name == "file" {
-                if upload.is_some() {
-                    first_error.get_or_insert(ApiError::field("file", "one file", "several"));
-                }
-                // A second file takes the place, and the memory, of the first one.
-                drop(upload.take());
-                let file = Upload::new(state.audio_memory(), max_bytes);
-                upload = Some(read_file(&mut field, file).await?);
-                continue;
-            }
-            let text = read_text(&mut field, &name, &mut n_left).await?;
-            if let Err(error) = fields.set(&name, &text) {
-                first_error.get_or_insert(error);
-            }
-        }
-        if let Some(error) = first_error {
-            return Err(error);
-        }
-        let upload = upload.ok_or_else(|| ApiError::field("file", "an audio file", "none"))?;
-        let (samples, charge) = upload.decode(max_seconds).await?;
-        Ok(Self { fields, samples, charge })
+/// Reads a body, then decodes its file; options may come after it. Returns the samples of the file, 16 kHz mono, and the memory
+/// that they take.
+pub(super) async fn read(
+    state: &AppState,
+    request: Request,
+) -> ApiResult<(Fields, Vec<f32>, Charge)> {
+    let (max_bytes, max_seconds) =
+        (state.options().max_audio_size, state.options().max_audio_seconds);
+    // A file that can never fit is refused whatever others use.
+    let budget = usize::try_from(state.audio_memory().n_bytes()).unwrap_or(usize::MAX);
+    let max_bytes = max_bytes.min(budget);
+    let headers = request.headers();
+    if content_length(headers).is_some_and(|n| n > max_bytes as u64 + MAX_OTHER_BYTES) {
+        return Err(ApiError::too_large(max_bytes));
     }
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = content_type.unwrap_or("none").to_owned();
+    let mut body = Multipart::from_request(request, state)
+        .await
+        .map_err(|_| ApiError::media_type("multipart/form-data with a boundary", &content_type))?;
+    let mut fields = Fields::default();
+    let (mut file, mut n_fields, mut n_left) = (None, 0, MAX_FIELD_BYTES);
+    // A client that is still sending would not see an answer: the rest of the body is read before it.
+    let mut first_error = None;
+    while let Some(mut field) = body.next_field().await.map_err(|error| body_error(&error))? {
+        n_fields += 1;
+        if n_fields > MAX_FIELDS {
+            return Err(ApiError::field("form", &format!("at most {MAX_FIELDS} fields"), "more"));
+        }
+        let name = field.name().unwrap_or_default().to_owned();
+        if name == "file" {
+            if file.is_some() {
+                first_error.get_or_insert(ApiError::field("file", "one file", "several"));
+            }
+            // A second file takes the place, and the memory, of the first one.
+            drop(file.take());
+            file = Some(read_file(&mut field, state.audio_memory(), max_bytes).await?);
+            continue;
+        }
+        let text = read_text(&mut field, &name, &mut n_left).await?;
+        if let Err(error) = fields.set(&name, &text) {
+            first_error.get_or_insert(error);
+        }
+    }
+    if let Some(error) = first_error {
+        return Err(error);
+    }
+    let file = file.ok_or_else(|| ApiError::field("file", "an audio file", "none"))?;
+    let (samples, charge) = upload::decode(state.audio_memory(), file, max_seconds).await?;
+    Ok((fields, samples, charge))
 }
 
 fn content_length(headers: &HeaderMap) -> Option<u64> {
@@ -90,16 +80,31 @@ fn body_error(error: &MultipartError) -> ApiError {
     }
 }
 
-async fn read_file(field: &mut Field<'_>, mut upload: Upload) -> ApiResult<Upload> {
-    while let Some(bytes) = field.chunk().await.map_err(|error| body_error(&error))? {
-        upload.push(&bytes)?;
+async fn chunk(field: &mut Field<'_>) -> ApiResult<Option<Bytes>> {
+    field.chunk().await.map_err(|error| body_error(&error))
+}
+
+/// Collects the bytes of a file, at most `max_bytes`, before they are decoded: a client that stalls holds no thread.
+async fn read_file(
+    field: &mut Field<'_>,
+    memory: &AudioMemory,
+    max_bytes: usize,
+) -> ApiResult<(Vec<u8>, Charge)> {
+    let (mut file, charge) = (Vec::new(), memory.charge());
+    while let Some(bytes) = chunk(field).await? {
+        let n_bytes = file.len() + bytes.len();
+        if n_bytes > max_bytes {
+            return Err(ApiError::too_large(max_bytes));
+        }
+        charge.try_raise(n_bytes as u64)?;
+        file.extend_from_slice(&bytes);
     }
-    Ok(upload)
+    Ok((file, charge))
 }
 
 async fn read_text(field: &mut Field<'_>, name: &str, n_left: &mut usize) -> ApiResult<String> {
     let mut bytes = Vec::new();
-    while let Some(chunk) = field.chunk().await.map_err(|error| body_error(&error))? {
+    while let Some(chunk) = chunk(field).await? {
         *n_left = n_left.checked_sub(chunk.len()).ok_or_else(|| {
             let expected = format!("at most {MAX_FIELD_BYTES} bytes of fields beside the file");
             ApiError::field(name, &expected, "more")

@@ -1,4 +1,4 @@
-//! Products of rows of activations with weights of any storage.
+//! Matmuls of rows of activations with weights of any storage.
 //!
 //! ```text
 //! storage of w      operand, up to MAX_INT_DOT_ROWS rows     operand, more rows
@@ -13,27 +13,20 @@ use stonechat_quant::{ActivationBuffer, PackedMatmul, matmul_packed};
 
 use super::weights::Weights;
 
-/// Operand of products, in the types that their weights need.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Operand<'a> {
-    pub(super) values: Option<MatRef<'a>>,
-    pub(super) quantized: Option<&'a ActivationBuffer>,
-}
+/// Result, weights and epilogue of a matmul.
+pub(super) type Matmul<'a> = (MatMut<'a>, Weights<'a>, cpu::Epilogue<'a>);
 
-/// Result, weights and epilogue of a product.
-pub(super) type Product<'a> = (MatMut<'a>, Weights<'a>, cpu::Epilogue<'a>);
-
-/// Products of one operand. Those with panels share one parallel loop.
-pub(super) fn products<const N: usize>(
+/// Matmuls of one operand, as values or quantized, as their weights need it. The ones with panels share one parallel loop.
+pub(super) fn matmul_group<const N: usize>(
     device: &stonechat_compute::Cpu,
-    x: Operand<'_>,
-    products: [Option<Product<'_>>; N],
+    (values, quantized): (Option<MatRef<'_>>, Option<&ActivationBuffer>),
+    all: [Option<Matmul<'_>>; N],
 ) {
     let mut packed = [const { None }; N];
-    let values = || x.values.expect("values, as `Weights::reads_quantized` says");
-    for (product, packed) in products.into_iter().zip(&mut packed) {
-        let Some((out, w, epilogue)) = product else { continue };
-        match (w, x.quantized) {
+    let values = || values.expect("values, as `Weights::reads_quantized` says");
+    for (args, packed) in all.into_iter().zip(&mut packed) {
+        let Some((out, w, epilogue)) = args else { continue };
+        match (w, quantized) {
             (Weights::Dense(w), _) => matmul(device, out, values(), w, epilogue),
             (Weights::Packed(w, start, end), _) => {
                 *packed = Some(PackedMatmul { out, w, rows: start..end, epilogue });
@@ -50,22 +43,22 @@ pub(super) fn products<const N: usize>(
         }
     }
     if packed.iter().any(Option::is_some) {
-        let x = x.quantized.expect("quantized rows, as `Weights::reads_quantized` says");
+        let x = quantized.expect("quantized rows, as `Weights::reads_quantized` says");
         matmul_packed(device, x, packed);
     }
 }
 
-/// Products of `x`, which is quantized into `quantized` if one of them needs it.
-pub(super) fn quantized_products<const N: usize>(
+/// Matmuls of `x`, which is quantized into `quantized` if one of them needs it.
+pub(super) fn quantize_and_matmul<const N: usize>(
     device: &stonechat_compute::Cpu,
     quantized: &mut ActivationBuffer,
     x: MatRef<'_>,
-    all: [Option<Product<'_>>; N],
+    all: [Option<Matmul<'_>>; N],
 ) {
     let reads_quantized = all.iter().flatten().any(|(_, w, _)| w.reads_quantized(x.rows));
     if reads_quantized {
         quantized.prepare(device, x);
     }
     let quantized = reads_quantized.then_some(&*quantized);
-    products(device, Operand { values: Some(x), quantized }, all);
+    matmul_group(device, (Some(x), quantized), all);
 }
