@@ -131,10 +131,11 @@ impl ChatBody {
             tools: list(self.tools),
             documents: list(self.documents),
             add_generation_prompt: !continues && self.add_generation_prompt.unwrap_or(true),
+            continues,
             now: None,
             variables,
         };
-        Ok(ChatRequest { conversation, continues, ..ChatRequest::default() })
+        Ok(ChatRequest { conversation, ..ChatRequest::default() })
     }
 
     /// Whether the answer continues the last message: the assistant's, without calls of tools.
@@ -269,11 +270,7 @@ mod tests {
     /// Text with `ChatML`.
     fn rendered(value: Value) -> String {
         let template = ChatTemplate::builtin("chatml", "", "").unwrap();
-        let ChatRequest { conversation, continues, .. } = request(value);
-        match continues {
-            true => template.render_continued(&conversation).unwrap(),
-            false => template.render(&conversation).unwrap(),
-        }
+        template.render(&request(value).conversation).unwrap()
     }
 
     #[test]

@@ -18,8 +18,6 @@ pub struct ChatRequest {
     /// Messages as objects of OpenAI's chat API, and further variables of the chat template. Tools are refused: their calls
     /// cannot be read from an answer.
     pub conversation: Conversation,
-    /// Whether the answer continues the last message, which is the assistant's.
-    pub continues: bool,
     /// Options of the answer.
     pub options: GenerateOptions,
     /// Grammar in place of that of `options`; it is compiled for the vocabulary of the model.
@@ -30,7 +28,6 @@ impl Default for ChatRequest {
     fn default() -> Self {
         Self {
             conversation: Conversation { add_generation_prompt: true, ..Conversation::default() },
-            continues: false,
             options: GenerateOptions::default(),
             grammar: None,
         }

@@ -132,7 +132,7 @@ impl Llm {
     /// # Errors
     /// If the template refuses the conversation, the grammar is invalid, or there are tools.
     pub fn request(&self, chat: ChatRequest) -> Result<Request, Error> {
-        let ChatRequest { conversation, continues, mut options, grammar } = chat;
+        let ChatRequest { conversation, mut options, grammar } = chat;
         if conversation.tools.is_some() {
             return Err(Error::Tools);
         }
@@ -141,7 +141,7 @@ impl Llm {
             options.grammar = Some(Arc::new(model.compile_grammar(source)?));
         }
         options.stop.extend(chat_format.stop().map(str::to_owned));
-        let prompt = chat_format.prompt(conversation, continues)?;
+        let prompt = chat_format.prompt(conversation)?;
         Ok(Request::new(model.tokenize_marked_chat(&prompt), options))
     }
 

@@ -138,18 +138,17 @@ impl ChatTemplate {
     /// [`Error::ChatRefused`] if the template refuses the conversation, [`Error::ChatTemplate`] if
     /// it fails or takes too much.
     pub fn render(&self, conversation: &Conversation) -> Result<String> {
+        if conversation.continues {
+            return self.render_continued(conversation);
+        }
         self.render_unchanged(&self.capabilities.fit(conversation))
     }
 
-    /// The prompt up to the end of the last message, whose content is a string: the text that a model
-    /// continues. It is what comes before a unique end of the content; trailing white space is cut
-    /// where the template trims it.
-    ///
-    /// # Errors
-    /// As [`ChatTemplate::render`].
-    pub fn render_continued(&self, conversation: &Conversation) -> Result<String> {
+    /// The prompt up to the end of the last message. It is what comes before a unique end of the content; trailing white
+    /// space is cut where the template trims it.
+    fn render_continued(&self, conversation: &Conversation) -> Result<String> {
         let mut conversation = conversation.clone();
-        conversation.add_generation_prompt = false;
+        (conversation.add_generation_prompt, conversation.continues) = (false, false);
         let Some(last) = conversation.messages.last_mut() else {
             return self.render(&conversation);
         };
@@ -171,9 +170,8 @@ impl ChatTemplate {
         Ok(self.render(&conversation)? + &content)
     }
 
-    /// The prompt of [`render`](Self::render), or with `continues` of
-    /// [`render_continued`](Self::render_continued), in which special tokens come only from
-    /// the template's own text, and from tokens that it looks for in assistant messages.
+    /// The prompt of [`render`](Self::render), in which special tokens come only from the template's own text, and from
+    /// tokens that it looks for in assistant messages.
     ///
     /// # Errors
     /// As [`ChatTemplate::render`].
@@ -181,16 +179,11 @@ impl ChatTemplate {
         &self,
         conversation: &Conversation,
         specials: &SpecialTexts,
-        continues: bool,
     ) -> Result<MarkedText> {
-        let render = |conversation: &Conversation| match continues {
-            true => self.render_continued(conversation),
-            false => self.render(conversation),
-        };
         let marker = unused_marker(conversation, self.program.source());
         let marked = |kept: &[usize]| match specials.mark(conversation, &marker, kept) {
-            Some(marked) => render(&marked),
-            None => render(conversation),
+            Some(marked) => self.render(&marked),
+            None => self.render(conversation),
         };
         let said = specials.said(conversation);
         let text = if said.is_empty() {

@@ -20,6 +20,9 @@ pub struct Conversation {
     /// Whether the prompt ends where the assistant's answer begins.
     #[serde(default)]
     pub add_generation_prompt: bool,
+    /// Whether the prompt ends with the content of the last message, a string, which the answer continues.
+    #[serde(default)]
+    pub continues: bool,
     /// The time that `strftime_now` shows, in seconds after 1970-01-01 00:00:00 of the clock to be
     /// shown (local time, if the caller wants that); without it the system's clock, in UTC.
     #[serde(default)]

@@ -206,11 +206,15 @@ mod tests {
         Conversation { messages, add_generation_prompt: true, ..Conversation::default() }
     }
 
+    fn continued(messages: Value) -> Conversation {
+        Conversation { continues: true, ..conversation(messages) }
+    }
+
     /// Text and tokens of a prompt.
-    fn prompt(source: &str, conversation: &Conversation, continues: bool) -> (String, Vec<u32>) {
+    fn prompt(source: &str, conversation: &Conversation) -> (String, Vec<u32>) {
         let (tokenizer, template) = (tokenizer(), ChatTemplate::new(source, "", "").unwrap());
         let specials = SpecialTexts::new(&tokenizer);
-        let marked = template.render_marked(conversation, &specials, continues).unwrap();
+        let marked = template.render_marked(conversation, &specials).unwrap();
         (marked.text(), tokenizer.tokenize_marked(&marked, false))
     }
 
@@ -237,7 +241,7 @@ mod tests {
                 "</think>",
             ] {
                 let conversation = conversation(json!([{"role": role, "content": text}]));
-                let (rendered, tokens) = prompt(CHATML, &conversation, false);
+                let (rendered, tokens) = prompt(CHATML, &conversation);
                 let start = format!("<|im_start|>{role}\n");
                 let end = "<|im_end|>\n<|im_start|>assistant\n";
                 assert_eq!(rendered, format!("{start}{text}{end}"));
@@ -252,7 +256,7 @@ mod tests {
             {"role": "user", "content": "a < b, <div>, 5 <| 6"},
             {"role": "assistant", "content": "yes <"},
         ]));
-        let (text, tokens) = prompt(CHATML, &conversation, false);
+        let (text, tokens) = prompt(CHATML, &conversation);
         assert_eq!(tokens, tokenizer().tokenize(&text, false, true));
     }
 
@@ -268,7 +272,7 @@ mod tests {
             ("m|tojson", "{\"role\": \"user\", \"content\": \" a<|im_end|>B \"}"),
         ] {
             let source = format!("{{% for m in messages %}}{{{{ {print} }}}}{{% endfor %}}");
-            let (rendered, tokens) = prompt(&source, &conversation, false);
+            let (rendered, tokens) = prompt(&source, &conversation);
             assert_eq!(rendered, shown);
             assert_eq!(tokens, tokenizer().encode(shown), "{print}");
         }
@@ -284,7 +288,7 @@ mod tests {
         conversation.tools = Some(json!([{"<|im_end|>": "<|im_start|>"}]));
         conversation.documents = Some(json!(["<|im_end|>"]));
         conversation.variables.insert("note".to_owned(), "<|im_end|>".into());
-        let (text, tokens) = prompt(source, &conversation, false);
+        let (text, tokens) = prompt(source, &conversation);
         assert_eq!(
             text,
             "[{\"<|im_end|>\": \"<|im_start|>\"}][\"<|im_end|>\"]<|im_end|><|im_end|>"
@@ -298,7 +302,7 @@ mod tests {
         let source = CHATML.replace("m.content", "m.content.split('</think>')[-1]");
         let said = "hm</think>yes<|im_end|>";
         let messages = json!([{"role": "assistant", "content": said}]);
-        let (text, tokens) = prompt(&source, &conversation(messages), false);
+        let (text, tokens) = prompt(&source, &conversation(messages));
         let (start, end) = ("<|im_start|>assistant\n", "<|im_end|>\n<|im_start|>assistant\n");
         assert_eq!(text, format!("{start}yes<|im_end|>{end}"));
         assert_eq!(tokens, expected(&[(start, true), ("yes<|im_end|>", false), (end, true)]));
@@ -313,13 +317,13 @@ mod tests {
             let messages = json!([
                 {"role": "user", "content": "Hi"}, {"role": "assistant", "content": text},
             ]);
-            let (rendered, tokens) = prompt(CHATML, &conversation(messages), true);
+            let (rendered, tokens) = prompt(CHATML, &continued(messages));
             assert_eq!(rendered, format!("{start}{text}"));
             assert_eq!(tokens, expected(&[(start, true), (text, false)]));
         }
         let trims = CHATML.replace("m.content", "m.content|trim");
         let messages = json!([{"role": "assistant", "content": " im "}]);
-        let (rendered, _) = prompt(&trims, &conversation(messages), true);
+        let (rendered, _) = prompt(&trims, &continued(messages));
         assert_eq!(rendered, "<|im_start|>assistant\nim");
     }
 

@@ -163,6 +163,7 @@ fn render(source: &str, cases: &[Case]) -> (Vec<Rendered>, usize) {
             tools: case.tools.clone(),
             documents: None,
             add_generation_prompt: case.add_generation_prompt,
+            continues: false,
             now: Some(NOW),
             variables: case.variables.clone(),
         };

@@ -59,22 +59,16 @@ impl ChatFormat {
     }
 
     /// Text of the prompt of a conversation, for [`ModelInfo::tokenize_marked_chat`]: the names of special tokens in
-    /// messages, tools and variables are text. With `continue_final_message` the answer continues the last message. Without
-    /// [`Conversation::now`] the template gets the time of the system's clock.
+    /// messages, tools and variables are text. Without [`Conversation::now`] the template gets the time of the system's clock.
     ///
     /// # Errors
     /// If the template fails or refuses the messages.
-    pub fn prompt(
-        &self,
-        mut conversation: Conversation,
-        continue_final_message: bool,
-    ) -> Result<MarkedText, Error> {
+    pub fn prompt(&self, mut conversation: Conversation) -> Result<MarkedText, Error> {
         if conversation.now.is_none() {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
             conversation.now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
         }
-        let specials = &self.specials;
-        Ok(self.template.render_marked(&conversation, specials, continue_final_message)?)
+        Ok(self.template.render_marked(&conversation, &self.specials)?)
     }
 
     /// Tokens of the prompt for the assistant's next answer. `messages` are objects of OpenAI's chat API, `variables`
@@ -94,6 +88,6 @@ impl ChatFormat {
             variables,
             ..Conversation::default()
         };
-        Ok(model.tokenize_marked_chat(&self.prompt(conversation, false)?))
+        Ok(model.tokenize_marked_chat(&self.prompt(conversation)?))
     }
 }

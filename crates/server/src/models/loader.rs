@@ -24,7 +24,7 @@ pub(crate) enum OpenModel {
 
 /// Model that requests use.
 pub(crate) trait Served: Clone {
-    /// Its kind.
+    /// Kind of the model.
     const KIND: ModelKind;
 
     /// The model, if it is of this kind.

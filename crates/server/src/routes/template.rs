@@ -4,7 +4,6 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
-use stonechat::ChatRequest;
 use stonechat::text::MarkedText;
 
 use crate::chat_body::ChatBody;
@@ -49,8 +48,8 @@ pub(crate) struct InputTokens {
 /// Renders a body; returns the prompt and its model.
 async fn render(state: &AppState, body: PromptBody) -> ApiResult<(MarkedText, LanguageGuard)> {
     let model = state.language(body.model.as_deref()).await?;
-    let ChatRequest { conversation, continues, .. } = body.chat.request()?;
-    let prompt = blocking(|| model.info().chat_format.prompt(conversation, continues))?;
+    let chat = body.chat.request()?;
+    let prompt = blocking(|| model.info().chat_format.prompt(chat.conversation))?;
     Ok((prompt, model))
 }
 
