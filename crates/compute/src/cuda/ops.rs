@@ -22,7 +22,7 @@ pub mod top_k;
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Buffer, CommandList, Launch};
+use super::{CommandList, Launch};
 
 /// Columns of a matmul operand are padded with zeros to a multiple of this.
 pub const OPERAND_COLUMNS: usize = 64;
@@ -51,12 +51,6 @@ pub struct Output {
 }
 
 impl Output {
-    /// f32 values.
-    #[must_use]
-    pub fn values(buffer: &Buffer) -> Self {
-        Self::at(buffer.address())
-    }
-
     /// f32 values at an address.
     #[must_use]
     pub fn at(values: u64) -> Self {
@@ -68,12 +62,6 @@ impl Output {
     pub fn with_operand(self, operand: u64) -> Self {
         Self { operand, ..self }
     }
-}
-
-/// Address of a buffer, 0 without one.
-#[must_use]
-pub fn address(buffer: Option<&Buffer>) -> u64 {
-    buffer.map_or(0, Buffer::address)
 }
 
 /// Threads of a block of elementwise kernels.

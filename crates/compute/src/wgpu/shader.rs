@@ -91,12 +91,6 @@ impl Source {
         self
     }
 
-    /// Appends [`constant`](Self::constant)s.
-    #[must_use]
-    pub fn constants(self, constants: &[(&str, u32)]) -> Self {
-        constants.iter().fold(self, |source, (name, value)| source.constant(name, *value))
-    }
-
     /// Appends the text of a file.
     #[must_use]
     pub fn file(mut self, text: &str) -> Self {

@@ -49,13 +49,6 @@ impl Half {
         f32::from_bits(value.to_bits() | (bits & 0x8000) << 16)
     }
 
-    /// The value with the other sign.
-    #[inline(always)]
-    #[must_use]
-    pub fn negated(self) -> Self {
-        Self([self.0[0], self.0[1] ^ 0x80])
-    }
-
     /// Rounds to the nearest f16, ties to even.
     #[must_use]
     pub fn from_f32(value: f32) -> Self {

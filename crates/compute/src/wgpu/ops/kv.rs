@@ -89,12 +89,6 @@ impl GpuKvPool {
     pub fn layout(&self) -> KvLayout {
         self.layout
     }
-
-    /// Number of pages.
-    #[must_use]
-    pub fn n_pages(&self) -> usize {
-        self.n_pages
-    }
 }
 
 kernel_params! {
