@@ -40,15 +40,15 @@ impl Simd for Scalar {
 
     #[inline(always)]
     unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
-        // SAFETY: 8 readable bytes, by the contract.
-        let half: [u16; LANES] = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
+        // SAFETY: four readable values of 16 bits, by the contract.
+        let half = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         widen_f16(self, bytemuck::cast(widened(half)))
     }
 
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const bf16) -> F32<Self> {
-        // SAFETY: 8 readable bytes, by the contract.
-        let half: [u16; LANES] = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
+        // SAFETY: four readable values of 16 bits, by the contract.
+        let half = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         bytemuck::cast(each(widened(half), |bits| bits << 16))
     }
 

@@ -121,7 +121,7 @@ pub(super) const Q8_SPEC: KernelSpec = KernelSpec {
     )
 };
 
-/// Eight values an invocation.
+/// Conversion to f16; eight values per invocation.
 pub(super) const F16_SPEC: KernelSpec = KernelSpec::new::<ConvertParams>(
     "convert_f16",
     &[Read, Write],
