@@ -80,7 +80,6 @@ pub use plan::{SlotInfo, SlotPlan, plan_slots};
 pub use program::{Counts, Node, Program, RowClass, Segment, SegmentName};
 pub use recorder::Recorder;
 pub use shard::{Shards, shard, sharded_matrix, sharded_values};
-pub use states::StateUpdate;
 pub use step::{PlanError, Prefix, Run, Sequences, Slot, StepInputs, StepLimits, StepPlan};
 pub use stonechat_compute::cpu::TopKEntry;
 pub use stonechat_compute::op;

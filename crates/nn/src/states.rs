@@ -3,7 +3,7 @@
 //! Host memory only: the states are in pools of the devices, whose slots have the same numbers on every device of a model.
 //!
 //! ```text
-//! sequence a   length 90, slot 5    checkpoints: length 0, slot 0 (zeros); length 64, slot 2
+//! sequence a   length 90, slot 5    checkpoints: length 64, slot 2; at length 0 there is no slot: its state is all zeros
 //!
 //! update(a)        a step reads slot 5 and writes a free one, which is a's slot from then on. Slot 5 keeps its reference until
 //!                  commit(), so that undo() can put it back
@@ -15,39 +15,32 @@
 //! Kernels read and write different slots, which costs them nothing. There is always a free one: sequences take at most two
 //! slots each in a step, and checkpoints have slots of their own.
 
-/// Update of a state by a run of tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StateUpdate {
-    /// Slot of the state before the run; slot 0 holds zeros and is never written.
-    pub from: u32,
-    /// Slot of the state after it; `from` if the run has no tokens.
-    pub to: u32,
-}
+use crate::StateRun;
 
 /// State of a sequence at a length.
 #[derive(Debug, Clone, Copy)]
 struct Checkpoint {
     len: usize,
-    slot: u32,
+    slot: Option<u32>,
 }
 
 /// State of a sequence.
 #[derive(Debug)]
 struct SequenceState {
-    /// Slot of the state after the last position.
-    slot: u32,
+    /// Slot of the state after the last position; `None` before the first.
+    slot: Option<u32>,
     /// Earlier states, by length.
     checkpoints: Vec<Checkpoint>,
 }
 
 /// A counted reference to the state at the end of a prefix.
 #[derive(Debug)]
-pub(crate) struct StateRef(u32);
+pub(crate) struct StateRef(Option<u32>);
 
 /// Reference counts of the slots of states, and the slots of each sequence.
 #[derive(Debug)]
 pub(crate) struct StateSlots {
-    /// Number of references to each slot; slot 0 is not counted.
+    /// Number of references to each slot.
     ref_counts: Vec<u32>,
     /// References of checkpoints and prefixes among them.
     kept_counts: Vec<u32>,
@@ -57,40 +50,40 @@ pub(crate) struct StateSlots {
     n_left: usize,
     sequences: Vec<SequenceState>,
     /// Slots that were read since the last [`commit`](Self::commit).
-    replaced: Vec<u32>,
+    replaced: Vec<Option<u32>>,
 }
 
 impl StateSlots {
     /// Slots of sequences of length 0.
     pub(crate) fn new(n_sequences: usize, n_checkpoints: usize) -> Self {
-        let n = 1 + 2 * n_sequences + n_checkpoints;
+        let n = 2 * n_sequences + n_checkpoints;
         let end = u32::try_from(n).expect("slot numbers have 32 bits");
         let sequence =
-            |_| SequenceState { slot: 0, checkpoints: Vec::with_capacity(n_checkpoints + 1) };
+            |_| SequenceState { slot: None, checkpoints: Vec::with_capacity(n_checkpoints + 1) };
         Self {
             ref_counts: vec![0; n],
             kept_counts: vec![0; n],
-            free: (1..end).rev().collect(),
+            free: (0..end).rev().collect(),
             n_left: n_checkpoints,
             sequences: (0..n_sequences).map(sequence).collect(),
             replaced: Vec::with_capacity(n_sequences),
         }
     }
 
-    /// Gives the state of a sequence after `n` more positions a slot; none of its own after 0.
-    pub(crate) fn update(&mut self, sequence: usize, n: usize) -> StateUpdate {
-        let from = self.sequences[sequence].slot;
-        if n == 0 {
-            return StateUpdate { from, to: from };
+    /// Gives the state of a sequence after `n_rows` more positions a slot; `None` after 0.
+    pub(crate) fn update(&mut self, sequence: usize, n_rows: usize) -> Option<StateRun> {
+        if n_rows == 0 {
+            return None;
         }
         let to = self.free.pop().expect("two slots for each sequence");
         self.ref_counts[to as usize] = 1;
-        self.sequences[sequence].slot = to;
+        let from = self.sequences[sequence].slot.replace(to);
         self.replaced.push(from);
-        StateUpdate { from, to }
+        let n_rows = u32::try_from(n_rows).expect("row numbers have 32 bits");
+        Some(StateRun { n_rows, from, to })
     }
 
-    /// Undoes the last [`update`](Self::update) to another slot that was neither undone nor committed, of this sequence.
+    /// Undoes the last [`update`](Self::update) that was neither undone nor committed, of this sequence.
     pub(crate) fn undo(&mut self, sequence: usize) {
         let from = self.replaced.pop().expect("an update");
         let to = std::mem::replace(&mut self.sequences[sequence].slot, from);
@@ -124,7 +117,7 @@ impl StateSlots {
             self.release(StateRef(last.slot));
         }
         let last = self.sequences[sequence].checkpoints.last();
-        let Checkpoint { len, slot } = last.copied().unwrap_or(Checkpoint { len: 0, slot: 0 });
+        let Checkpoint { len, slot } = last.copied().unwrap_or(Checkpoint { len: 0, slot: None });
         self.set(sequence, slot);
         len
     }
@@ -145,7 +138,7 @@ impl StateSlots {
     pub(crate) fn detach(&mut self, sequence: usize, len: usize) -> (StateRef, usize) {
         let mut checkpoints = self.sequences[sequence].checkpoints.iter().rev();
         let last = checkpoints.find(|checkpoint| checkpoint.len <= len);
-        let Checkpoint { len, slot } = last.copied().unwrap_or(Checkpoint { len: 0, slot: 0 });
+        let Checkpoint { len, slot } = last.copied().unwrap_or(Checkpoint { len: 0, slot: None });
         self.keep(slot);
         (StateRef(slot), len)
     }
@@ -160,11 +153,11 @@ impl StateSlots {
     /// Gives a reference of a checkpoint or a prefix back.
     pub(crate) fn release(&mut self, state: StateRef) {
         let StateRef(slot) = state;
-        if slot > 0 {
-            self.kept_counts[slot as usize] -= 1;
-            self.n_left += usize::from(self.kept_counts[slot as usize] == 0);
-            self.unref(slot);
+        if let Some(index) = slot {
+            self.kept_counts[index as usize] -= 1;
+            self.n_left += usize::from(self.kept_counts[index as usize] == 0);
         }
+        self.unref(slot);
     }
 
     /// Makes a sequence one of length 0.
@@ -172,14 +165,12 @@ impl StateSlots {
         while let Some(checkpoint) = self.sequences[sequence].checkpoints.pop() {
             self.release(StateRef(checkpoint.slot));
         }
-        self.set(sequence, 0);
+        self.set(sequence, None);
     }
 
     /// References a slot for a checkpoint or a prefix; false if these have taken all of theirs.
-    fn keep(&mut self, slot: u32) -> bool {
-        if slot == 0 {
-            return true;
-        }
+    fn keep(&mut self, slot: Option<u32>) -> bool {
+        let Some(slot) = slot else { return true };
         let index = slot as usize;
         if self.kept_counts[index] == 0 {
             if self.n_left == 0 {
@@ -192,16 +183,16 @@ impl StateSlots {
         true
     }
 
-    fn set(&mut self, sequence: usize, slot: u32) {
-        if slot > 0 {
+    fn set(&mut self, sequence: usize, slot: Option<u32>) {
+        if let Some(slot) = slot {
             self.ref_counts[slot as usize] += 1;
         }
         let old = std::mem::replace(&mut self.sequences[sequence].slot, slot);
         self.unref(old);
     }
 
-    fn unref(&mut self, slot: u32) {
-        if slot > 0 {
+    fn unref(&mut self, slot: Option<u32>) {
+        if let Some(slot) = slot {
             let count = &mut self.ref_counts[slot as usize];
             *count -= 1;
             if *count == 0 {

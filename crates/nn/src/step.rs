@@ -18,8 +18,8 @@
 use std::ops::Range;
 
 use crate::pages::{KvFull, PageCopy, PageRef, Pages, Sequence};
-use crate::states::{StateRef, StateSlots, StateUpdate};
-use crate::{KvRow, PAGE_LEN, QueryRow};
+use crate::states::{StateRef, StateSlots};
+use crate::{KvRow, PAGE_LEN, QueryRow, StateRun};
 
 /// Index of a sequence of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -127,8 +127,8 @@ pub struct StepInputs {
     pub page_table: Vec<u32>,
     /// Copies to run, in order, before keys and values are written.
     pub copies: Vec<PageCopy>,
-    /// Slots of states by run; empty for a model without states that are not pages.
-    pub states: Vec<StateUpdate>,
+    /// Runs of tokens with the slots of their states; empty for a model without states that are not pages.
+    pub states: Vec<StateRun>,
 }
 
 impl StepInputs {
@@ -432,10 +432,10 @@ impl StepPlan<'_> {
         }
         let copy = pages.extend(sequence, tokens.len())?;
         inputs.copies.extend(copy);
-        let update = states.as_mut().map(|states| states.update(slot.index(), tokens.len()));
+        let update = states.as_mut().and_then(|states| states.update(slot.index(), tokens.len()));
         inputs.states.extend(update);
-        let has_update = update.is_some_and(|update| update.from != update.to);
-        undo.push(Undo { slot, len: past, has_copy: copy.is_some(), has_update });
+        let (has_copy, has_update) = (copy.is_some(), update.is_some());
+        undo.push(Undo { slot, len: past, has_copy, has_update });
         inputs.tokens.extend_from_slice(tokens);
         inputs.outputs.extend(outputs.into_iter().map(|index| {
             assert!(index < tokens.len(), "output {index} of {} tokens", tokens.len());

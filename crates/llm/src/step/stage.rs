@@ -324,6 +324,7 @@ impl WindowRows {
             output_rows: &layout.rows,
             k: layout.k,
             copies: &inputs.copies,
+            states: &inputs.states,
             ..Step::default()
         };
         step.counts[Count::Tokens] = inputs.n_tokens();

@@ -177,10 +177,10 @@ fn states_are_cut_at_checkpoints() {
     let mut sequences = Sequences::new(StepLimits { n_checkpoints, ..LIMITS });
     let update = |sequences: &Sequences| sequences.inputs().states[0];
     run(&mut sequences, 0, 10);
-    assert_eq!(update(&sequences), StateUpdate { from: 0, to: 1 });
+    assert_eq!(update(&sequences), StateRun { n_rows: 10, from: None, to: 0 });
     assert!(sequences.checkpoint(slot(0)));
     run(&mut sequences, 0, PAGE_LEN);
-    assert_eq!(update(&sequences), StateUpdate { from: 1, to: 2 });
+    assert_eq!(update(&sequences), StateRun { n_rows: PAGE_LEN as u32, from: Some(0), to: 1 });
     assert!(sequences.checkpoint(slot(0)));
     run(&mut sequences, 0, 1);
     assert!(!sequences.checkpoint(slot(0)), "both checkpoints are in use");
@@ -192,17 +192,17 @@ fn states_are_cut_at_checkpoints() {
         assert_eq!(reached, if len == PAGE_LEN + 10 { len } else { 10 });
         assert_eq!(sequences.get(slot(1)).len(), reached);
         run(&mut sequences, 1, 1);
-        assert_eq!(update(&sequences).from, if reached == 10 { 1 } else { 2 });
+        assert_eq!(update(&sequences).from, Some(if reached == 10 { 0 } else { 1 }));
     }
     let prefix = sequences.detach(slot(0), PAGE_LEN);
     assert_eq!(prefix.len(), 10);
     (0..2).for_each(|index| _ = sequences.truncate(slot(index), 0));
     run(&mut sequences, 0, 0);
-    assert_eq!(update(&sequences), StateUpdate { from: 0, to: 0 });
+    assert_eq!(sequences.inputs().states, []);
     sequences.attach(&prefix, slot(2));
     sequences.release(prefix);
     run(&mut sequences, 2, 3);
-    assert_eq!((update(&sequences).from, sequences.truncate(slot(2), 12)), (1, 10));
+    assert_eq!((update(&sequences).from, sequences.truncate(slot(2), 12)), (Some(0), 10));
 }
 
 /// Operation on the sequences of a state.
@@ -254,15 +254,13 @@ impl Device {
         for &PageCopy { from, to } in &inputs.copies {
             self.pages[to as usize] = self.pages[from as usize];
         }
-        for (run, update) in inputs.runs.iter().zip(&inputs.states) {
-            let before = self.states.get(&update.from).cloned().unwrap_or_default();
+        let runs = inputs.runs.iter().filter(|run| !run.rows.is_empty());
+        for (run, update) in runs.zip(&inputs.states) {
+            let before = update.from.map(|slot| self.states[&slot].clone()).unwrap_or_default();
             assert_eq!(before, model[run.slot.index()]);
-            assert_eq!(update.from == update.to, run.rows.is_empty());
-            if update.from != update.to {
-                assert_ne!(update.to, 0, "the slot of zeros");
-                let new = run.rows.clone().map(|row| *serial + 1 + row as u64);
-                self.states.insert(update.to, before.into_iter().chain(new).collect());
-            }
+            assert_eq!(update.n_rows as usize, run.rows.len());
+            let new = run.rows.clone().map(|row| *serial + 1 + row as u64);
+            self.states.insert(update.to, before.into_iter().chain(new).collect());
         }
         for row in &inputs.kv_rows {
             *serial += 1;
