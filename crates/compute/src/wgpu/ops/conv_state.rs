@@ -1,18 +1,15 @@
 //! Causal convolution of each channel with state.
 
-use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, OperandWriter, check_len};
+use super::kernel::{ACTIVATIONS, GpuRows, KernelSpec, check_len};
 use crate::kernel_params;
 use crate::op::ConvStateArgs;
-use crate::wgpu::{Access, Bind, GpuBuffer, KernelParams, Recorder, WORKGROUP};
+use crate::wgpu::{Access, Bind, GpuBuffer, Recorder, WORKGROUP};
 
-pub(super) const SPEC: KernelSpec = KernelSpec {
-    name: "conv_state",
-    params: ConvStateParams::LAYOUT,
-    access: &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Write],
-    workgroup: WORKGROUP,
-    files: &[ACTIVATIONS, include_str!("conv_state.wgsl")],
-    operand_writer: OperandWriter::None,
-};
+pub(super) const SPEC: KernelSpec = KernelSpec::new::<ConvStateParams>(
+    "conv_state",
+    &[Access::Read, Access::Read, Access::Read, Access::Read, Access::Write, Access::Write],
+    &[ACTIVATIONS, include_str!("conv_state.wgsl")],
+);
 
 kernel_params! {
     struct ConvStateParams {
@@ -23,6 +20,7 @@ kernel_params! {
         kernel: u32,
         has_bias: u32,
         has_silu: u32,
+        // First word of the rows: first row and end of the run, slot before it, slot after it.
         words: u32,
     }
 }

@@ -1,19 +1,6 @@
 // Causal convolution of each channel over the rows of a run, which the last inputs of its state precede. One channel of a row an
 // invocation; that of a run's first row convolves all rows that read the state, then replaces it.
 
-struct Params {
-    rows: u32,
-    cols: u32,
-    offset: u32,
-    stride: u32,
-    kernel: u32,
-    has_bias: u32,
-    has_silu: u32,
-    // First word of the rows: first row and end of the run, slot before it, slot after it.
-    words: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> data: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 @group(0) @binding(3) var<storage, read> weights: array<f32>;
