@@ -23,7 +23,7 @@ pub(super) struct KeyTypeArgs {
 pub(super) struct KvTypeArgs {
     #[command(flatten)]
     keys: KeyTypeArgs,
-    /// The same for values, which have the type of keys
+    /// KV cache data type of values, equal to that of keys
     #[arg(long, visible_alias = "ctv", value_name = "TYPE", value_parser = any_type(), hide_possible_values = true)]
     cache_type_v: Option<KvDType>,
 }
@@ -34,7 +34,7 @@ impl KvTypeArgs {
         anyhow::ensure!(
             self.cache_type_v.is_none_or(|v| v == self.dtype()),
             usage_error!(
-                "--cache-type-v: expected the type of --cache-type-k, which values have, too"
+                "--cache-type-v: expected the same type as --cache-type-k, got another"
             )
         );
         Ok(())
