@@ -271,12 +271,12 @@ impl ActivationLayout {
         Self::interleaved(isa.dispatch_int8(GemmRows))
     }
 
-    /// The layout of GEMM with tiles of `mr` rows ([`Int8::GEMM_ROWS`]).
-    pub(crate) const fn interleaved(mr: usize) -> Self {
+    /// The layout of GEMM with tiles of `mr` rows ([`Int8::GEMM_ROWS`]); row-major where GEMV takes any number of rows.
+    pub(crate) fn interleaved(mr: usize) -> Self {
         match mr {
             4 => Self::Interleaved4,
             6 => Self::Interleaved6,
-            _ => panic!("expected tiles of 4 or 6 rows"),
+            _ => Self::RowMajor,
         }
     }
 

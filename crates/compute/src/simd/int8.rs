@@ -32,7 +32,7 @@ pub trait Int8: Simd {
     /// Rows of activations that GEMV multiplies together, limited by the registers for their sums: 4 or 8.
     const GEMV_ROWS: usize;
 
-    /// Rows of activations of a tile of GEMM, 4 or 6.
+    /// Rows of activations of a tile of GEMM, 4 or 6; 0 if GEMV is used for any number of rows.
     const GEMM_ROWS: usize;
 
     /// Calls of [`dot4`](Self::dot4) with bytes below 128 before sums must be [widened](Self::widen); twice as many for

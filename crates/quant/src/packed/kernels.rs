@@ -19,11 +19,11 @@ pub(super) type PanelKernel = Box<dyn Fn(&PanelTask<'_>) + Send + Sync>;
 pub(super) struct PanelKernels {
     /// Name of the tier.
     pub(super) tier: &'static str,
-    /// Layout of the activations of GEMM.
+    /// Layout of the activations of GEMM; row-major if there is none.
     pub(super) gemm_layout: ActivationLayout,
     /// For row-major activations.
     gemv: PanelKernel,
-    gemm: PanelKernel,
+    gemm: Option<PanelKernel>,
 }
 
 impl PanelKernels {
@@ -34,9 +34,9 @@ impl PanelKernels {
     #[track_caller]
     pub(super) fn of(&self, layout: ActivationLayout) -> &PanelKernel {
         let row_major = ActivationLayout::RowMajor;
-        match layout {
-            ActivationLayout::RowMajor => &self.gemv,
-            _ if layout == self.gemm_layout => &self.gemm,
+        match &self.gemm {
+            _ if layout == row_major => &self.gemv,
+            Some(gemm) if layout == self.gemm_layout => gemm,
             _ => panic!("matmul: expected {row_major:?} or {:?}, got {layout:?}", self.gemm_layout),
         }
     }
@@ -97,18 +97,18 @@ impl Int8Kernel for Choose {
 /// Kernels on vectors. `Q` is [`Format::QBLOCKS`].
 fn vector_kernels<S: Int8, F: Format, const Q: usize>(s: S) -> PanelKernels {
     // A constant, so that GEMM is compiled for the tier's rows alone.
-    let gemm: fn(&PanelTask<'_>, S) = const {
+    let gemm: Option<fn(&PanelTask<'_>, S)> = const {
         match S::GEMM_ROWS {
-            4 => |task, s| task.gemm::<S, F, 4>(s, &task.x.interleaved4),
-            6 => |task, s| task.gemm::<S, F, 6>(s, &task.x.interleaved6),
-            _ => panic!("expected tiles of 4 or 6 rows"),
+            4 => Some(|task, s| task.gemm::<S, F, 4>(s, &task.x.interleaved4)),
+            6 => Some(|task, s| task.gemm::<S, F, 6>(s, &task.x.interleaved6)),
+            _ => None,
         }
     };
     PanelKernels {
         tier: S::NAME,
         gemm_layout: ActivationLayout::interleaved(S::GEMM_ROWS),
         gemv: Box::new(move |task| task.gemv::<S, F, Q>(s)),
-        gemm: Box::new(move |task| gemm(task, s)),
+        gemm: gemm.map(|gemm| Box::new(move |task: &PanelTask<'_>| gemm(task, s)) as PanelKernel),
     }
 }
 
@@ -120,8 +120,8 @@ fn amx_kernels<F: Format, const Q: usize>(amx: Amx) -> PanelKernels {
         tier: Amx::NAME,
         gemm_layout: ActivationLayout::AmxBf16,
         gemv: Box::new(move |task| task.gemv::<_, F, Q>(s)),
-        gemm: Box::new(move |task| {
+        gemm: Some(Box::new(move |task| {
             amx.with_tiles(|tiles| task.amx_gemm::<_, F>(s, tiles));
-        }),
+        })),
     }
 }
