@@ -33,9 +33,7 @@ impl KvTypeArgs {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.cache_type_v.is_none_or(|v| v == self.dtype()),
-            usage_error!(
-                "--cache-type-v: expected the same type as --cache-type-k, got another"
-            )
+            usage_error!("--cache-type-v: expected the same type as --cache-type-k, got another")
         );
         Ok(())
     }
