@@ -87,7 +87,7 @@ impl Int8 for Scalar {
 
     const NAME: &'static str = "scalar";
     const GEMV_ROWS: usize = 4;
-    // Its tiles would add to the size of the program and its compile time.
+    // GEMM would add to the size of the program and its compile time.
     const GEMM_ROWS: usize = 0;
     const HEADROOM: usize = 1 << 16;
     const BYTE_OFFSET: u8 = 0;
