@@ -76,7 +76,7 @@ pub struct ConvStateArgs<W = Weight> {
     pub weight: W,
     /// `[D]`.
     pub bias: Option<W>,
-    /// Whether SiLU is the activation, as in Mamba; else there is none, as in LFM2.
+    /// Whether `SiLU` is the activation, as in Mamba; else there is none, as in LFM2.
     pub silu: bool,
     /// The last `K - 1` inputs of each sequence, the oldest first: `[K - 1, D]`.
     pub states: States,
