@@ -12,7 +12,7 @@ use tokio::time::{Sleep, sleep};
 pub(crate) struct WriteLimit<S> {
     stream: S,
     limit: Duration,
-    /// Runs while a write waits for the client.
+    /// Timer that runs while a write waits for the client.
     timer: Option<Pin<Box<Sleep>>>,
 }
 

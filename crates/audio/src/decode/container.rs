@@ -25,7 +25,7 @@ use crate::Error;
 
 /// Pauses between packets from this length on are silence; shorter ones are rounded times.
 const LEAST_GAP_S: f64 = 0.1;
-/// The latest start of a track that is taken for a pause, where nothing else is in the file before it.
+/// Maximum start time of a track, in seconds, that counts as a pause where no other data precedes the track.
 const MAX_LEAD_S: f64 = 600.0;
 
 /// Properties of the container that are read before it is opened.

@@ -19,7 +19,7 @@ use crate::drafts::n_gram::{NGramMod, NGramSimple};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Drafter {
-    /// Repetitions in the context.
+    /// N-grams that repeat in the context.
     NGramSimple(NGramSimple),
     /// Hashed n-grams of all contexts so far.
     NGramMod(NGramMod),

@@ -9,11 +9,11 @@ use crate::fuse::CapabilityKind::{Read, Run, Write};
 use crate::fuse::{Capabilities, Capability, Limit, MoeKernels, OpKind};
 use crate::program::RowClass;
 
-/// Rows that read weights as they are in memory.
+/// Row counts whose products read weights in the layout that they have in memory.
 const FEW_ROWS: RowClass = RowClass { min: 1, max: MAX_INT_DOT_ROWS };
-/// Rows for which weights are unpacked once for all.
+/// Row counts whose products unpack each weight once for all rows.
 const MANY_ROWS: RowClass = RowClass { min: MAX_INT_DOT_ROWS + 1, max: usize::MAX };
-/// Most matmuls of a group.
+/// Maximum matmuls of a group.
 pub(super) const MAX_GROUP: usize = 3;
 
 /// Kernels that fusion depends on. Rows of a convolution overlap in memory, so that it needs no copy.

@@ -131,7 +131,7 @@ impl Formats {
         Some(Self { module, first: format(first)?, second: Some(format(second)?) })
     }
 
-    /// GEMV of one row: bytes of a super-tile of the larger format, and stages of a warp.
+    /// Ring buffer of a warp in the GEMV of one row: bytes of a super-tile of the larger format, and number of stages.
     pub(super) fn row_stages(&self) -> (usize, usize) {
         let all = [Some(self.first), self.second];
         let bytes = all.iter().flatten().map(|format| format.super_tile_bytes());

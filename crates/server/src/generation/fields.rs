@@ -73,7 +73,7 @@ pub(crate) struct GenerationFields {
     pub(crate) dry_multiplier: Option<f32>,
     /// Base of DRY.
     pub(crate) dry_base: Option<f32>,
-    /// Repetitions that DRY allows.
+    /// Maximum length of a repetition that DRY does not penalize.
     pub(crate) dry_allowed_length: Option<usize>,
     /// Window of DRY in tokens; -1: the context.
     pub(crate) dry_penalty_last_n: Option<i64>,
