@@ -73,7 +73,7 @@ impl Model {
         Ok(Self { info, device, weights, log_mel_kernel })
     }
 
-    /// Divides the device ([`DeviceApi::divide`](stonechat_nn::DeviceApi::divide)) into 1 to `n` models for concurrent use, which share
+    /// Divides the device ([`Device::divide`](stonechat_nn::Device::divide)) into 1 to `n` models for concurrent use, which share
     /// the weights.
     ///
     /// # Errors

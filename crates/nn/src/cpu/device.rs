@@ -20,7 +20,7 @@ use crate::{Error, LoadStats, MatrixSource};
 pub struct Cpu {
     host: Host,
     repack: Repack,
-    /// Shared by clones and by the parts of [`DeviceApi::divide`].
+    /// Shared by clones and by the parts of [`Device::divide`].
     load_stats: Arc<Mutex<LoadStats>>,
 }
 
