@@ -42,7 +42,7 @@ macro_rules! int8_neon {
         type U32s = uint8x16_t;
         type Narrow = Self;
 
-        const GEMM_ROWS: usize = 4;
+        const GEMM_ROWS: usize = 0;
         const BYTE_OFFSET: u8 = 0;
 
         #[inline(always)]

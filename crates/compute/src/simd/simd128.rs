@@ -61,7 +61,7 @@ impl Int8 for WasmSimd128 {
 
     const NAME: &'static str = "simd128";
     const GEMV_ROWS: usize = 4;
-    const GEMM_ROWS: usize = 4;
+    const GEMM_ROWS: usize = 0;
     const HEADROOM: usize = 2;
     const BYTE_OFFSET: u8 = 0;
 

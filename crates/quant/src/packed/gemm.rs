@@ -1,4 +1,4 @@
-//! GEMM (prefill): panels times many interleaved rows of q8 activations in integers.
+//! GEMM (prefill): panels times many interleaved rows of q8 activations in integers, on x86-64.
 //!
 //! ```text
 //! for each 240 rows of x:                                MAX_ROWS: their chunk and sums stay in the second-level cache

@@ -56,7 +56,6 @@ impl<S: Int8, const MR: usize> NullaryFnOnce for Microkernel<'_, '_, S, MR> {
         }
         match (n_quads, has_mins, headroom) {
             (8, false, 1) => self.all_rows::<8, false, 1>(),
-            (8, false, 2) => self.all_rows::<8, false, 2>(),
             (8, false, 8) => self.all_rows::<8, false, 8>(),
             (8, true, 8) => self.all_rows::<8, true, 8>(),
             (8, false, 4) => self.all_rows::<8, false, 4>(),
