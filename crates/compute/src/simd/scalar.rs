@@ -33,6 +33,8 @@ impl Token for Scalar {
 impl Simd for Scalar {
     type Pulp = pulp::Scalar128b;
 
+    const HAS_ALL_VARIANTS: bool = false;
+
     #[inline(always)]
     fn pulp(self) -> pulp::Scalar128b {
         pulp::Scalar128b

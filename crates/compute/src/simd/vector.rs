@@ -26,6 +26,10 @@ pub trait Simd: Token {
     /// Number of f32 values in a vector.
     const LANES: usize = <Self::Pulp as pulp::Simd>::F32_LANES;
 
+    /// Whether kernels have variants for every number of rows, and with software prefetch. The tier of plain Rust has fewer:
+    /// they would add to the size of the program and its compile time.
+    const HAS_ALL_VARIANTS: bool = true;
+
     /// Number of vector registers, which bounds the accumulators of a kernel.
     const N_REGISTERS: usize = <Self::Pulp as pulp::Simd>::REGISTER_COUNT;
 

@@ -46,7 +46,7 @@ impl PanelTask<'_> {
                 let (task, format) = (self, PhantomData);
                 // Later rows find the weights in the caches; with many rows a prefetch too much costs nothing.
                 if const { $m < MIN_ROWS_TO_PREFETCH }
-                    && (const { S::LANES == 1 } || row > 0 || reads_ahead())
+                    && (const { !S::HAS_ALL_VARIANTS } || row > 0 || reads_ahead())
                 {
                     s.vectorize(Gemv::<S, F, $m, Q, false> { task, s, row, format });
                 } else {
@@ -62,7 +62,7 @@ impl PanelTask<'_> {
                 multiply!(8);
             } else if n >= 4 {
                 multiply!(4);
-            } else if const { S::LANES > 1 } && n >= 2 {
+            } else if const { S::HAS_ALL_VARIANTS } && n >= 2 {
                 multiply!(2);
             } else {
                 multiply!(1);

@@ -100,16 +100,16 @@ pub(crate) unsafe fn run_tiles<S: Simd, M: MulAdd<S>, const NV: usize, const PRE
             if const { NV <= 2 && S::N_REGISTERS >= 32 } && left >= 12 {
                 tile::<S, M, 12, NV, PREFETCH>(s, o);
                 12
-            } else if const { S::LANES > 1 } && left >= 6 {
+            } else if const { S::HAS_ALL_VARIANTS } && left >= 6 {
                 tile::<S, M, 6, NV, PREFETCH>(s, o);
                 6
-            } else if const { S::LANES > 1 } && left >= 5 {
+            } else if const { S::HAS_ALL_VARIANTS } && left >= 5 {
                 tile::<S, M, 5, NV, PREFETCH>(s, o);
                 5
             } else if left >= 4 {
                 tile::<S, M, 4, NV, PREFETCH>(s, o);
                 4
-            } else if const { S::LANES > 1 } && left >= 3 {
+            } else if const { S::HAS_ALL_VARIANTS } && left >= 3 {
                 tile::<S, M, 3, NV, PREFETCH>(s, o);
                 3
             } else {
