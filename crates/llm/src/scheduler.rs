@@ -60,6 +60,14 @@ pub struct SchedulerOptions {
     pub stores: Vec<Box<dyn PageStore>>,
 }
 
+impl SchedulerOptions {
+    /// A state of these sizes, without drafts and stores; chunks of prompts may take any time.
+    #[must_use]
+    pub fn new(state: StateOptions) -> Self {
+        Self { state, max_gap: Duration::MAX, drafter: None, stores: Vec::new() }
+    }
+}
+
 /// Requests in a running batch over one [`State`].
 #[derive(Debug)]
 pub struct Scheduler {

@@ -12,7 +12,6 @@ mod embed;
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::Duration;
 
 use stonechat_nn::KvDType;
 
@@ -107,9 +106,8 @@ impl Session {
     /// If a size is out of range or the device is out of memory.
     pub fn new(model: &Model, options: SessionOptions) -> Result<Self, Error> {
         let state = options.state(model.config());
-        let (max_gap, drafter, stores) = (Duration::MAX, None, Vec::new());
-        let options = SchedulerOptions { state, max_gap, drafter, stores };
-        Ok(Self { model: model.clone(), scheduler: Scheduler::new(model, options)? })
+        let scheduler = Scheduler::new(model, SchedulerOptions::new(state))?;
+        Ok(Self { model: model.clone(), scheduler })
     }
 
     /// Sets the source of drafts for speculative decoding, which changes no text. Drafts have at most

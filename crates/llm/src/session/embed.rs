@@ -1,7 +1,6 @@
 //! Embeddings of several texts.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use crate::{
     Embedding, Error, Model, Pooling, RequestEvent, Scheduler, SchedulerOptions, StateOptions,
@@ -37,9 +36,7 @@ impl Model {
             n_hidden: n_batch,
             ..StateOptions::new(n_max)
         };
-        let (max_gap, drafter, stores) = (Duration::MAX, None, Vec::new());
-        let options = SchedulerOptions { state, max_gap, drafter, stores };
-        let mut scheduler = Scheduler::new(self, options)?;
+        let mut scheduler = Scheduler::new(self, SchedulerOptions::new(state))?;
         for embedding in embeddings {
             scheduler.add_task(embedding.into())?;
         }

@@ -1,6 +1,5 @@
 //! Kernels of the CPU that fusion depends on.
 
-use stonechat_compute::DType;
 use stonechat_compute::op::{TensorType, WeightLayout};
 use stonechat_quant::QuantMatrix;
 
@@ -20,9 +19,7 @@ pub(super) const MAX_GROUP: usize = 3;
 pub(super) fn capabilities() -> Capabilities {
     let (any, operand) = (RowClass::ALL, TensorType::Operand);
     let packed = Limit::Layout(WeightLayout::Packed);
-    let int_dot: Vec<DType> =
-        DType::ALL.iter().copied().filter(|&dtype| QuantMatrix::has_kernel(dtype)).collect();
-    let rows = vec![Limit::Layout(WeightLayout::Rows), Limit::Types(int_dot)];
+    let rows = vec![Limit::Layout(WeightLayout::Rows), Limit::types(QuantMatrix::has_kernel)];
     // Panels in whole q8 blocks of rows.
     let panels = vec![Limit::Results(&[TensorType::Operand]), packed.clone(), Limit::NMultiple(32)];
     Capabilities {

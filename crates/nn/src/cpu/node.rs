@@ -191,9 +191,7 @@ impl CpuNode {
     }
 
     fn matmul<'a>(&self, args: &'a MatmulArgs, out: MatMut<'a>) -> Matmul<'a> {
-        let (activation, accumulate) = (args.activation, self.accumulate);
-        let epilogue = cpu::Epilogue { bias: bias(args), activation, accumulate };
-        (out, matrix(&args.weight).all(), epilogue)
+        (out, matrix(&args.weight).all(), args.epilogue(self.accumulate, slice))
     }
 
     /// Runs an op whose result is an operand of matmuls.

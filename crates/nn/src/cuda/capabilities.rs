@@ -24,8 +24,7 @@ const WRITERS: &[OpKind] = &[OpKind::LayerNorm, OpKind::RmsNorm, OpKind::Gated, 
 
 /// Types in files whose types on the device fulfill a condition.
 fn types(is_stored: impl Fn(DType) -> bool) -> Limit {
-    let all = DType::ALL.iter().copied();
-    Limit::Types(all.filter(|&dtype| is_stored(CudaMatrix::device_dtype(dtype))).collect())
+    Limit::types(|dtype| is_stored(CudaMatrix::device_dtype(dtype)))
 }
 
 /// Kernels that fusion depends on.

@@ -114,6 +114,11 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// [`Types`](Self::Types) that fulfill a condition.
+    pub(crate) fn types(is_included: impl Fn(DType) -> bool) -> Self {
+        Self::Types(DType::ALL.iter().copied().filter(|&dtype| is_included(dtype)).collect())
+    }
+
     /// Whether `op`, with a result of `cols` columns, is within the limit.
     fn holds(&self, op: &Op, cols: usize) -> bool {
         let weights = weights(op);

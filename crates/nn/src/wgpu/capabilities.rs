@@ -39,14 +39,13 @@ pub(super) fn operand_of(dtype: TensorType) -> Option<OperandFormat> {
 struct Properties {
     variant: Variant,
     has_matrices: bool,
-    /// Most storage buffers of a kernel.
+    /// Maximum storage buffers of a kernel.
     max_buffers: usize,
 }
 
 /// Types in files whose types on the device fulfill a condition.
 fn types(is_stored: impl Fn(DType) -> bool) -> Limit {
-    let all = DType::ALL.iter().copied();
-    Limit::Types(all.filter(|&dtype| is_stored(GpuMatrix::device_dtype(dtype))).collect())
+    Limit::types(|dtype| is_stored(GpuMatrix::device_dtype(dtype)))
 }
 
 /// Kernels that fusion depends on.
