@@ -278,7 +278,7 @@ impl Sequences {
         self.pages.fork(from, to);
     }
 
-    /// Appends `n` positions to an empty sequence. The caller writes their keys and values, or lets them undefined. States that
+    /// Appends `n` positions to an empty sequence. The caller writes their keys and values, or leaves them undefined. States that
     /// are not pages stay those of an empty sequence.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Body of a chat request in the shape of OpenAI, and the library's request for its answer.
+//! Body of a chat request in OpenAI's format, and its conversion to a request of the library.
 //!
 //! Messages are checked and brought into the form that templates expect; the template's own needs (no system role,
 //! content in parts) are met by [`ChatFormat::prompt`](stonechat::llm::ChatFormat::prompt).

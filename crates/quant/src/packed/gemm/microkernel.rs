@@ -112,7 +112,7 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
             let x = &x[qblock];
             let first = if G == QUADS { 0 } else { half * G };
             let mut offsets = [0; MR];
-            // Neither quants with mins have an offset, nor signed bytes with a headroom of 1.
+            // Neither quants with mins have an offset, nor signed bytes, which are those with a headroom of 1.
             if !MINS && HEADROOM > 1 {
                 let all = if G == QUADS { &x.offsets } else { &x.offsets_of_halves[half] };
                 for m in 0..MR {

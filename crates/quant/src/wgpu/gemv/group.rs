@@ -24,7 +24,7 @@ pub(super) const ACCESS: &[Access] =
     &[Read, Read, Read, Read, Read, Read, Read, Read, Read, Read, Write, Write, Write];
 /// [`ACCESS`] with the weight and the output of a fused norm.
 pub(super) const ACCESS_WITH_NORM: [Access; ACCESS.len() + 2] = access_with_norm(ACCESS);
-/// Most matrices of a group.
+/// Maximum matrices of a group.
 pub const MAX_GROUP: usize = 3;
 /// Storage buffers of the kernel.
 pub const GROUP_BUFFERS: usize = ACCESS.len();

@@ -29,7 +29,7 @@ pub(super) const MIN_BUSY_INVOCATIONS: usize = 48 << 10;
 pub(super) const WAVE_INVOCATIONS: usize = 64 << 10;
 /// Shape of kernels that write q8: one q8 group of rows per workgroup.
 pub(super) const Q8_OUTPUT_SHAPE: Shape = Shape { lanes: 8, rows: 2 };
-/// Most rows of activations that a matmul writes in q8: a team has an invocation for each of its sums.
+/// Maximum rows of activations of kernels that write q8: a team has one invocation per sum.
 pub const Q8_OUTPUT_MAX_ROWS: usize = (Q8_OUTPUT_SHAPE.lanes / Q8_OUTPUT_SHAPE.rows) as usize;
 const _: () = assert!(WORKGROUP / Q8_OUTPUT_SHAPE.lanes * Q8_OUTPUT_SHAPE.rows == 32);
 /// [`ACCESS`] with the weight and the output of a fused norm.
