@@ -30,7 +30,9 @@ use stonechat::{Recording, Transcript, TranscriptionJob, Whisper};
 use crate::audio_memory::Charge;
 use crate::otlp::{RequestTrace, SpeechTimes};
 use crate::tasks::within;
-use crate::{ApiError, ApiResult, AppState, AudioReport, Metrics, RequestEnd, SpeechGuard};
+use crate::{
+    ApiError, ApiResult, AppState, AudioReport, HandlerResult, Metrics, RequestEnd, SpeechGuard,
+};
 
 /// Time for which a stream waits for its first segment before its status is sent: an error until then has one of its own.
 const MAX_STATUS_DELAY: Duration = Duration::from_secs(5);
@@ -83,7 +85,7 @@ pub(crate) async fn transcriptions(
     State(state): State<AppState>,
     trace: RequestTrace,
     request: Request,
-) -> ApiResult<Response> {
+) -> HandlerResult<Response> {
     answer(state, trace, request, Task::Transcribe).await
 }
 
@@ -96,7 +98,7 @@ pub(crate) async fn translations(
     State(state): State<AppState>,
     trace: RequestTrace,
     request: Request,
-) -> ApiResult<Response> {
+) -> HandlerResult<Response> {
     answer(state, trace, request, Task::Translate).await
 }
 
@@ -105,7 +107,7 @@ async fn answer(
     trace: RequestTrace,
     request: Request,
     task: Task,
-) -> ApiResult<Response> {
+) -> HandlerResult<Response> {
     state.check_ready()?;
     // The time of a request counts from its arrival.
     let deadline = state.options().deadline();
@@ -130,10 +132,10 @@ async fn answer(
         _memory: charge,
     };
     if fields.stream {
-        return events::respond(running, fields, state.options().sse_ping_interval).await;
+        return Ok(events::respond(running, fields, state.options().sse_ping_interval).await?);
     }
     let transcript = within(deadline, running.transcript()).await??;
-    body::respond(&transcript, &fields, task)
+    Ok(body::respond(&transcript, &fields, task)?)
 }
 
 /// Job of an upload. Dropping it cancels it, and records it in the metrics and the trace.
