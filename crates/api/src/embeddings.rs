@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use stonechat::LlmInfo;
 use stonechat::llm::{ModelInfo, Norm, Pooling, normalize};
 
-use crate::json::{JsonFields, kind_of};
+use crate::json::{JsonFields, ParseBody, kind_of};
 use crate::limits::{MAX_INPUTS, check_items};
 use crate::{ApiError, ApiResult, Defaults};
 
@@ -75,12 +75,8 @@ pub struct EmbeddingsAnswer {
     model: String,
 }
 
-impl EmbeddingsBody {
-    /// Parses a body and checks the limits of its fields.
-    ///
-    /// # Errors
-    /// 400 with the field, what was expected and what was found.
-    pub fn parse(body: &[u8], defaults: &Defaults<'_>) -> ApiResult<Self> {
+impl ParseBody for EmbeddingsBody {
+    fn parse(body: &[u8], defaults: &Defaults<'_>) -> ApiResult<Self> {
         let mut fields = JsonFields::parse(body, defaults.max_choices)?;
         let body = fields.take::<Self>();
         fields.check_rest()?;
@@ -88,7 +84,9 @@ impl EmbeddingsBody {
         check_items("input", &body.input, MAX_INPUTS)?;
         Ok(body)
     }
+}
 
+impl EmbeddingsBody {
     /// Request of OpenAI's route.
     ///
     /// # Errors

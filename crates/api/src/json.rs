@@ -4,10 +4,19 @@ use serde::de::{DeserializeOwned, Deserializer, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_json::{Map, Value};
 
-use crate::{ApiError, ApiResult, limits};
+use crate::{ApiError, ApiResult, Defaults, limits};
 
 /// Maximum nesting of arrays and objects in a body. `serde_json` itself stops at 128.
 pub const MAX_NESTING: usize = 64;
+
+/// Body of a request whose fields have limits.
+pub trait ParseBody: Sized {
+    /// Parses a body and checks the limits of its fields.
+    ///
+    /// # Errors
+    /// 400 with the field, what was expected and what was found.
+    fn parse(body: &[u8], defaults: &Defaults<'_>) -> ApiResult<Self>;
+}
 
 /// An object within the limits of a request, whose fields structures take by their names.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 //! | [`completions`] | OpenAI's text completions |
 //! | [`completion`] | `/completion` and `/infill` of llama-server |
 //! | [`embeddings`], [`tokenize`], [`template`] | embeddings, tokens, prompts of chats |
+//! | [`speech`] | transcriptions: fields, answers, events |
 //! | [`generation`] | fields of generation, the running request, its counts |
 //! | [`json`], `limits` | JSON with limits, whose errors name the field |
 //! | `error`, `defaults`, [`ids`] | [`ApiError`]; [`Defaults`]; identifiers of answers |
@@ -16,7 +17,7 @@
 //! use stonechat_api::chat::ChatBody;
 //! use stonechat_api::generation::Run;
 //! use stonechat_api::text::{Body, Model};
-//! use stonechat_api::{ApiResult, Defaults};
+//! use stonechat_api::{ApiResult, Defaults, ParseBody};
 //!
 //! async fn answer(llm: &stonechat::Llm, body: &[u8]) -> ApiResult<()> {
 //!     let sampling = Default::default();
@@ -47,9 +48,11 @@ pub mod embeddings;
 pub mod generation;
 pub mod ids;
 pub mod json;
+pub mod speech;
 pub mod template;
 pub mod text;
 pub mod tokenize;
 
 pub use defaults::Defaults;
 pub use error::{ApiError, ApiResult};
+pub use json::ParseBody;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use stonechat::{Completion, Llm, Request, RequestEvent};
 
 use crate::generation::{GenerationFields, RequestStats};
-use crate::json::JsonFields;
+use crate::json::{JsonFields, ParseBody};
 use crate::{ApiResult, Defaults};
 
 /// Model that answers a request, with its names.
@@ -65,12 +65,9 @@ pub struct Prepared {
     pub answer: Answer,
 }
 
-impl<T: Dialect> Body<T> {
+impl<T: Dialect> ParseBody for Body<T> {
     /// Parses a body and checks the limits of its fields. The time of the request counts from now.
-    ///
-    /// # Errors
-    /// 400 with the field, what was expected and what was found.
-    pub fn parse(body: &[u8], defaults: &Defaults<'_>) -> ApiResult<Self> {
+    fn parse(body: &[u8], defaults: &Defaults<'_>) -> ApiResult<Self> {
         let mut body = JsonFields::parse(body, defaults.max_choices)?;
         let (own, fields) = (body.take::<T>(), body.take::<GenerationFields>());
         body.check_rest()?;
@@ -79,7 +76,9 @@ impl<T: Dialect> Body<T> {
         own.check()?;
         Ok(Self { own, fields })
     }
+}
 
+impl<T: Dialect> Body<T> {
     /// Fields of generation.
     #[must_use]
     pub fn fields(&self) -> &GenerationFields {

@@ -7,9 +7,8 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stonechat_api::embeddings::EmbeddingsBody;
+use stonechat_api::ParseBody;
 use stonechat_api::json::from_bytes;
-use stonechat_api::text::{Body as TextBody, Dialect};
 
 use crate::{ApiError, ApiResult, AppState, ErrorResponse, HandlerResult};
 
@@ -34,21 +33,12 @@ impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
 #[derive(Debug)]
 pub(crate) struct Checked<T>(pub(crate) T);
 
-impl<T: Dialect> FromRequest<AppState> for Checked<TextBody<T>> {
+impl<T: ParseBody> FromRequest<AppState> for Checked<T> {
     type Rejection = ErrorResponse;
 
     async fn from_request(request: Request, state: &AppState) -> HandlerResult<Self> {
         let body = body_of(request, state).await?;
-        Ok(Self(TextBody::parse(&body, &state.options().defaults())?))
-    }
-}
-
-impl FromRequest<AppState> for Checked<EmbeddingsBody> {
-    type Rejection = ErrorResponse;
-
-    async fn from_request(request: Request, state: &AppState) -> HandlerResult<Self> {
-        let body = body_of(request, state).await?;
-        Ok(Self(EmbeddingsBody::parse(&body, &state.options().defaults())?))
+        Ok(Self(T::parse(&body, &state.options().defaults())?))
     }
 }
 
