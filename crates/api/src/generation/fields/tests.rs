@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use stonechat::sampling::SamplingOptions;
 
 use super::GenerationFields;
 use crate::json::JsonFields;
-use crate::{ApiResult, ServerOptions};
+use crate::{ApiResult, Defaults};
 
 fn parse(body: Value) -> ApiResult<GenerationFields> {
     JsonFields::new(body)?.take()
@@ -31,7 +32,8 @@ fn errors_name_the_field() {
 
 #[test]
 fn limits_of_tokens_have_three_names() {
-    let server = ServerOptions { n_predict: Some(9), ..ServerOptions::default() };
+    let sampling = SamplingOptions::default();
+    let defaults = Defaults { n_predict: Some(9), ..Defaults::new(&sampling) };
     for (body, expected) in [
         (json!({}), Some(9)),
         (json!({"max_tokens": null}), Some(9)),
@@ -39,7 +41,7 @@ fn limits_of_tokens_have_three_names() {
         (json!({"n_predict": 5, "max_tokens": 7}), Some(7)),
         (json!({"max_tokens": 7, "max_completion_tokens": 0}), Some(0)),
     ] {
-        assert_eq!(fields(body).max_tokens(&server), expected);
+        assert_eq!(fields(body).max_tokens(&defaults), expected);
     }
     assert_eq!(fields(json!({"n_cmpl": 3})).n_choices(), 3);
 }
@@ -74,8 +76,11 @@ fn a_text_has_one_grammar() {
 #[test]
 fn a_request_has_a_deadline_of_its_own_or_that_of_the_server() {
     let second = Duration::from_secs(1);
-    let with = |timeout| ServerOptions { request_timeout: timeout, ..ServerOptions::default() };
-    let deadline = |body, timeout| fields(body).deadline(&with(timeout));
+    let deadline = |body, default| {
+        let mut fields = fields(body);
+        fields.set_deadline(default);
+        fields.deadline()
+    };
     assert_eq!(deadline(json!({}), None), None);
     let now = Instant::now();
     let own = deadline(json!({"timeout_ms": 60_000}), Some(second)).unwrap();

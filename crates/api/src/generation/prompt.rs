@@ -4,23 +4,20 @@ use serde_json::Value;
 use stonechat::llm::ModelInfo;
 
 use crate::json::kind_of;
-use crate::tasks::blocking;
 use crate::{ApiError, ApiResult};
 
 /// Tokens of each prompt: a string, a list of strings, a list of token ids (with strings among them), or a list of such
 /// lists. Each begins with BOS if the model has it.
 pub(crate) fn prompts(value: &Value, model: &ModelInfo) -> ApiResult<Vec<Vec<u32>>> {
-    blocking(|| {
-        let Value::Array(items) = value else { return Ok(vec![one(value, model, "prompt")?]) };
-        if items.is_empty() {
-            return Err(ApiError::field("prompt", "at least one text or token", "an empty list"));
-        }
-        if items.iter().any(Value::is_number) {
-            return Ok(vec![one(value, model, "prompt")?]);
-        }
-        let items = items.iter().enumerate();
-        items.map(|(i, item)| one(item, model, &format!("prompt[{i}]"))).collect()
-    })
+    let Value::Array(items) = value else { return Ok(vec![one(value, model, "prompt")?]) };
+    if items.is_empty() {
+        return Err(ApiError::field("prompt", "at least one text or token", "an empty list"));
+    }
+    if items.iter().any(Value::is_number) {
+        return Ok(vec![one(value, model, "prompt")?]);
+    }
+    let items = items.iter().enumerate();
+    items.map(|(i, item)| one(item, model, &format!("prompt[{i}]"))).collect()
 }
 
 /// Tokens of one prompt.

@@ -1,7 +1,7 @@
 //! Identifiers of requests and answers.
 
 /// An identifier such as `chatcmpl-…`: the prefix and 24 random letters. It is unique, but no secret.
-pub(crate) fn new_id(prefix: &str) -> String {
+pub fn new_id(prefix: &str) -> String {
     prefix.chars().chain(std::iter::repeat_with(fastrand::alphanumeric).take(24)).collect()
 }
 

@@ -1,9 +1,10 @@
-//! Options of forms.
+//! Options of forms and objects.
 
+use serde_json::{Value, json};
 use stonechat::VadMode;
 use stonechat::whisper::{Options, Task};
 
-use super::fields::{AudioFormat, Fields};
+use super::{AudioFormat, Fields, MAX_FIELD_BYTES};
 use crate::ApiResult;
 
 fn fields(form: &[(&str, &str)]) -> ApiResult<Fields> {
@@ -170,4 +171,59 @@ fn errors_name_the_field_and_what_was_expected() {
         let got = error(form);
         assert!(got.starts_with(expected), "{got}");
     }
+}
+
+fn parsed(body: &Value) -> Result<(Options, Task), String> {
+    let fields = Fields::parse(body.to_string().as_bytes());
+    let options = fields.and_then(|(fields, task)| Ok((fields.options(task)?, task)));
+    options.map_err(|error| error.message().to_owned())
+}
+
+#[test]
+fn an_object_sets_the_fields_of_a_form() {
+    let (got, task) = parsed(&json!({
+        "model": null,
+        "language": "German",
+        "temperature": 0.4,
+        "keywords": ["rust", "[1]"],
+        "word_timestamps": true,
+        "batch_size": 8,
+        "chunking_strategy": {"type": "server_vad", "silence_duration_ms": 20},
+        "task": "translate",
+    }))
+    .unwrap();
+    let form = options(&[
+        ("language", "de"),
+        ("temperature", "0.4"),
+        ("hotwords", "rust, [1]"),
+        ("word_timestamps", "true"),
+        ("batch_size", "8"),
+        ("chunking_strategy[type]", "server_vad"),
+        ("chunking_strategy[silence_duration_ms]", "20"),
+    ]);
+    assert_eq!((got, task), (Options { task: Task::Translate, ..form }, Task::Translate));
+    for (vad, expected) in
+        [(json!("auto"), VadMode::Auto), (json!(true), VadMode::On), (json!(false), VadMode::Off)]
+    {
+        assert_eq!(parsed(&json!({"vad": vad})).unwrap().0.vad, expected);
+    }
+}
+
+#[test]
+fn an_object_has_no_other_fields() {
+    for (body, expected) in [
+        (json!({"langauge": "de"}), "`langauge`: no such field"),
+        (json!({"file": "a.wav"}), "`file`: no such field"),
+        (json!({"language": ["de"]}), "`language`: expected one value, got a list"),
+        (json!({"prompt": {}}), "`prompt`: expected one value, got an object"),
+        (json!({"keywords": [1]}), "`keywords`: expected a list of strings, got a number"),
+        (json!({"task": "sing"}), "`task`: expected `transcribe` or `translate`, got \"sing\""),
+        (json!({"vad": 1}), "`vad`: expected true, false or `auto`, got 1"),
+        (json!({"stream": "yes"}), "`stream`: expected true or false, got `yes`"),
+    ] {
+        assert_eq!(parsed(&body).unwrap_err(), expected);
+    }
+    let long = vec![b' '; MAX_FIELD_BYTES + 1];
+    assert_eq!(Fields::parse(&long).unwrap_err().status(), 413);
+    assert_eq!(Fields::parse(b"[]").unwrap_err().status(), 400);
 }

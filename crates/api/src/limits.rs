@@ -6,7 +6,7 @@
 use serde_json::{Map, Number, Value};
 use stonechat::text::prefix_distances;
 
-use crate::{ApiError, ApiResult, ServerOptions};
+use crate::{ApiError, ApiResult};
 
 /// Maximum number of probable tokens reported per token.
 const MAX_PROBS: i128 = 1000;
@@ -72,12 +72,12 @@ const GRAMMARS: [&str; 3] = ["grammar", "json_schema", "response_format"];
 /// Fields of other servers whose names resemble one of these.
 const LOOKALIKES: [&str; 5] = ["min_tokens", "models", "tool", "top_a", "top_n"];
 
-/// Checks the fields of a body, and writes its whole numbers as such.
+/// Checks the fields of a body, and writes its whole numbers as such. `max_choices` is the maximum of `n`.
 ///
 /// # Errors
 /// 400 that names the field, its limit and what was found.
-pub(crate) fn check(fields: &mut Map<String, Value>, server: &ServerOptions) -> ApiResult<()> {
-    integers(fields, server)?;
+pub(crate) fn check(fields: &mut Map<String, Value>, max_choices: usize) -> ApiResult<()> {
+    integers(fields, max_choices)?;
     for name in NOT_NEGATIVE {
         if let Some(number) = fields.get(name).filter(|n| n.as_f64().is_some_and(|n| n < 0.0)) {
             return Err(ApiError::field(name, "0 or more", number));
@@ -118,11 +118,11 @@ pub(crate) fn check_names<'a>(
     Ok(())
 }
 
-fn integers(fields: &mut Map<String, Value>, server: &ServerOptions) -> ApiResult<()> {
-    let n_parallel = server.engine.n_parallel.max(1) as i128;
+fn integers(fields: &mut Map<String, Value>, max_choices: usize) -> ApiResult<()> {
+    let max_choices = max_choices.max(1) as i128;
     for (name, least, most) in INTEGERS {
         let Some(Value::Number(number)) = fields.get_mut(name) else { continue };
-        let most = most.min(if most == i128::MAX { n_parallel } else { most });
+        let most = if most == i128::MAX { max_choices } else { most };
         let whole = whole(number);
         match whole {
             Some(n) if (least..=most).contains(&n) => {}
@@ -246,11 +246,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{INTEGERS, check, check_names, check_texts};
-    use crate::ServerOptions;
 
     fn checked(mut body: Value) -> Result<Value, String> {
         let fields = body.as_object_mut().unwrap();
-        let result = check(fields, &ServerOptions::default());
+        let result = check(fields, 16);
         let result =
             result.and_then(|()| check_names(fields.keys(), &["max_tokens", "temperature"]));
         result.map(|()| body).map_err(|error| error.message().to_owned())

@@ -20,22 +20,22 @@ const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "f
 
 /// Fields of a chat request that make its prompt.
 #[derive(Debug, Default, Deserialize)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
-pub(crate) struct ChatBody {
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ChatBody {
     /// Messages of OpenAI's chat API.
-    #[cfg_attr(test, schema(value_type = Vec<Object>))]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<Object>))]
     pub(crate) messages: Vec<Value>,
     /// Definitions of tools.
     #[serde(default)]
-    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<Object>>))]
     pub(crate) tools: Option<Vec<Value>>,
     /// Documents, for templates of retrieval.
     #[serde(default)]
-    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<Object>>))]
     pub(crate) documents: Option<Vec<Value>>,
     /// Further variables of the template, such as `enable_thinking`.
     #[serde(default)]
-    #[cfg_attr(test, schema(value_type = Option<Object>))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub(crate) chat_template_kwargs: Option<Map<String, Value>>,
     /// Effort of reasoning, a variable of some templates.
     #[serde(default)]
@@ -48,24 +48,24 @@ pub(crate) struct ChatBody {
     pub(crate) continue_final_message: Option<bool>,
     /// OpenAI's fields that only `none` or `auto` may have.
     #[serde(default)]
-    #[cfg_attr(test, schema(ignore))]
+    #[cfg_attr(feature = "schema", schema(ignore))]
     tool_choice: Value,
     #[serde(default)]
-    #[cfg_attr(test, schema(ignore))]
+    #[cfg_attr(feature = "schema", schema(ignore))]
     function_call: Value,
     /// OpenAI's fields that must be empty.
     #[serde(default)]
-    #[cfg_attr(test, schema(ignore))]
+    #[cfg_attr(feature = "schema", schema(ignore))]
     functions: Value,
     #[serde(default)]
-    #[cfg_attr(test, schema(ignore))]
+    #[cfg_attr(feature = "schema", schema(ignore))]
     audio: Value,
     #[serde(default)]
-    #[cfg_attr(test, schema(ignore))]
+    #[cfg_attr(feature = "schema", schema(ignore))]
     web_search_options: Value,
     /// Kinds of output; only `text` is supported.
     #[serde(default)]
-    #[cfg_attr(test, schema(ignore))]
+    #[cfg_attr(feature = "schema", schema(ignore))]
     modalities: Value,
 }
 
@@ -264,7 +264,7 @@ mod tests {
     #[track_caller]
     fn refused(value: Value, expected: &str) {
         let error = body(value).request().unwrap_err();
-        assert_eq!((error.status().as_u16(), error.message()), (400, expected));
+        assert_eq!((error.status(), error.message()), (400, expected));
     }
 
     /// Text with `ChatML`.

@@ -1,19 +1,23 @@
-//! Fields of a form, and the options of Whisper that they set.
+//! Fields of a transcription request, from a form or JSON, and the options of Whisper that they set.
 
 use std::str::FromStr;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use stonechat::VadMode;
 use stonechat::whisper::{Language, Options, Task};
 
+use crate::json::{from_bytes, kind_of};
 use crate::{ApiError, ApiResult};
+
+/// Maximum bytes of all fields but the file.
+pub const MAX_FIELD_BYTES: usize = 1 << 20;
 
 /// Format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
-#[cfg_attr(test, schema(rename_all = "snake_case"))]
-pub(super) enum AudioFormat {
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", schema(rename_all = "snake_case"))]
+pub enum AudioFormat {
     /// `{"text"}`.
     #[default]
     Json,
@@ -29,10 +33,10 @@ pub(super) enum AudioFormat {
 
 /// Fields of a form. Lists are repeated fields, with or without `[]` after their name.
 #[derive(Debug, Clone, Default)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
-pub(super) struct Fields {
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Fields {
     /// Audio or video file: WAV, FLAC, MP3, OGG, Opus, M4A, MP4, MKV, `WebM`, AIFF, CAF.
-    #[cfg_attr(test, schema(value_type = String, format = Binary))]
+    #[cfg_attr(feature = "schema", schema(value_type = String, format = Binary))]
     #[expect(dead_code, reason = "a part of the document: the file is decoded as it arrives")]
     file: (),
     /// Name of the model; any name if there is one speech model.
@@ -76,7 +80,7 @@ pub(super) struct Fields {
     /// Seed at temperatures above 0.
     pub(super) seed: Option<u64>,
     /// Fields of `chunking_strategy[…]`.
-    #[cfg_attr(test, schema(ignore))]
+    #[cfg_attr(feature = "schema", schema(ignore))]
     pub(super) vad: VadFields,
 }
 
@@ -108,25 +112,30 @@ impl VadFields {
 }
 
 impl Fields {
-    /// Sets a field. Clients send an empty text for one that is not set. Unknown fields have no effect.
-    pub(super) fn set(&mut self, name: &str, text: &str) -> ApiResult<()> {
+    /// Sets a field. Clients send an empty text for one that is not set. Tells if there is a field of this name: others have no
+    /// effect.
+    ///
+    /// # Errors
+    /// 400 with the field, what was expected and what was found.
+    pub fn set(&mut self, name: &str, text: &str) -> ApiResult<bool> {
         if text.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         if let Some(key) = name.strip_prefix("chunking_strategy[") {
-            return self.vad.set(key.trim_end_matches(']'), text);
+            self.vad.set(key.trim_end_matches(']'), text)?;
+            return Ok(true);
         }
         let base = name.strip_suffix("[]").unwrap_or(name);
+        if let Some(items) = self.list_mut(base) {
+            items.extend(list(text));
+            return Ok(true);
+        }
         match base {
             "model" => self.model = Some(text.to_owned()),
             "language" => self.language = Some(text.to_owned()),
-            "languages" => self.languages.extend(list(text)),
-            "keywords" => self.keywords.extend(list(text)),
             "prompt" => self.prompt = Some(text.to_owned()),
             "temperature" => self.temperature = Some(number(base, text)?),
             "response_format" => self.response_format = response_format(text)?,
-            "timestamp_granularities" => self.timestamp_granularities.extend(list(text)),
-            "include" => self.include.extend(list(text)),
             "stream" => self.stream = boolean(base, text)?,
             "chunking_strategy" => self.chunking_strategy = Some(text.to_owned()),
             "hotwords" => self.hotwords = Some(text.to_owned()),
@@ -147,9 +156,86 @@ impl Fields {
                     "one",
                 ));
             }
-            _ => tracing::debug!("unknown field `{name}` of an audio request"),
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Parses an object. A list is one in JSON, too; `vad` is `vad_filter`, or `auto`; `task` is `transcribe` or `translate`.
+    ///
+    /// # Errors
+    /// 400 with the field, what was expected and what was found; 413 above [`MAX_FIELD_BYTES`].
+    pub fn parse(body: &[u8]) -> ApiResult<(Self, Task)> {
+        if body.len() > MAX_FIELD_BYTES {
+            return Err(ApiError::too_large(MAX_FIELD_BYTES));
+        }
+        let body: Map<String, Value> = from_bytes(body)?;
+        let (mut fields, mut task) = (Self::default(), Task::Transcribe);
+        for (name, value) in &body {
+            match (name.as_str(), value) {
+                (_, Value::Null) => {}
+                ("task", Value::String(text)) if text == "transcribe" => task = Task::Transcribe,
+                ("task", Value::String(text)) if text == "translate" => task = Task::Translate,
+                ("task", other) => {
+                    return Err(ApiError::field("task", "`transcribe` or `translate`", other));
+                }
+                ("vad", Value::String(text)) if text == "auto" => {}
+                ("vad", Value::Bool(is_on)) => fields.vad_filter = Some(*is_on),
+                ("vad", other) => {
+                    return Err(ApiError::field("vad", "true, false or `auto`", other));
+                }
+                (name, value) => fields.set_json(name, value)?,
+            }
+        }
+        Ok((fields, task))
+    }
+
+    fn set_json(&mut self, name: &str, value: &Value) -> ApiResult<()> {
+        if let (Some(list), Value::Array(items)) = (self.list_mut(name), value) {
+            for item in items {
+                let Value::String(text) = item else {
+                    return Err(ApiError::field(name, "a list of strings", kind_of(item)));
+                };
+                list.push(text.clone());
+            }
+            return Ok(());
+        }
+        let is_known = match value {
+            Value::String(text) => self.set(name, text)?,
+            Value::Bool(_) | Value::Number(_) => self.set(name, &value.to_string())?,
+            Value::Object(_) if name == "chunking_strategy" => {
+                self.set(name, &value.to_string())?
+            }
+            other => return Err(ApiError::field(name, "one value", kind_of(other))),
+        };
+        if is_known {
+            return Ok(());
+        }
+        let error = ApiError::bad_request(format!("`{name}`: no such field"));
+        Err(error.with_field("param", name.into()))
+    }
+
+    /// The list of this name.
+    fn list_mut(&mut self, name: &str) -> Option<&mut Vec<String>> {
+        match name {
+            "languages" => Some(&mut self.languages),
+            "keywords" => Some(&mut self.keywords),
+            "timestamp_granularities" => Some(&mut self.timestamp_granularities),
+            "include" => Some(&mut self.include),
+            _ => None,
+        }
+    }
+
+    /// Name of the model; `None`: the only one.
+    #[must_use]
+    pub fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    /// Whether segments are sent as events.
+    #[must_use]
+    pub fn is_stream(&self) -> bool {
+        self.stream
     }
 
     /// Whether the answer has segments.
@@ -169,7 +255,10 @@ impl Fields {
     }
 
     /// Options of the transcription.
-    pub(super) fn options(&self, task: Task) -> ApiResult<Options> {
+    ///
+    /// # Errors
+    /// 400 with the field, what was expected and what was found.
+    pub fn options(&self, task: Task) -> ApiResult<Options> {
         let one_of = |name, got: &[String], expected: &[&str]| {
             let wrong = got.iter().find(|one| !expected.contains(&one.as_str()));
             wrong.map_or(Ok(()), |got| {
@@ -296,3 +385,6 @@ fn boolean(name: &str, text: &str) -> ApiResult<bool> {
         _ => Err(ApiError::field(name, "true or false", format!("`{text}`"))),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,24 +1,23 @@
 //! Fields of a body that say how a text is generated, under the names of OpenAI and llama-server.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use axum::extract::FromRequest;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use stonechat::LlmInfo;
 use stonechat::llm::{GenerateOptions, ModelInfo, OnFull, Request};
 use stonechat::sampling::{GrammarSource, SamplerKind, SamplingOptions};
+use web_time::Instant;
 
 use super::{ProbFields, logit_bias};
-use crate::json::{JsonFields, kind_of};
-use crate::tasks::blocking;
-use crate::{ApiError, ApiResult, AppState, LanguageGuard, ServerOptions};
+use crate::json::kind_of;
+use crate::{ApiError, ApiResult, Defaults};
 
 /// Fields of generation. A field that is absent or null has the default of the server.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
-pub(crate) struct GenerationFields {
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct GenerationFields {
     /// Name of the model.
     pub(crate) model: Option<String>,
     /// Whether the answer is a stream of events.
@@ -38,7 +37,7 @@ pub(crate) struct GenerationFields {
     /// A stop string, or several.
     pub(crate) stop: Option<Stop>,
     /// Seed; -1: a random one.
-    #[cfg_attr(test, schema(value_type = Option<i64>))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<i64>))]
     pub(crate) seed: Option<i128>,
     /// Temperature; 0 is greedy.
     pub(crate) temperature: Option<f32>,
@@ -94,14 +93,14 @@ pub(crate) struct GenerationFields {
     /// Names of the samplers in order, or their letters.
     pub(crate) samplers: Option<Samplers>,
     /// Bias of tokens: pairs, or an object by id or text; `false` forbids a token.
-    #[cfg_attr(test, schema(value_type = Option<Object>))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub(crate) logit_bias: Option<Value>,
     /// Whether end tokens are never sampled.
     pub(crate) ignore_eos: Option<bool>,
     /// Grammar in GBNF.
     pub(crate) grammar: Option<String>,
     /// JSON schema of the text.
-    #[cfg_attr(test, schema(value_type = Option<Object>))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub(crate) json_schema: Option<Value>,
     /// Format of the text: `text`, `json_object` or `json_schema`.
     pub(crate) response_format: Option<ResponseFormat>,
@@ -110,7 +109,7 @@ pub(crate) struct GenerationFields {
     /// Whether these are the probabilities after all samplers, as `prob` and `top_probs`.
     pub(crate) post_sampling_probs: Option<bool>,
     /// OpenAI: whether log-probabilities are reported (chat), or how many (completions).
-    #[cfg_attr(test, schema(value_type = Option<Object>))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub(crate) logprobs: Option<Value>,
     /// OpenAI's chat: number of probable tokens.
     pub(crate) top_logprobs: Option<i64>,
@@ -142,14 +141,14 @@ pub(crate) struct GenerationFields {
     /// Seconds between comments in a stream without data; -1: none.
     pub(crate) sse_ping_interval: Option<i64>,
     /// Adapters: none can be loaded.
-    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<Object>>))]
     pub(crate) lora: Option<Vec<Value>>,
 }
 
 /// Options of a stream.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
-pub(crate) struct StreamOptions {
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct StreamOptions {
     /// Whether a last event has the counts of tokens.
     #[serde(default)]
     pub(crate) include_usage: bool,
@@ -157,9 +156,9 @@ pub(crate) struct StreamOptions {
 
 /// Stop strings.
 #[derive(Debug, Clone, Deserialize)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(untagged, expecting = "expected a string or a list of strings")]
-pub(crate) enum Stop {
+pub enum Stop {
     /// One string.
     One(String),
     /// Several strings.
@@ -168,9 +167,9 @@ pub(crate) enum Stop {
 
 /// Samplers in order.
 #[derive(Debug, Clone, Deserialize)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(untagged, expecting = "expected a list of names or a string of letters")]
-pub(crate) enum Samplers {
+pub enum Samplers {
     /// Letters, as llama.cpp's `--sampling-seq`.
     Letters(String),
     /// Names.
@@ -179,45 +178,42 @@ pub(crate) enum Samplers {
 
 /// Format of the text.
 #[derive(Debug, Clone, Deserialize)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
-pub(crate) struct ResponseFormat {
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ResponseFormat {
     /// `text`, `json_object` or `json_schema`.
     #[serde(rename = "type")]
     pub(crate) kind: String,
     /// llama-server: the schema of `json_object`.
-    #[cfg_attr(test, schema(value_type = Option<Object>))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub(crate) schema: Option<Value>,
     /// The schema of `json_schema`, as `{"schema": …}`.
-    #[cfg_attr(test, schema(value_type = Option<Object>))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub(crate) json_schema: Option<Value>,
 }
 
-/// Body of a route of generated text.
-#[derive(Debug)]
-pub(crate) struct Body<T> {
-    /// Fields of the route.
-    pub(crate) own: T,
-    /// Fields of generation.
-    pub(crate) fields: GenerationFields,
-}
-
-impl<T: DeserializeOwned> FromRequest<AppState> for Body<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: axum::extract::Request, state: &AppState) -> ApiResult<Self> {
-        let mut body = JsonFields::from_request(request, state).await?;
-        let (own, fields) = (body.take(), body.take::<GenerationFields>());
-        body.check_rest()?;
-        let (own, mut fields) = (own?, fields?);
-        fields.deadline = fields.deadline(state.options());
-        Ok(Self { own, fields })
-    }
-}
-
 impl GenerationFields {
+    /// Name of the model; `None`: the only one.
+    #[must_use]
+    pub fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
     /// Whether the answer is a stream.
-    pub(crate) fn is_stream(&self) -> bool {
+    #[must_use]
+    pub fn is_stream(&self) -> bool {
         self.stream.unwrap_or(false)
+    }
+
+    /// Time at which the request must have ended.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Sets the deadline of a request that arrives now.
+    pub(crate) fn set_deadline(&mut self, default: Option<Duration>) {
+        let own = self.timeout_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+        self.deadline = own.or(default).and_then(|time| Instant::now().checked_add(time));
     }
 
     /// Whether a stream ends with the counts of tokens.
@@ -231,9 +227,9 @@ impl GenerationFields {
     }
 
     /// Maximum tokens of the text; `None`: up to the context.
-    pub(crate) fn max_tokens(&self, server: &ServerOptions) -> Option<usize> {
+    pub(crate) fn max_tokens(&self, defaults: &Defaults<'_>) -> Option<usize> {
         match self.max_completion_tokens.or(self.max_tokens).or(self.n_predict) {
-            None => server.n_predict,
+            None => defaults.n_predict,
             Some(n) => usize::try_from(n).ok(),
         }
     }
@@ -251,21 +247,19 @@ impl GenerationFields {
     /// Options of the texts. `n_probs`: see [`n_probs`](Self::n_probs).
     pub(crate) fn options(
         &self,
-        server: &ServerOptions,
-        model: &LanguageGuard,
+        model: &LlmInfo,
+        defaults: &Defaults<'_>,
         n_probs: usize,
     ) -> ApiResult<GenerateOptions> {
         if self.lora.as_ref().is_some_and(|adapters| !adapters.is_empty()) {
             return Err(ApiError::field("lora", "no adapters: none is loaded", "some"));
         }
-        let info = &model.info().model;
-        let n_ctx = model.info().n_ctx;
+        let LlmInfo { model, n_ctx, .. } = model;
         let grammar = self.grammar_source()?;
-        let grammar =
-            grammar.map(|source| blocking(|| info.compile_grammar(&source))).transpose()?;
+        let grammar = grammar.map(|source| model.compile_grammar(&source)).transpose()?;
         Ok(GenerateOptions {
-            n_predict: self.max_tokens(server),
-            sampling: self.sampling(&server.sampling, info, n_ctx)?,
+            n_predict: self.max_tokens(defaults),
+            sampling: self.sampling(defaults.sampling, model, *n_ctx)?,
             grammar: grammar.map(Arc::new),
             stop: match &self.stop {
                 None => Vec::new(),
@@ -278,19 +272,13 @@ impl GenerationFields {
             n_probs,
             post_sampling_probs: self.post_sampling_probs.unwrap_or(false),
             ignore_eos: self.ignore_eos.unwrap_or(false),
-            on_full: if server.context_shift {
-                OnFull::Shift { keep: window(self.n_keep.unwrap_or(0), n_ctx) }
+            on_full: if defaults.context_shift {
+                OnFull::Shift { keep: window(self.n_keep.unwrap_or(0), *n_ctx) }
             } else {
                 OnFull::Stop
             },
             ..GenerateOptions::default()
         })
-    }
-
-    /// Deadline of a request that arrives now.
-    fn deadline(&self, server: &ServerOptions) -> Option<Instant> {
-        let Some(ms) = self.timeout_ms else { return server.deadline() };
-        Instant::now().checked_add(Duration::from_millis(ms.unsigned_abs()))
     }
 
     /// The request with the number of its texts, its place among others, and its times.
@@ -307,10 +295,11 @@ impl GenerationFields {
         }
     }
 
-    /// Interval of comments in a stream; none for -1.
-    pub(crate) fn ping(&self, server: &ServerOptions) -> Option<Duration> {
+    /// Interval of comments in a stream without data; none for -1.
+    #[must_use]
+    pub fn ping_interval(&self, default: Option<Duration>) -> Option<Duration> {
         match self.sse_ping_interval {
-            None => server.sse_ping_interval,
+            None => default,
             Some(seconds) => u64::try_from(seconds).ok().map(Duration::from_secs),
         }
     }
