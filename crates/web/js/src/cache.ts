@@ -30,6 +30,9 @@ const PIECE = 4 * 2 ** 20;
 /** Maximum bytes of downloads that are kept in memory. */
 const MAX_IN_MEMORY = 8 * 2 ** 30;
 
+/** Times that a file is downloaded because its copy is gone or damaged right after. */
+const MAX_TRIES = 3;
+
 /** Record of a whole file. */
 interface Commit extends Validators {
   url: string;
@@ -65,7 +68,7 @@ export async function fetchFile(file: RemoteFile, context: CacheContext): Promis
     return new Fetch(file, context).inMemory();
   }
   const key = await cacheKey(file.url);
-  for (;;) {
+  for (let tries = 0; tries < MAX_TRIES; tries += 1) {
     const release = await storage.lock(key, "shared", context.signal);
     let opened: OpenFile | undefined;
     try {
@@ -85,6 +88,7 @@ export async function fetchFile(file: RemoteFile, context: CacheContext): Promis
       return unkept;
     }
   }
+  throw failedDownload(`${file.url}: expected a file that stays in the cache, got one that was removed or changed ${MAX_TRIES} times`);
 }
 
 /** Downloads into the cache; the result is the file if it had to stay in memory. */
@@ -191,7 +195,7 @@ class Fetch {
       opened?.close();
     }
     const { size, etag, lastModified } = found;
-    const commit: Commit = { url, size, etag, lastModified, sha256: expected ?? null, time: Date.now() };
+    const commit: Commit = { url, size, etag, lastModified, sha256: expected?.toLowerCase() ?? null, time: Date.now() };
     await folder.writeText(COMMIT, JSON.stringify(commit));
     await folder.remove(STATE);
   }

@@ -176,16 +176,16 @@ async function chooseFiles(
   // Projectors of images are no models.
   const models = names.filter((name) => name.endsWith(".gguf") && !/mmproj/i.test(name)).sort();
   const firsts = models.filter((name) => !SPLIT.test(name) || name.includes("-00001-of-"));
+  const stemOf = (name: string) => name.replace(SPLIT, "").replace(/\.gguf$/, "");
   const ofType = (wanted: string) =>
-    firsts.find((name) => name.toUpperCase().replace(SPLIT, "").replace(/\.GGUF$/, "").endsWith(wanted.toUpperCase()));
+    firsts.find((name) => new RegExp(`(^|[-._])${wanted.replace(/\W/g, "\\$&")}$`, "i").test(stemOf(name)));
   const first = type
     ? ofType(type)
     : (PREFERRED.map(ofType).find((name) => name !== undefined) ?? firsts[0]);
   if (!first) {
     return [];
   }
-  const stem = first.replace(SPLIT, "");
-  return SPLIT.test(first) ? models.filter((name) => SPLIT.test(name) && name.replace(SPLIT, "") === stem) : [first];
+  return SPLIT.test(first) ? models.filter((name) => SPLIT.test(name) && stemOf(name) === stemOf(first)) : [first];
 }
 
 function required(chosen: string[], where: string, names: string[], type?: string): string[] {
