@@ -26,6 +26,9 @@ const PACKAGES: [&str; 9] = [
     "stonechat-llm",
 ];
 
+/// Crate that only this check builds without its default features.
+const FACADE: &str = "stonechat";
+
 /// Options of `cargo xtask wasm`.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct WasmArgs {
@@ -35,24 +38,33 @@ pub(crate) struct WasmArgs {
 }
 
 /// Checks the library crates, in a target folder of their own: without a GPU, then with wgpu, which runs in browsers, too.
+/// The facade has its default features off, since CUDA does not exist there.
 pub(crate) fn run(args: &WasmArgs) -> Result<()> {
-    check(args, &[])?;
+    let is_chosen = |name: &str| args.package.is_empty() || args.package.iter().any(|p| p == name);
+    let chosen = args.package.iter().map(String::as_str).filter(|name| *name != FACADE);
+    let all = PACKAGES.into_iter().filter(|_| args.package.is_empty());
+    let crates: Vec<&str> = chosen.chain(all).collect();
+    if !crates.is_empty() {
+        check(&crates, &[])?;
+    }
     if args.package.is_empty() {
-        check(args, &["--features", "stonechat-nn/wgpu"])?;
+        check(&crates, &["--features", "stonechat-nn/wgpu"])?;
+    }
+    if is_chosen(FACADE) {
+        check(&[FACADE], &["--no-default-features"])?;
+        check(&[FACADE], &["--no-default-features", "--features", "grammar,tokenizers,wgpu"])?;
     }
     Ok(())
 }
 
-fn check(args: &WasmArgs, features: &[&str]) -> Result<()> {
+fn check(packages: &[&str], features: &[&str]) -> Result<()> {
     let mut check = shell::cargo();
     check.args(["check", "--keep-going", "--target", TARGET]);
     check.arg("--target-dir").arg(shell::target_dir().join("wasm"));
     // Clippy does not see what only this target leaves unused.
     check.env(FLAGS, "-D warnings");
-    let chosen = args.package.iter().map(String::as_str);
-    let all = PACKAGES.into_iter().filter(|_| args.package.is_empty());
     check.args(features);
-    for package in chosen.chain(all) {
+    for package in packages {
         check.args(["--package", package]);
     }
     if !has_std(Path::new("rustc")) {
