@@ -11,7 +11,7 @@ use web_time::{SystemTime, UNIX_EPOCH};
 use crate::completion::NativeAnswer;
 use crate::generation::{GenerationFields, ProbFields, RequestStats, Usage, chat_logprobs};
 use crate::ids::new_id;
-use crate::text::{Answer, AnswerWriter, Dialect, Model, Prepared};
+use crate::text::{AnswerWriter, Dialect, Model, Prepared};
 use crate::{ApiResult, Defaults};
 
 pub use crate::chat_body::ChatBody;
@@ -45,20 +45,21 @@ impl Dialect for ChatBody {
         let n_probs = fields.chat_probs()?;
         let options = fields.options(info, defaults, n_probs.map_or(0, |n| n.max(1)))?;
         let chat = ChatRequest { options, ..self.request()? };
-        let request = fields.schedule(model.llm.request(chat)?);
-        let prompts = std::slice::from_ref(&request.prompt);
+        let mut request = fields.schedule(model.llm.request(chat)?);
+        let prompts = vec![std::mem::take(&mut request.prompt)];
         let is_verbose = fields.verbose == Some(true);
         let writer = ChatAnswer {
             head: AnswerHead::new("chatcmpl-", model),
             model: Arc::clone(&info.model),
             probs: n_probs.map(|n| fields.prob_fields(n)),
-            native: is_verbose.then(|| NativeAnswer::new(fields, model, prompts, &request.options)),
+            native: is_verbose
+                .then(|| NativeAnswer::new(fields, model, &prompts, &request.options)),
             n_choices: request.n_choices,
             has_timings_per_token: fields.timings_per_token.unwrap_or(false),
             has_progress: fields.return_progress.unwrap_or(false),
             includes_usage: fields.includes_usage(),
         };
-        Ok(Prepared { requests: vec![request], answer: Answer::new(1, writer) })
+        Ok(Prepared::new(prompts, request, writer))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::generation::{
     GenerationFields, ProbFields, RequestStats, Usage, native_probabilities, prompts, settings,
 };
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
-use crate::text::{Answer, AnswerWriter, Dialect, Model, Prepared};
+use crate::text::{AnswerWriter, Dialect, Model, Prepared};
 use crate::{ApiResult, Defaults};
 
 /// Fields of `/completion` beside those of generation.
@@ -103,9 +103,8 @@ fn prepare(
     let options = fields.options(model.llm.info(), defaults, fields.n_probs())?;
     let mut writer = NativeAnswer::new(fields, model, &prompts, &options);
     writer.selection = response_fields.unwrap_or_default();
-    let answer = Answer::new(prompts.len(), writer);
-    let request = |prompt| fields.schedule(Request::new(prompt, options.clone()));
-    Ok(Prepared { requests: prompts.into_iter().map(request).collect(), answer })
+    let request = fields.schedule(Request::new(Vec::new(), options));
+    Ok(Prepared::new(prompts, request, writer))
 }
 
 /// Common fields of the objects of an answer.

@@ -13,7 +13,7 @@ use crate::generation::{
     GenerationFields, ProbFields, RequestStats, Usage, completion_logprobs, prompts,
 };
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
-use crate::text::{Answer, AnswerWriter, Dialect, Model, Prepared};
+use crate::text::{AnswerWriter, Dialect, Model, Prepared};
 use crate::{ApiError, ApiResult, Defaults};
 
 /// Fields of a completion beside those of generation.
@@ -87,9 +87,8 @@ impl Dialect for CompletionFields {
             lengths: vec![None; n_choices],
             usage: Usage::default(),
         };
-        let answer = Answer::new(prompts.len(), writer);
-        let request = |prompt| fields.schedule(Request::new(prompt, options.clone()));
-        Ok(Prepared { requests: prompts.into_iter().map(request).collect(), answer })
+        let request = fields.schedule(Request::new(Vec::new(), options));
+        Ok(Prepared::new(prompts, request, writer))
     }
 }
 

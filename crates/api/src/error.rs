@@ -172,6 +172,12 @@ impl ApiError {
         &self.message
     }
 
+    /// Field of the request that is invalid, as in the body.
+    #[must_use]
+    pub fn param(&self) -> Option<&str> {
+        self.fields.get("param").and_then(Value::as_str)
+    }
+
     /// The body, which a stream sends after `data: ` if the status is already on its way.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -286,6 +292,16 @@ mod tests {
         assert_eq!((full.status(), full.retry_after()), (429, Some(1)));
         assert_eq!((late.status(), late.retry_after()), (503, Some(1)));
         assert_eq!(ApiError::unavailable("later").retry_after(), None);
+    }
+
+    #[test]
+    fn an_error_of_a_field_names_it() {
+        let error = ApiError::field("n", "1", 2);
+        assert_eq!(
+            (error.param(), error.to_json()["error"]["param"].as_str()),
+            (Some("n"), Some("n"))
+        );
+        assert_eq!(ApiError::unauthorized().param(), None);
     }
 
     #[test]

@@ -60,10 +60,45 @@ pub struct Body<T> {
 #[derive(Debug)]
 pub struct Prepared {
     /// A request for each prompt.
-    pub requests: Vec<Request>,
+    pub requests: Requests,
     /// Answer to the requests in this order.
     pub answer: Answer,
 }
+
+impl Prepared {
+    /// The same request for each prompt; that of `request` is not used.
+    pub(crate) fn new(
+        prompts: Vec<Vec<u32>>,
+        request: Request,
+        writer: impl AnswerWriter + 'static,
+    ) -> Self {
+        let writer = Box::new(writer);
+        let answer = Answer { writer, n_prompts: prompts.len(), prompt: 0 };
+        Self { requests: Requests { prompts: prompts.into_iter(), request }, answer }
+    }
+}
+
+/// Requests of a body, one for each prompt. Options, which may be large, are copied when the request is taken.
+#[derive(Debug)]
+pub struct Requests {
+    prompts: std::vec::IntoIter<Vec<u32>>,
+    request: Request,
+}
+
+impl Iterator for Requests {
+    type Item = Request;
+
+    fn next(&mut self) -> Option<Request> {
+        let prompt = self.prompts.next()?;
+        Some(Request { prompt, ..self.request.clone() })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.prompts.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Requests {}
 
 impl<T: Dialect> ParseBody for Body<T> {
     /// Parses a body and checks the limits of its fields. The time of the request counts from now.
@@ -94,10 +129,10 @@ impl<T: Dialect> Body<T> {
     }
 }
 
-/// Answer to the requests of a body, prompt by prompt.
+/// Answer to the requests of a body.
 ///
-/// Of each prompt in turn: [`event`](Self::event) for its events, then [`end`](Self::end), if the answer is a stream. Else
-/// [`whole`](Self::whole) with the texts of all prompts.
+/// A stream takes the prompts in turn: their events by [`event`](Self::event), then their texts by [`end`](Self::end). One
+/// object takes the texts of all prompts by [`whole`](Self::whole).
 pub struct Answer {
     writer: Box<dyn AnswerWriter>,
     n_prompts: usize,
@@ -141,10 +176,6 @@ pub(crate) trait AnswerWriter: Send {
 }
 
 impl Answer {
-    pub(crate) fn new(n_prompts: usize, writer: impl AnswerWriter + 'static) -> Self {
-        Self { writer: Box::new(writer), n_prompts, prompt: 0 }
-    }
-
     /// Objects of an event of the running prompt, whose counts are `stats`.
     pub fn event(&mut self, stats: &RequestStats, event: RequestEvent) -> Vec<Value> {
         let mut objects = Vec::new();
