@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use stonechat::Llm;
-use stonechat::llm::SamplingOptions;
+use stonechat::sampling::SamplingOptions;
 use stonechat_api::chat::ChatBody;
 use stonechat_api::completion::PromptFields;
 use stonechat_api::completions::CompletionFields;
@@ -11,7 +11,8 @@ use stonechat_api::generation::Run;
 use stonechat_api::template::PromptBody;
 use stonechat_api::text::{Body, Dialect, Model};
 use stonechat_api::tokenize::{DetokenizeBody, TokenizeBody};
-use stonechat_api::{ApiError, ApiResult, Defaults, json};
+use stonechat_api::json::ParseBody;
+use stonechat_api::{ApiError, ApiResult, Defaults, json as body_json};
 
 use crate::job::{Cancel, Events};
 
@@ -33,15 +34,15 @@ pub(crate) async fn answer(
         "native_completion" => request.text::<PromptFields>(body).await,
         "embeddings" => request.embed(body).await,
         "tokenize" => {
-            let body: TokenizeBody = json::from_bytes(body)?;
+            let body: TokenizeBody = body_json::from_bytes(body)?;
             json_of(&body.answer(&llm.info().model)?)
         }
         "detokenize" => {
-            let body: DetokenizeBody = json::from_bytes(body)?;
+            let body: DetokenizeBody = body_json::from_bytes(body)?;
             json_of(&body.answer(&llm.info().model)?)
         }
         "apply_template" => {
-            let body: PromptBody = json::from_bytes(body)?;
+            let body: PromptBody = body_json::from_bytes(body)?;
             json_of(&body.prompt(llm.info())?)
         }
         other => Err(ApiError::field("method", METHODS, format!("`{other}`"))),

@@ -171,7 +171,8 @@ impl Listening {
             match &mut resampler {
                 Some((of, resampler)) if *of == rate => resampler.push(&block, &mut samples),
                 other => {
-                    let (_, resampler) = other.insert((rate, Resampler::new(rate)?));
+                    let resampler = Resampler::new(rate).map_err(stonechat::Error::from)?;
+                    let (_, resampler) = other.insert((rate, resampler));
                     resampler.push(&block, &mut samples);
                 }
             }

@@ -71,8 +71,12 @@ impl OpenOptions {
     }
 
     fn kv_dtype(&self) -> ApiResult<KvDType> {
-        let got = || format!("`{}`", self.cache_type);
-        self.cache_type.parse().map_err(|_| ApiError::field("cache_type", "f32, f16 or q8_0", got()))
+        match self.cache_type.as_str() {
+            "f32" => Ok(KvDType::F32),
+            "f16" => Ok(KvDType::F16),
+            "q8_0" => Ok(KvDType::Q8_0),
+            other => Err(ApiError::field("cache_type", "f32, f16 or q8_0", format!("`{other}`"))),
+        }
     }
 
     fn cpu(&self) -> Result<Cpu, JsValue> {

@@ -37,8 +37,8 @@ pub fn thread_main() {
     stonechat::compute::thread_main()
 }
 
-/// Number of workers of the pool that wait for a model.
+/// Whether `n` workers of the pool wait for a model.
 #[wasm_bindgen]
-pub fn idle_threads() -> usize {
-    stonechat::compute::usable_cores() - 1
+pub fn wait_for_threads(n: usize) -> bool {
+    stonechat::compute::usable_cores() > n
 }
