@@ -1,18 +1,12 @@
 //! `cargo xtask wasm`: every library crate compiles for wasm32-unknown-unknown.
 //!
-//! The target of rustup is used where it is installed. Where it cannot be had, Debian's packages
-//! `rustc-web` and `rust-web-src` give a compiler and the sources of its standard library, which
-//! cargo then builds as well. Only type checking is asked for, so nothing is linked.
+//! Only type checking is asked for, so nothing is linked.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use anyhow::Result;
 
-use anyhow::{Result, bail};
-
-use crate::shell;
+use crate::{build_std, shell};
 
 const TARGET: &str = "wasm32-unknown-unknown";
-const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const FLAGS: &str = "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS";
 const PACKAGES: [&str; 9] = [
     "stonechat-compute",
@@ -67,20 +61,8 @@ fn check(packages: &[&str], features: &[&str]) -> Result<()> {
     for package in packages {
         check.args(["--package", package]);
     }
-    if !has_std(Path::new("rustc")) {
-        let sources = sysroot(Path::new(DEBIAN_RUSTC))
-            .map(|root| root.join("lib/rustlib/src/rust/library/std/Cargo.toml"));
-        if !sources.is_some_and(|path| path.exists()) {
-            bail!(
-                "no standard library for {TARGET}: run `rustup target add {TARGET}`, \
-                 or on Debian `apt-get install rustc-web rust-web-src lld`"
-            );
-        }
+    if build_std::unless_installed(&mut check, TARGET, "std,panic_abort")? {
         check
-            .args(["-Z", "build-std=std,panic_abort"])
-            .env("RUSTC", DEBIAN_RUSTC)
-            // Building the standard library is unstable; the code itself uses nothing unstable.
-            .env("RUSTC_BOOTSTRAP", "1")
             // The library is compiled although it is only checked against.
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
@@ -88,18 +70,4 @@ fn check(packages: &[&str], features: &[&str]) -> Result<()> {
             .env(FLAGS, "-D warnings -C linker-flavor=wasm-ld");
     }
     shell::run(&mut check)
-}
-
-/// Whether `rustc` has the precompiled standard library of the target.
-fn has_std(rustc: &Path) -> bool {
-    let lib = sysroot(rustc).map(|root| root.join("lib/rustlib").join(TARGET).join("lib"));
-    lib.and_then(|lib| std::fs::read_dir(lib).ok()).is_some_and(|mut files| {
-        files.any(|file| file.is_ok_and(|f| f.file_name().to_string_lossy().starts_with("libstd-")))
-    })
-}
-
-fn sysroot(rustc: &Path) -> Option<PathBuf> {
-    let mut command = Command::new(rustc);
-    command.current_dir(shell::workspace_root()).args(["--print", "sysroot"]);
-    shell::output(&mut command).ok().map(|path| PathBuf::from(path.trim()))
 }
