@@ -8,6 +8,7 @@
 )]
 
 mod bench;
+mod build_std;
 mod cargo_deny;
 mod ci;
 mod client_test;
@@ -29,6 +30,7 @@ mod test;
 mod test_code;
 mod tidy;
 mod wasm;
+mod web;
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
@@ -94,6 +96,8 @@ enum Verb {
     Tidy,
     /// Check that every library crate compiles for wasm32-unknown-unknown
     Wasm(wasm::WasmArgs),
+    /// Link the binaries for browsers and pack the npm package
+    Web(web::WebArgs),
     /// Measure the word error rate over a manifest of recordings
     Wer(ToolArgs),
 }
@@ -144,6 +148,7 @@ fn main() -> ExitCode {
         Verb::Test(args) => test::run(&args),
         Verb::Tidy => tidy::run(),
         Verb::Wasm(args) => wasm::run(&args),
+        Verb::Web(args) => web::run(&args),
         Verb::Wer(args) => run_tool("wer", &args),
     };
     match result {

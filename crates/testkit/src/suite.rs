@@ -8,6 +8,7 @@ mod attention;
 mod layer;
 mod logits;
 mod moe;
+pub mod quant;
 mod recording;
 
 use pollster::block_on;
