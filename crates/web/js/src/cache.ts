@@ -165,6 +165,9 @@ class Fetch {
       }
       data.truncate(found.size);
       data.flush();
+      if (data.size() !== found.size) {
+        throw failedDownload(`${this.file.url}: expected ${found.size} bytes in the cache, got ${data.size()}`);
+      }
       data.close();
       try {
         await this.#commit(folder, found, removeFolder);

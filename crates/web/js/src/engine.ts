@@ -158,7 +158,7 @@ async function startPool({ pool, glue, url, module, memory, n, post, signal }: P
     pool.push(peer);
     const deaths = new MessageChannel();
     peer.listen(
-      () => undefined,
+      (message: ToPage) => (failure ??= message.op === "died" ? message.message : message.op),
       (message) => (failure ??= message),
     );
     peer.post({ op: "thread", glue: url, module, memory, stack: THREAD_STACK, deaths: deaths.port1 }, [deaths.port1]);

@@ -121,7 +121,8 @@ class OpfsFile implements WritableFile {
   write(bytes: Uint8Array<ArrayBuffer>, at: number): void {
     for (let done = 0; done < bytes.length; ) {
       const n = this.handle.write(bytes.subarray(done), { at: at + done });
-      if (n === 0) {
+      // Chromium returns a negative error code as an unsigned number where storage is in memory.
+      if (!(n > 0 && n <= bytes.length - done)) {
         throw new DOMException("no byte could be written", "QuotaExceededError");
       }
       done += n;

@@ -185,8 +185,7 @@ class Host {
     const { glue, memoryMaximum } = engine;
     const found = JSON.parse(glue.inspect(this.#files)) as { kind: string; memory_bytes?: number };
     if (found.kind !== call.kind) {
-      const [wanted, other] = call.kind === "speech" ? ["speech", "language"] : ["language", "speech"];
-      throw invalid("source", `a ${wanted} model`, `a ${other} model`);
+      throw invalid("source", `a ${call.kind} model`, `a ${found.kind} model`);
     }
     const needed = found.memory_bytes ?? 0;
     if (memoryMaximum > 0 && needed > memoryMaximum) {
@@ -353,16 +352,15 @@ function throttled(report: (progress: LoadProgress) => void): (progress: LoadPro
   };
 }
 
-/** Runs one thread of the pool; returns only if the engine has failed. */
+/** Runs one thread of the pool, which does not return. A thread that fails later reports that to the page, since the engine may wait for it. */
 async function runThread(message: Extract<ToWorker, { op: "thread" }>): Promise<void> {
   const { glue: url, module, memory, stack, deaths } = message;
+  const glue: Glue = await importGlue(url);
+  glue.initSync({ module, memory, thread_stack_size: stack });
   try {
-    const glue: Glue = await importGlue(url);
-    glue.initSync({ module, memory, thread_stack_size: stack });
     glue.thread_main?.();
   } catch (error) {
     deaths.postMessage((error as Error).message);
-    throw error;
   }
 }
 
@@ -390,8 +388,10 @@ async function main(): Promise<void> {
   }
   scope.onmessage = (event) => receive(event.data);
   // An engine that traps inside a task of its own leaves calls without an answer.
-  const onFailure = (reason: unknown) => post({ op: "died", message: (reason as Error | undefined)?.message ?? String(reason) });
-  scope.addEventListener("unhandledrejection", (event: PromiseRejectionEvent) => onFailure(event.reason));
+  scope.addEventListener("unhandledrejection", (event: PromiseRejectionEvent) => {
+    event.preventDefault();
+    post({ op: "died", message: (event.reason as Error | undefined)?.message ?? String(event.reason) });
+  });
 }
 
 void main();
