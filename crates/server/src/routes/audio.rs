@@ -130,7 +130,7 @@ async fn answer(
         _memory: charge,
     };
     if fields.stream {
-        return events::respond(running, fields, state.options().sse_ping_interval).await;
+        return events::respond(running, fields, task, state.options().sse_ping_interval).await;
     }
     let transcript = within(deadline, running.transcript()).await??;
     body::respond(&transcript, &fields, task)

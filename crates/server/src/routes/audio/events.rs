@@ -7,10 +7,11 @@ use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::stream::unfold;
 use serde_json::{Value, json};
-use stonechat::Segment;
+use stonechat::whisper::Task;
+use stonechat::{Segment, Transcript};
 use tokio::time::timeout;
 
-use super::body::{logprobs, usage};
+use super::body::{language_name, logprobs, usage, word};
 use super::fields::{AudioFormat, Fields};
 use super::{MAX_STATUS_DELAY, Running};
 use crate::{ApiResult, sse};
@@ -19,6 +20,7 @@ use crate::{ApiResult, sse};
 pub(super) async fn respond(
     mut running: Running,
     fields: Fields,
+    task: Task,
     ping_interval: Option<Duration>,
 ) -> ApiResult<Response> {
     let delay = ping_interval.map_or(MAX_STATUS_DELAY, |interval| interval.min(MAX_STATUS_DELAY));
@@ -28,6 +30,8 @@ pub(super) async fn respond(
         logprobs: Vec::new(),
         has_logprobs: fields.has_logprobs(),
         has_segments: fields.response_format == AudioFormat::VerboseJson,
+        has_words: fields.has_words(),
+        task,
         running: None,
     };
     match timeout(delay, running.job.next_async()).await {
@@ -49,6 +53,9 @@ struct AudioEvents {
     logprobs: Vec<Value>,
     has_logprobs: bool,
     has_segments: bool,
+    /// Whether the events of segments have their words.
+    has_words: bool,
+    task: Task,
     /// `None` after the last segment.
     running: Option<Running>,
 }
@@ -68,23 +75,31 @@ impl AudioEvents {
         if self.has_segments {
             let id = format!("seg_{}", segment.id);
             event["segment_id"] = id.clone().into();
-            self.ready.push_back(json!({
+            let mut whole = json!({
                 "type": "transcript.text.segment",
                 "id": id,
                 "start": segment.start,
                 "end": segment.end,
                 "text": text,
-            }));
+            });
+            if self.has_words {
+                whole["words"] = segment.words.iter().flatten().map(word).collect();
+            }
+            self.ready.push_back(whole);
         }
         self.ready.push_back(event);
     }
 
-    fn push_end(&mut self, duration: f64) {
+    fn push_end(&mut self, transcript: &Transcript) {
         let mut event = json!({
             "type": "transcript.text.done",
             "text": self.text,
-            "usage": usage(duration),
+            "usage": usage(transcript.duration),
         });
+        if self.has_segments {
+            event["language"] = language_name(transcript, self.task).into();
+            event["duration"] = transcript.duration.into();
+        }
         if self.has_logprobs {
             event["logprobs"] = std::mem::take(&mut self.logprobs).into();
         }
@@ -109,7 +124,7 @@ impl AudioEvents {
             let result = running.end(result);
             self.running = None;
             match result {
-                Ok(transcript) => self.push_end(transcript.duration),
+                Ok(transcript) => self.push_end(&transcript),
                 Err(error) => self.ready.push_back(error.to_json()),
             }
         }
