@@ -29,6 +29,7 @@ mod test;
 mod test_code;
 mod tidy;
 mod wasm;
+mod web;
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
@@ -74,6 +75,8 @@ enum Verb {
     Models(models::ModelsArgs),
     /// Test that the tests of the decoding rules fail when the rules are wrong
     Mutants(mutants::MutantsArgs),
+    /// Build the page that the server embeds
+    Page(web::PageArgs),
     /// Draw the terminal of the README from a real run
     Picture,
     /// Compile the CUDA kernels of the crates for every architecture
@@ -134,6 +137,7 @@ fn main() -> ExitCode {
         Verb::Load(args) => load::run(&args),
         Verb::Models(args) => models::run(&args),
         Verb::Mutants(args) => mutants::run(&args),
+        Verb::Page(args) => web::run(&args),
         Verb::Picture => picture::run(),
         Verb::Ptx(args) => ptx::run(&args),
         Verb::Results(args) => results::run(&args),
