@@ -76,6 +76,8 @@ enum Verb {
     Models(models::ModelsArgs),
     /// Test that the tests of the decoding rules fail when the rules are wrong
     Mutants(mutants::MutantsArgs),
+    /// Build the page that the server embeds
+    Page(web::PageArgs),
     /// Draw the terminal of the README from a real run
     Picture,
     /// Compile the CUDA kernels of the crates for every architecture
@@ -138,6 +140,7 @@ fn main() -> ExitCode {
         Verb::Load(args) => load::run(&args),
         Verb::Models(args) => models::run(&args),
         Verb::Mutants(args) => mutants::run(&args),
+        Verb::Page(args) => web::run_page(&args),
         Verb::Picture => picture::run(),
         Verb::Ptx(args) => ptx::run(&args),
         Verb::Results(args) => results::run(&args),

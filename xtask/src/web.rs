@@ -1,9 +1,11 @@
-//! `cargo xtask web`: the binaries for browsers, and the npm package around them.
+//! `cargo xtask web`: the binaries for browsers, and the npm package around them. `cargo xtask page`: the page of the server.
 //!
 //! ```text
 //! crates/web ─cargo─► .wasm ─xtask-bindgen─► .js, _bg.wasm ─wasm-opt─► target/web/package/dist
 //! crates/web/js ─esbuild, tsc─► index.js, worker.js, *.d.ts ────────────────┘
 //! ```
+
+pub(crate) mod page;
 
 use std::fs;
 use std::io::Write;
@@ -83,6 +85,19 @@ impl Binary {
     }
 }
 
+/// Options of `cargo xtask page`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PageArgs {
+    /// Write nothing; fail if the checked-in bundle differs from its sources
+    #[arg(long)]
+    check: bool,
+}
+
+/// Builds or checks the page.
+pub(crate) fn run_page(args: &PageArgs) -> Result<()> {
+    page::build(args.check)
+}
+
 /// Options of `cargo xtask web`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WebArgs {
@@ -101,7 +116,7 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
         shell::target_dir().join("web").join(if args.conformance { "test" } else { "package" });
     let dist = folder.join("dist");
     fs::create_dir_all(&dist).with_context(|| format!("cannot create {}", dist.display()))?;
-    install_tools()?;
+    page::install(&web_folder())?;
     let mut build = shell::program("node");
     build.arg(web_folder().join("js/build.mjs")).arg(&folder);
     shell::run(&mut build)?;
@@ -120,21 +135,6 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
 
 fn web_folder() -> PathBuf {
     shell::workspace_root().join("crates/web")
-}
-
-/// Installs the tools of the lockfile, unless they are there.
-fn install_tools() -> Result<()> {
-    let (lock, installed) = (
-        web_folder().join("package-lock.json"),
-        web_folder().join("node_modules/.package-lock.json"),
-    );
-    let modified = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
-    if modified(&installed).is_some_and(|time| Some(time) >= modified(&lock)) {
-        return Ok(());
-    }
-    let mut npm = shell::program("npm");
-    npm.args(["ci", "--no-audit", "--no-fund"]).current_dir(web_folder());
-    shell::run(&mut npm)
 }
 
 /// Compiles and links a binary.

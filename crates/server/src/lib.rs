@@ -18,6 +18,7 @@
 //! | `incoming`, `auth`, `trace` | hosts, origins and times of bodies; API keys; the log of requests |
 //! | `credentials` | API keys and TLS, which can be replaced |
 //! | `audio_memory` | memory of uploads |
+//! | `static_files` | files of the page |
 //!
 //! ```no_run
 //! use stonechat_server::{ModelOption, Server, ServerOptions};
@@ -52,6 +53,7 @@ mod routes;
 mod server;
 mod sse;
 mod state;
+mod static_files;
 mod tasks;
 mod trace;
 mod write_limit;
@@ -72,6 +74,7 @@ pub use otlp::{Traces, TracesError};
 pub use page_file::{PageFile, PageFileError};
 pub use server::{Server, ServerError, stop_signal};
 pub use state::AppState;
+pub use static_files::{WebPackage, WebPackageError};
 pub use stonechat_api::{ApiError, ApiResult};
 pub use trace::RequestId;
 

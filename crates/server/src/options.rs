@@ -10,7 +10,7 @@ use stonechat::sampling::SamplingOptions;
 use stonechat::{Device, DraftSource, GpuLayers, KvDType, Models};
 use stonechat_api::Defaults;
 
-use crate::{PageFile, Traces};
+use crate::{PageFile, Traces, WebPackage};
 
 /// A model to load at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,6 +171,10 @@ pub struct ServerOptions {
     pub stop_timeout: Duration,
     /// Interval of comments in a stream that has no data.
     pub sse_ping_interval: Option<Duration>,
+    /// Whether the page is served at `/`.
+    pub page: bool,
+    /// Files of the npm package at `/web/`; `None`: the page has the engine of this server alone.
+    pub web_package: Option<WebPackage>,
     /// Whether `/metrics` is on.
     pub metrics: bool,
     /// Traces of requests; `None`: off.
@@ -214,6 +218,8 @@ impl Default for ServerOptions {
             write_timeout: Duration::from_secs(60),
             stop_timeout: Duration::from_secs(10),
             sse_ping_interval: Some(Duration::from_secs(30)),
+            page: true,
+            web_package: None,
             metrics: false,
             traces: None,
             slots: true,

@@ -15,6 +15,7 @@
 //! | `slots` | `/slots` |
 //! | `embeddings` | `/v1/embeddings`, `/embedding` |
 //! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations` |
+//! | `page` | `/`, `/web/` |
 
 pub(crate) mod audio;
 pub(crate) mod chat;
@@ -25,6 +26,7 @@ pub(crate) mod health;
 pub(crate) mod lora;
 pub(crate) mod metrics;
 pub(crate) mod models;
+pub(crate) mod page;
 pub(crate) mod props;
 pub(crate) mod slots;
 pub(crate) mod template;

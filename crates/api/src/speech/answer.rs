@@ -85,14 +85,18 @@ pub(super) fn usage(seconds: f64) -> Value {
     json!({"type": "duration", "seconds": seconds.ceil() as u64})
 }
 
-fn verbose(transcript: &Transcript, fields: &Fields, task: Task) -> Value {
-    let language = match task {
+/// English name of the language of the text.
+pub(super) fn language_name(transcript: &Transcript, task: Task) -> &'static str {
+    match task {
         Task::Translate => "english",
         _ => Language::find(&transcript.language).map_or("", |language| language.name),
-    };
+    }
+}
+
+fn verbose(transcript: &Transcript, fields: &Fields, task: Task) -> Value {
     let mut answer = json!({
         "task": task.name(),
-        "language": language,
+        "language": language_name(transcript, task),
         "duration": transcript.duration,
         "text": transcript.text.trim(),
         "usage": usage(transcript.duration),
@@ -113,7 +117,8 @@ fn verbose(transcript: &Transcript, fields: &Fields, task: Task) -> Value {
     answer
 }
 
-fn word(word: &Word) -> Value {
+/// A word with its times.
+pub(super) fn word(word: &Word) -> Value {
     json!({"word": word.word.trim(), "start": word.start, "end": word.end})
 }
 

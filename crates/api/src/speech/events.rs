@@ -1,9 +1,10 @@
 //! Answers as events: `transcript.text.delta` for each segment, `transcript.text.done` at the end.
 
 use serde_json::{Value, json};
-use stonechat::Segment;
+use stonechat::whisper::Task;
+use stonechat::{Segment, Transcript};
 
-use super::answer::{logprobs, usage};
+use super::answer::{language_name, logprobs, usage, word};
 use super::fields::{AudioFormat, Fields};
 
 /// Events of a transcription, in OpenAI's format.
@@ -14,17 +15,22 @@ pub struct SpeechEvents {
     logprobs: Vec<Value>,
     has_logprobs: bool,
     has_segments: bool,
+    /// Whether the events of segments have their words.
+    has_words: bool,
+    task: Task,
 }
 
 impl SpeechEvents {
     /// Events of the answer to a request.
     #[must_use]
-    pub fn new(fields: &Fields) -> Self {
+    pub fn new(fields: &Fields, task: Task) -> Self {
         Self {
             text: String::new(),
             logprobs: Vec::new(),
             has_logprobs: fields.has_logprobs(),
             has_segments: fields.response_format == AudioFormat::VerboseJson,
+            has_words: fields.has_words(),
+            task,
         }
     }
 
@@ -44,26 +50,34 @@ impl SpeechEvents {
         if self.has_segments {
             let id = format!("seg_{}", segment.id);
             event["segment_id"] = id.clone().into();
-            events.push(json!({
+            let mut whole = json!({
                 "type": "transcript.text.segment",
                 "id": id,
                 "start": segment.start,
                 "end": segment.end,
                 "text": text,
-            }));
+            });
+            if self.has_words {
+                whole["words"] = segment.words.iter().flatten().map(word).collect();
+            }
+            events.push(whole);
         }
         events.push(event);
         events
     }
 
-    /// The event at the end of a recording of `duration` seconds.
+    /// The event at the end.
     #[must_use]
-    pub fn end(mut self, duration: f64) -> Value {
+    pub fn end(mut self, transcript: &Transcript) -> Value {
         let mut event = json!({
             "type": "transcript.text.done",
             "text": self.text,
-            "usage": usage(duration),
+            "usage": usage(transcript.duration),
         });
+        if self.has_segments {
+            event["language"] = language_name(transcript, self.task).into();
+            event["duration"] = transcript.duration.into();
+        }
         if self.has_logprobs {
             event["logprobs"] = std::mem::take(&mut self.logprobs).into();
         }

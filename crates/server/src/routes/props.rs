@@ -55,7 +55,7 @@ fn of_model(state: &AppState, spec: &ModelSpec, status: ModelStatus, model: Opti
         "endpoint_slots": options.slots,
         "endpoint_props": false,
         "endpoint_metrics": options.metrics,
-        "ui": false,
+        "ui": options.page,
         "build_info": concat!("stonechat ", env!("CARGO_PKG_VERSION")),
         "is_sleeping": status == ModelStatus::Sleeping,
         "cors_proxy_enabled": false,
@@ -81,6 +81,8 @@ fn of_model(state: &AppState, spec: &ModelSpec, status: ModelStatus, model: Opti
         });
         fields.insert("chat_template".to_owned(), json!(template.unwrap_or_default()));
         fields.insert("chat_template_caps".to_owned(), caps);
+        // Not a field of llama-server.
+        fields.insert("device".to_owned(), json!(model.info().device));
         fields.insert("bos_token".to_owned(), json!(name(tokenizer.bos())));
         fields.insert("eos_token".to_owned(), json!(name(tokenizer.eos())));
     }

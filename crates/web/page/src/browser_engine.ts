@@ -9,55 +9,53 @@ import { formatBytes } from "./format";
 type Source = string | Blob | Blob[] | Record<string, Blob>;
 
 interface Info {
-  name?: string;
-  architecture?: string;
-  weights?: string;
-  device?: string;
-  isa?: string;
-  threads?: number;
-  n_ctx?: number;
-  memory_bytes?: number;
+  device: string;
+  isa: string;
+  threads: number;
+  threadsReason: string;
+  nCtx?: number;
+  memoryBytes: number;
 }
 
 interface LoadProgress {
-  loaded?: number;
-  total?: number;
-  fraction?: number;
+  status: "download" | "wait" | "open" | "measure";
+  file: string;
+  loaded: number;
+  total: number;
 }
 
 interface LoadOptions {
   device: "auto";
   signal: AbortSignal;
-  onProgress(progress: LoadProgress | number): void;
+  onProgress(progress: LoadProgress): void;
 }
 
 interface PackageTranscriber {
   info: Info;
   transcribe(audio: Blob, options: Record<string, unknown>): Promise<Transcript>;
-  listen(options: Record<string, unknown>): Live | Promise<Live>;
-  close(): void | Promise<void>;
+  listen(options: Record<string, unknown>): Live;
+  close(): Promise<void>;
 }
 
 interface PackageChat {
   info: Info;
-  chat: { completions: { create(body: ChatBody, options: { signal: AbortSignal }): AsyncIterable<ChatChunk> | Promise<AsyncIterable<ChatChunk>> } };
-  close(): void | Promise<void>;
+  chat: { completions: { create(body: ChatBody, options: { signal: AbortSignal }): AsyncIterable<ChatChunk> } };
+  close(): Promise<void>;
 }
 
-interface CachedModel {
+interface CachedFile {
+  /** Address from which it was downloaded. */
   name: string;
-  bytes?: number;
-  size?: number;
-  source?: string;
-  url?: string;
+  bytes: number;
+  isComplete: boolean;
 }
 
 /** The parts of the package that the page uses. */
 interface Package {
   Transcriber: { load(source: Source, options: LoadOptions): Promise<PackageTranscriber> };
   Chat: { load(source: Source, options: LoadOptions): Promise<PackageChat> };
-  isSupported(): Promise<{ wasm: boolean; threads: boolean; gpu: boolean; opfs: boolean; reasons: string[] }>;
-  models: { list(): Promise<CachedModel[]>; remove(name: string): Promise<void>; usage(): Promise<unknown> };
+  isSupported(): Promise<{ wasm: boolean; reasons: string[] }>;
+  models: { list(): Promise<CachedFile[]>; remove(name: string): Promise<unknown> };
 }
 
 /** Small models that a phone can hold, offered for download. */
@@ -110,19 +108,24 @@ export class BrowserEngine implements Engine {
   }
 
   async models(): Promise<ModelEntry[]> {
-    const cached = await this.pkg.models.list().catch(() => []);
-    for (const { name, bytes, size, source, url } of cached) {
-      const address = url ?? source;
-      const known = [...this.known.values()].find((one) => one.source === address || one.entry.id === name);
+    for (const { entry } of this.known.values()) entry.isCached = false;
+    for (const { name: address, bytes, isComplete } of await this.pkg.models.list().catch(() => [])) {
+      // A download that was interrupted is resumed by the next load.
+      if (!isComplete || !URL.canParse(address)) continue;
+      const known = [...this.known.values()].find((one) => one.source === address);
       if (known) known.entry.isCached = true;
-      else if (address) {
-        const entry: ModelEntry = { id: name, kind: kindOf(name), detail: "cached", state: "remote", isCached: true };
-        const n = bytes ?? size;
-        if (n) entry.bytes = n;
-        this.known.set(name, { entry, source: address });
-      }
+      else this.addCached(address, bytes);
     }
     return [...this.known.values()].map(({ entry }) => ({ ...entry, state: this.stateOf(entry) }));
+  }
+
+  /** Adds a model of an earlier visit: a file that is a whole model, or the first of its parts. */
+  private addCached(address: string, bytes: number) {
+    const id = nameOf(address);
+    const part = /-(\d{5})-of-\d{5}\.gguf$/.exec(id)?.[1];
+    if (!/\.(gguf|bin)$/.test(id) || id === "model.bin" || (part !== undefined && part !== "00001")) return;
+    const entry: ModelEntry = { id, kind: kindOf(id), detail: new URL(address).host, state: "unloaded", bytes, isCached: true };
+    this.known.set(id, { entry, source: address });
   }
 
   private stateOf(entry: ModelEntry): ModelEntry["state"] {
@@ -133,7 +136,7 @@ export class BrowserEngine implements Engine {
 
   add(kind: ModelKind, source: File[] | string): string {
     const isAddress = typeof source === "string";
-    const name = isAddress ? (new URL(source).pathname.split("/").at(-1) ?? source) : (source[0]?.name ?? "model");
+    const name = isAddress ? nameOf(source) : (source[0]?.name ?? "model");
     const entry: ModelEntry = { id: name, kind, detail: isAddress ? new URL(source).host : "local file", state: "unloaded" };
     if (!isAddress) entry.bytes = source.reduce((sum, file) => sum + file.size, 0);
     this.known.set(name, { entry, source: isAddress ? source : filesOf(source) });
@@ -146,10 +149,7 @@ export class BrowserEngine implements Engine {
     const options: LoadOptions = {
       device: "auto",
       signal,
-      onProgress(progress) {
-        if (typeof progress === "number") onProgress(progress);
-        else onProgress(progress.fraction ?? (progress.total ? (progress.loaded ?? 0) / progress.total : undefined));
-      },
+      onProgress: ({ loaded, total }) => onProgress(total > 0 ? loaded / total : undefined),
     };
     delete known.entry.error;
     try {
@@ -178,16 +178,14 @@ export class BrowserEngine implements Engine {
     const { id } = model;
     if (this.speech?.id === id || this.language?.id === id) await this.close(model.kind);
     const known = this.known.get(id);
-    if (model.isCached) await this.pkg.models.remove(id);
-    if (!known) return;
-    if (OFFERED.some((one) => one.id === id)) known.entry.isCached = false;
-    else this.known.delete(id);
+    if (typeof known?.source === "string") await this.pkg.models.remove(known.source);
+    if (!OFFERED.some((one) => one.id === id)) this.known.delete(id);
   }
 
   async *chat(body: ChatBody, signal: AbortSignal): AsyncGenerator<ChatChunk> {
     const open = this.language;
     if (!open) throw new EngineError("no language model is open in this browser", 503);
-    yield* await open.model.chat.completions.create({ ...body, stream: true }, { signal });
+    yield* open.model.chat.completions.create({ ...body, stream: true }, { signal });
   }
 
   async transcribe(
@@ -196,23 +194,23 @@ export class BrowserEngine implements Engine {
     signal: AbortSignal,
     onEvent: (event: SpeechEvent) => void,
   ): Promise<Transcript> {
-    return this.openSpeech().transcribe(audio, {
+    const { text, language, duration, segments } = await this.openSpeech().transcribe(audio, {
       ...fieldsOf(options),
       task: options.task,
       wordTimestamps: options.wordTimes,
       vad: options.vad,
       signal,
       onSegment: (segment: Segment) => onEvent({ type: "segment", segment }),
-      onProgress: (progress: number | { fraction?: number }) => {
-        const fraction = typeof progress === "number" ? progress : progress.fraction;
-        if (fraction !== undefined) onEvent({ type: "progress", fraction });
-      },
+      onProgress: (fraction: number) => onEvent({ type: "progress", fraction }),
     });
+    // A plain object, which the database keeps.
+    const plain = ({ id, start, end, text, words }: Segment): Segment => ({ id, start, end, text, ...(words && { words }) });
+    return { text, segments: segments.map(plain), ...(language && { language }), ...(duration && { duration }) };
   }
 
   async listen(options: SpeechOptions, onEvent: (event: LiveEvent) => void): Promise<Live> {
-    const event = (type: LiveEvent["type"]) => (value: string | { text: string; start?: number; end?: number }) =>
-      onEvent(typeof value === "string" ? { type, text: value } : { ...value, type });
+    const event = (type: LiveEvent["type"]) => ({ text, start, end }: { text: string; start: number; end: number }) =>
+      onEvent({ type, text, start, end });
     return this.openSpeech().listen({ ...fieldsOf(options), onPartial: event("partial"), onCommitted: event("committed") });
   }
 
@@ -225,16 +223,13 @@ export class BrowserEngine implements Engine {
     const facts: MachineState["facts"] = [["Engine", "WebAssembly in this browser"]];
     for (const open of [this.language, this.speech]) {
       if (!open) continue;
-      const { device, isa, threads, n_ctx: nCtx, memory_bytes: bytes } = open.model.info;
-      facts.push(["Model", open.id]);
-      if (device) facts.push(["Device", device]);
-      if (isa) facts.push(["Tier", isa]);
-      if (threads) facts.push(["Threads", String(threads)]);
+      const { device, isa, threads, threadsReason, nCtx, memoryBytes } = open.model.info;
+      facts.push(["Model", open.id], ["Device", device], ["Tier", isa], ["Threads", `${threads}${threadsReason ? `: ${threadsReason}` : ""}`]);
       if (nCtx) facts.push(["Context", `${nCtx.toLocaleString()} tokens`]);
-      if (bytes) facts.push(["Memory", formatBytes(bytes)]);
+      facts.push(["Memory", formatBytes(memoryBytes)]);
     }
-    facts.push(["Isolated", crossOriginIsolated ? "yes: threads" : "no: one thread"]);
-    const note = this.reasons.join("; ");
+    facts.push(["Isolated", crossOriginIsolated ? "yes" : "no"]);
+    const note = this.reasons.join(" ");
     return note ? { facts, note } : { facts };
   }
 
@@ -244,7 +239,11 @@ export class BrowserEngine implements Engine {
 }
 
 function kindOf(name: string): ModelKind {
-  return /whisper|ggml-|tiny|\.bin$/i.test(name) ? "speech" : "language";
+  return /whisper|ggml-|\.bin$/i.test(name) ? "speech" : "language";
+}
+
+function nameOf(address: string): string {
+  return new URL(address).pathname.split("/").at(-1) || address;
 }
 
 /** One file, parts of a GGUF file, or a folder by its names. */

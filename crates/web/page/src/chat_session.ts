@@ -39,6 +39,8 @@ export class ChatSession {
   /** Whether a request runs; changes at its start and end alone. */
   readonly isRunning = signal(false);
   private controller: AbortController | undefined;
+  /** The child of each message that was shown last, so that a branch is found again as it was left. */
+  private readonly visited = new Map<string, string>();
 
   constructor(item: Item) {
     this.chat = signal(item.chat);
@@ -50,6 +52,9 @@ export class ChatSession {
   }
 
   private save(fields: Partial<Chat>, ...messages: Message[]): Promise<void> {
+    if (fields.leaf !== undefined) {
+      for (const { id, parent } of this.tree.peek().path(this.chat.peek().leaf)) if (parent !== null) this.visited.set(parent, id);
+    }
     this.chat.value = { ...this.chat.peek(), ...fields };
     if (messages.length > 0) this.tree.value = this.tree.peek().with(...messages);
     return this.write(messages);
@@ -113,7 +118,7 @@ export class ChatSession {
 
   /** Shows another branch. */
   show(message: Message) {
-    void this.save({ leaf: this.tree.peek().leafBelow(message.id) });
+    void this.save({ leaf: this.tree.peek().leafBelow(message.id, this.visited) });
   }
 
   /** Deletes a message and what follows it. */

@@ -120,15 +120,16 @@ export class Tree {
     return path.reverse();
   }
 
-  /** The newest leaf below a message. */
-  leafBelow(id: string): string {
+  /** The leaf below a message: by the children that `visited` names, else by the newest ones. */
+  leafBelow(id: string, visited?: ReadonlyMap<string, string>): string {
     const seen = new Set<string>();
     let leaf = id;
     for (;;) {
-      const last = this.childrenOf(leaf).at(-1);
-      if (!last || seen.has(last.id)) return leaf;
-      seen.add(last.id);
-      leaf = last.id;
+      const children = this.childrenOf(leaf);
+      const next = children.find((child) => child.id === visited?.get(leaf)) ?? children.at(-1);
+      if (!next || seen.has(next.id)) return leaf;
+      seen.add(next.id);
+      leaf = next.id;
     }
   }
 

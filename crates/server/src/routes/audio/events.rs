@@ -7,6 +7,7 @@ use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::stream::unfold;
 use serde_json::Value;
+use stonechat::whisper::Task;
 use stonechat_api::speech::{Fields, SpeechEvents};
 use tokio::time::timeout;
 
@@ -17,10 +18,11 @@ use crate::{ApiResult, sse};
 pub(super) async fn respond(
     mut running: Running,
     fields: &Fields,
+    task: Task,
     ping_interval: Option<Duration>,
 ) -> ApiResult<Response> {
     let delay = ping_interval.map_or(MAX_STATUS_DELAY, |interval| interval.min(MAX_STATUS_DELAY));
-    let (mut ready, mut events) = (VecDeque::new(), SpeechEvents::new(fields));
+    let (mut ready, mut events) = (VecDeque::new(), SpeechEvents::new(fields, task));
     match timeout(delay, running.job.next_async()).await {
         Ok(Some(Ok(segment))) => ready.extend(events.segment(&segment)),
         Ok(Some(Err(error))) => return running.end(Err(error)),
@@ -57,7 +59,7 @@ impl AudioStream {
             };
             let (mut running, events) = self.running.take()?;
             self.ready.push_back(match running.end(result) {
-                Ok(transcript) => events.end(transcript.duration),
+                Ok(transcript) => events.end(&transcript),
                 Err(error) => error.to_json(),
             });
         }

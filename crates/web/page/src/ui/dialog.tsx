@@ -75,21 +75,26 @@ export function Popover(props: {
     const onPointer = (event: Event) => {
       if (!ref.current?.contains(event.target as Node)) setOpen(false);
     };
+    // The focus may be elsewhere: a button of the panel that was pressed may be gone.
+    const onKeyDown = (event: KeyboardEvent) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      setOpen(false);
+      ref.current?.querySelector("button")?.focus();
+    };
     addEventListener("pointerdown", onPointer);
-    return () => removeEventListener("pointerdown", onPointer);
+    addEventListener("keydown", onKeyDown, { capture: true });
+    return () => {
+      removeEventListener("pointerdown", onPointer);
+      removeEventListener("keydown", onKeyDown, { capture: true });
+    };
   }, [isOpen]);
-  const onKeyDown = (event: KeyboardEvent) => {
-    if (event.key !== "Escape" || !isOpen) return;
-    event.stopPropagation();
-    setOpen(false);
-    ref.current?.querySelector("button")?.focus();
-  };
   const toggle = () => {
     if (!isOpen) props.onOpen?.();
     setOpen(!isOpen);
   };
   return (
-    <div class={`popover ${props.class ?? ""}`} ref={ref} onKeyDown={onKeyDown}>
+    <div class={`popover ${props.class ?? ""}`} ref={ref}>
       <button type="button" class="popover-button" aria-expanded={isOpen} aria-controls={panel} aria-label={props.label} disabled={props.disabled} onClick={toggle}>
         {props.button}
       </button>
