@@ -2,13 +2,10 @@
 
 use serde_json::json;
 use stonechat::audio::vad;
-use stonechat::compute::cpu::{Epilogue, MatMut, MatRef};
-use stonechat::compute::{Cpu, DType, Isa};
-use stonechat::quant::{ActivationBuffer, PackedMatmul, PackedMatrix, matmul_packed};
-use stonechat_api::ApiError;
+use stonechat::compute::Isa;
 use wasm_bindgen::prelude::*;
 
-use crate::error::{exception, thrown};
+use crate::error::thrown;
 
 #[wasm_bindgen]
 extern "C" {
@@ -56,18 +53,3 @@ pub fn set_vad_weights(bytes: Vec<u8>) -> Result<(), JsValue> {
     vad::set_weights(bytes).map_err(|error| thrown(stonechat::Error::from(error)))
 }
 
-/// Checks a quantized product against its exact result; an exception if they differ. A browser that accepts a binary may
-/// still run one of its instructions wrong.
-#[wasm_bindgen]
-pub fn self_test() -> Result<(), JsValue> {
-    let failed = |what: String| exception(&ApiError::server(format!("self-test of the binary: {what}")));
-    let isa = Isa::best().map_err(|error| failed(error.to_string()))?;
-    let cpu = Cpu { isa, threads: stonechat::compute::ThreadTeam::new(1).map_err(|error| failed(error.to_string()))? };
-    for rows in [1, 16] {
-        let sums = product(&cpu, rows).map_err(failed)?;
-        if let Some(wrong) = sums.iter().find(|&&sum| sum != EXACT) {
-            return Err(failed(format!("expected {EXACT}, got {wrong} of {rows} rows")));
-        }
-    }
-    Ok(())
-}
