@@ -83,7 +83,7 @@ thread_local! {
 }
 
 /// Waits for a turn of the event loop: messages that have arrived are handled first.
-pub(crate) async fn yield_now() {
+pub(super) async fn turn() {
     let turn = TURNS.with(|turns| turns.as_ref().and_then(Turns::next));
     if let Some(turn) = turn {
         // The sender is kept until the turn.

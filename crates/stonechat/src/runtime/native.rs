@@ -42,8 +42,8 @@ impl Task {
     }
 }
 
-/// Lets other tasks of the thread run: there are none.
-pub(crate) async fn yield_now() {}
+/// Threads have no messages.
+pub(super) async fn turn() {}
 
 /// Lowers the priority of this thread, and so of those that it starts.
 #[cfg(target_os = "linux")]
