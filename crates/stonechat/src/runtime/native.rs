@@ -45,6 +45,9 @@ impl Task {
 /// Threads have no messages.
 pub(super) async fn turn() {}
 
+/// Dropping an engine has waited for its thread.
+pub(super) async fn ended() {}
+
 /// Lowers the priority of this thread, and so of those that it starts.
 #[cfg(target_os = "linux")]
 fn lower_priority() {
