@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::routes::page;
-use crate::{ApiError, AppState};
+use crate::{ApiError, AppState, ErrorResponse};
 
 /// Routes that need no key: probes.
 const PUBLIC: [&str; 2] = ["/health", "/v1/health"];
@@ -25,7 +25,7 @@ pub(crate) async fn check(State(state): State<AppState>, request: Request, next:
     if keys.is_empty() || is_free || has_key(request.headers(), &keys) {
         next.run(request).await
     } else {
-        ApiError::unauthorized().into_response()
+        ErrorResponse(ApiError::unauthorized()).into_response()
     }
 }
 

@@ -1,4 +1,4 @@
-//! HTTP server of language models and Whisper, with the routes of OpenAI and of llama-server.
+//! HTTP server of language models and Whisper, with the routes of OpenAI and of llama-server, whose JSON is in [`stonechat_api`].
 //!
 //! [`Server::bind`] opens the sockets, [`Server::run`] serves until it is told to stop. Models run on engine threads of
 //! their own ([`stonechat::Llm`], [`stonechat::Whisper`]); the async side runs no kernel.
@@ -7,12 +7,11 @@
 //! |---|---|
 //! | `app`, `routes` | the router; one file for each group of routes |
 //! | `document` | the OpenAPI document of the routes |
-//! | `error`, `json`, `limits`, `sse` | errors as clients know them; JSON bodies; their limits; events |
+//! | `error`, `json`, `sse` | errors as responses; JSON bodies; events |
 //! | `tasks` | time limits of requests, work that blocks |
 //! | `models` | open models: loading, sharing, eviction by memory |
-//! | `generation` | what routes of generated text share: fields, the running request, streams |
+//! | `generation` | what routes of generated text share: the running requests, streams |
 //! | `page_file` | KV pages of earlier prompts in a file |
-//! | `chat_body` | bodies of chat requests in OpenAI's format |
 //! | `metrics` | Prometheus metrics |
 //! | `otlp` | spans of requests for an OpenTelemetry collector |
 //! | `server`, `listen`, `write_limit` | sockets, TLS, slow readers, shutdown |
@@ -35,15 +34,12 @@
 mod app;
 mod audio_memory;
 mod auth;
-mod chat_body;
 mod credentials;
 mod document;
 mod error;
 mod generation;
-mod ids;
 mod incoming;
 mod json;
-mod limits;
 mod listen;
 mod metrics;
 mod models;
@@ -64,7 +60,6 @@ mod write_limit;
 
 pub use app::router;
 pub use auth::read_keys;
-pub use error::{ApiError, ApiResult};
 pub use listen::OpenSocket;
 pub use metrics::{AudioReport, Metrics, RequestEnd, RequestReport};
 pub use models::{
@@ -80,6 +75,8 @@ pub use page_file::{PageFile, PageFileError};
 pub use server::{Server, ServerError, stop_signal};
 pub use state::AppState;
 pub use static_files::{WebPackage, WebPackageError};
+pub use stonechat_api::{ApiError, ApiResult};
 pub use trace::RequestId;
 
+pub(crate) use error::{ErrorResponse, HandlerResult};
 pub(crate) use json::Json;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use stonechat::llm::Pooling;
 use stonechat::sampling::SamplingOptions;
 use stonechat::{Device, DraftSource, GpuLayers, KvDType, Models};
+use stonechat_api::Defaults;
 
 use crate::{PageFile, Traces, WebPackage};
 
@@ -228,6 +229,18 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
+    /// Values of fields that a body leaves out.
+    pub(crate) fn defaults(&self) -> Defaults<'_> {
+        Defaults {
+            n_predict: self.n_predict,
+            pooling: self.pooling,
+            context_shift: self.context_shift,
+            timeout: self.request_timeout,
+            max_choices: self.engine.n_parallel,
+            ..Defaults::new(&self.sampling)
+        }
+    }
+
     /// Deadline of a request that arrives now; `None` beyond all times.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.request_timeout.and_then(|timeout| Instant::now().checked_add(timeout))

@@ -37,16 +37,16 @@ use axum::http::request::Parts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::{ApiError, AppState};
+use crate::{AppState, ErrorResponse, HandlerResult};
 
 /// Query parameters, whose errors have the shape of the API.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Query<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for Query<T> {
-    type Rejection = ApiError;
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> HandlerResult<Self> {
         let query = axum::extract::Query::from_request_parts(parts, state).await?;
         Ok(Self(query.0))
     }

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 use crate::shell;
 
-/// Files of Node's packages, relative to the folder of the tools.
+/// File of one of Node's packages, relative to the folder of the tools.
 const ESBUILD: &str = "node_modules/esbuild/package.json";
 
 /// Checks the types and bundles the page. With `check` nothing is written, and a bundle that differs from its sources is an
@@ -32,9 +32,9 @@ fn node(folder: &Path) -> std::process::Command {
 }
 
 /// Installs the packages of the lockfile, unless those that are installed are the same.
-fn install(folder: &Path) -> Result<()> {
+pub(super) fn install(folder: &Path) -> Result<()> {
     if !shell::succeeds(node(folder).arg("--version")) {
-        bail!("the page is built with Node 20 or newer: install it");
+        bail!("page and package are built with Node 20 or newer: install it");
     }
     let installed: PathBuf = folder.join("node_modules/.package-lock.json");
     let time = |path: &Path| std::fs::metadata(path).and_then(|file| file.modified()).ok();
