@@ -49,8 +49,11 @@ export const HOSTILE = `<img src=x onerror="window.hacked=1"><script>window.hack
 \`\`\`
 `;
 
-/** Starts a server; `calls` are the requests that its API got. */
-export async function startServer({ prefix = "/", upstream, key, web, models = ["test-chat", "test-speech"] } = {}) {
+/**
+ * Starts a server; `calls` are the requests that its API got. `upstream` is a real server of page and API, `api` one of the API
+ * alone.
+ */
+export async function startServer({ prefix = "/", upstream, api: apiServer, key, web, models = ["test-chat", "test-speech"] } = {}) {
   const state = { calls: [], sockets: new Set(), isDown: false, key, models, loads: new Map() };
   const server = http.createServer((request, response) => {
     answer(request, response).catch((error) => {
@@ -76,6 +79,7 @@ export async function startServer({ prefix = "/", upstream, key, web, models = [
       if (!bytes) return void response.writeHead(404).end();
       return void response.writeHead(200, { ...HEADERS, "content-type": TYPES[extname(name)] }).end(bytes);
     }
+    if (apiServer) return proxy(request, response, new URL(path + url.search, apiServer));
     const body = await readBody(request);
     state.calls.push({ path, method: request.method, body, headers: request.headers });
     await api(state, request, response, path, body);
@@ -206,6 +210,7 @@ async function chat(state, response, body) {
   switch (words[0]) {
     case "markdown": return say(MARKDOWN);
     case "hostile": return say(HOSTILE);
+    case "repeat": return say(`${words[1].repeat(20_000)} the end`, 0);
     case "echo": return say(words.slice(1).join(" "));
     case "count": return say(`Answer ${state.calls.filter(({ path }) => path === "v1/chat/completions").length}`);
     case "fields": {

@@ -1,14 +1,16 @@
 // Recordings: capture from the microphone, and channels of a stereo file.
 
-/** Maximum bytes of a file whose channels are split: the browser decodes it as a whole. */
-export const MAX_SPLIT_BYTES = 200 << 20;
+/** Maximum bytes and seconds of a file whose channels are split: the browser decodes it as a whole, to 128 kB a second. */
+const MAX_SPLIT_BYTES = 200 << 20;
+const MAX_SPLIT_SECONDS = 3600;
 /** Sample rate of the speech models. */
 const RATE = 16_000;
 /** Maximum length of a recording. */
 export const MAX_RECORDING_SECONDS = 4 * 3600;
 
-/** Mono WAV files of the channels of a stereo file. */
-export async function splitChannels(audio: Blob): Promise<Blob[]> {
+/** Mono WAV files of the channels of a stereo file. `seconds` is its length, 0 if it is unknown. */
+export async function splitChannels(audio: Blob, seconds: number): Promise<Blob[]> {
+  if (seconds > MAX_SPLIT_SECONDS) throw new Error("expected at most an hour for speakers by channel");
   if (audio.size > MAX_SPLIT_BYTES) {
     throw new Error(`expected a file of at most ${MAX_SPLIT_BYTES >> 20} MiB for speakers by channel`);
   }

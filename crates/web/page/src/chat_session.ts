@@ -66,7 +66,7 @@ export class ChatSession {
     return saveItem(item, () => database.putMessages(chat, messages));
   }
 
-  change(fields: Pick<Partial<Chat>, "title" | "system" | "model" | "leaf">) {
+  change(fields: Pick<Partial<Chat>, "title" | "system">) {
     void this.save(fields);
   }
 

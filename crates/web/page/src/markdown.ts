@@ -1,7 +1,7 @@
 // Markdown of answers as sanitized HTML, block by block: a finished block is rendered once.
 
 import DOMPurify from "dompurify";
-import { Marked, type Token, type Tokens } from "marked";
+import { Lexer, Marked, type Token, type Tokens } from "marked";
 
 import { highlight } from "./highlight";
 
@@ -14,6 +14,9 @@ const SCHEMES = /^(https?:|mailto:)/i;
 const IMAGES = /^data:image\/(png|jpeg|gif|webp|avif);base64,/i;
 /** Characters of code above which it is not highlighted. */
 const MAX_HIGHLIGHTED = 50_000;
+/** Characters and delimiters of a paragraph above which it is plain text: the parser takes a time that is cubic in them. */
+const MAX_INLINE = 5000;
+const MAX_DELIMITERS = 300;
 
 const marked = new Marked({
   gfm: true,
@@ -45,6 +48,33 @@ const marked = new Marked({
     },
   },
 });
+
+/** A lexer whose time is bounded: a model that repeats itself writes thousands of delimiters. */
+class BoundedLexer extends Lexer {
+  override inlineTokens(source: string, tokens: Token[] = []): Token[] {
+    const isTooLong = source.length > MAX_INLINE || (source.match(/[*_~`[\]<]/g)?.length ?? 0) > MAX_DELIMITERS;
+    if (!isTooLong) return super.inlineTokens(source, tokens);
+    tokens.push({ type: "text", raw: source, text: source, escaped: false });
+    return tokens;
+  }
+}
+
+/** Blocks of a text; one that is nested too deeply is plain text. */
+function lex(text: string): Token[] {
+  try {
+    return new BoundedLexer(marked.defaults).lex(text);
+  } catch {
+    return [{ type: "text", raw: text, text, escaped: false }];
+  }
+}
+
+function htmlOf(tokens: Token[]): string {
+  try {
+    return sanitize(marked.parser(tokens));
+  } catch {
+    return `<p>${escapeHtml(tokens.map((token) => token.raw).join(""))}</p>`;
+  }
+}
 
 function codeHtml({ text, lang }: Tokens.Code): string {
   const language = /^[\w+#.-]{1,30}/.exec(lang ?? "")?.[0] ?? "";
@@ -96,31 +126,31 @@ export class MarkdownBlocks {
       this.finished = [];
       this.prefix = "";
     }
-    const tokens = marked.lexer(text.slice(this.prefix.length));
-    const blocks = tokens.filter((token) => token.type !== "space" && token.type !== "def");
-    // The last block may still change, and so may the one before it: a list that goes on after an empty line.
-    const open = isGrowing ? blocks.at(-1) : undefined;
+    const tokens = lex(text.slice(this.prefix.length));
+    const isBlock = ({ type }: Token) => type !== "space" && type !== "def";
+    // The last block may still change.
+    const open = isGrowing ? tokens.findLast(isBlock) : undefined;
     for (const token of tokens) {
       if (token === open) break;
-      if (blocks.includes(token)) this.finished.push({ key: this.finished.length, html: this.render(token, isGrowing) });
+      if (isBlock(token)) this.finished.push({ key: this.finished.length, html: this.render(token, isGrowing) });
       // The lexer replaces tabs and line ends in `raw`, so that its length is that of the source only without them.
       this.prefix += token.raw;
     }
     if (!text.startsWith(this.prefix)) {
-      const all = { key: 0, html: sanitize(marked.parser(marked.lexer(text))) };
+      const all = { key: 0, html: htmlOf(lex(text)) };
       this.finished = [];
       this.prefix = "";
       return [all];
     }
     if (!isGrowing) this.cache.clear();
     if (!open) return this.finished.slice();
-    return [...this.finished, { key: this.finished.length, html: sanitize(marked.parser([open])) }];
+    return [...this.finished, { key: this.finished.length, html: htmlOf([open]) }];
   }
 
   private render(token: Token, isGrowing: boolean): string {
     const known = this.cache.get(token.raw);
     if (known !== undefined) return known;
-    const html = sanitize(marked.parser([token]));
+    const html = htmlOf([token]);
     if (isGrowing) this.cache.set(token.raw, html);
     return html;
   }

@@ -64,7 +64,7 @@ export class SpeechSession {
     announce("Transcribing");
     const start = performance.now();
     try {
-      const parts = settings.peek().byChannel ? await splitChannels(audio) : [audio];
+      const parts = settings.peek().byChannel ? await splitChannels(audio, duration()) : [audio];
       const { engine, model } = await engineFor("speech", settings.peek().speechModel);
       const { speechLanguage, translates, wordTimes, vad, speechPrompt } = settings.peek();
       const options = {
@@ -116,7 +116,7 @@ export class SpeechSession {
     const segments = this.progress.peek()?.segments ?? [];
     if (segments.length > 0) await this.save({ transcript: { text: textOf(segments), segments } });
     const kept = segments.length > 0 ? " What came until then is kept." : "";
-    this.error.value = isAbort(error) ? (kept && `Stopped.${kept}`) : `${messageOf(error)}.${kept}`;
+    this.error.value = isAbort(error) ? `Stopped.${kept}` : `${messageOf(error)}.${kept}`;
     if (!isAbort(error)) announce(`Failed: ${messageOf(error)}`);
   }
 

@@ -67,7 +67,7 @@ function Header() {
     <header class="header">
       <IconButton icon="menu" label="History" class="phone-only" onClick={() => (isSidebarOpen.value = true)} />
       <ModelPicker key={kind} kind={kind === "speech" ? "speech" : "language"} />
-      {shown && <Title key={shown.id} title={title} onChange={(title) => shown.change({ title })} />}
+      {shown ? <Title key={shown.id} title={title} onChange={(title) => shown.change({ title })} /> : <span class="spacer" />}
       <IconButton icon="gauge" label="Machine" onClick={() => (dialog.value = "machine")} />
       {shown && <IconButton icon="download" label="Export this chat" class="wide-only" onClick={() => void exportAll(shown.id)} />}
     </header>

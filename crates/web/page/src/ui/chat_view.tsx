@@ -3,11 +3,9 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import type { ChatSession } from "../chat_session";
-import { messageOf } from "../engine";
 import { languageModel, modelsError } from "../models";
-import { notify } from "../notices";
 import { startChat } from "../sessions";
-import { change, requestFields, settings } from "../settings";
+import { change, settings } from "../settings";
 import { Composer } from "./composer";
 import { Icon } from "./icons";
 import { MessageView } from "./message_view";
@@ -42,11 +40,6 @@ export function ChatView({ session }: { session: ChatSession | undefined }) {
     setAway(!isFollowing.current);
   };
   const send: Parameters<typeof Composer>[0]["onSend"] = (text, attachments) => {
-    try {
-      requestFields(settings.peek());
-    } catch (error) {
-      notify(`Settings: ${messageOf(error)}`, "error");
-    }
     isFollowing.current = true;
     (session ?? startChat("")).send(text, attachments);
   };

@@ -18,13 +18,15 @@ import { TranscriptView } from "./transcript_view";
 /** Maximum bytes of a file. */
 const MAX_BYTES = 2 ** 31;
 
-const LANGUAGES = [
-  ["", "Detect the language"], ["en", "English"], ["zh", "Chinese"], ["de", "German"], ["es", "Spanish"], ["ru", "Russian"], ["ko", "Korean"],
-  ["fr", "French"], ["ja", "Japanese"], ["pt", "Portuguese"], ["tr", "Turkish"], ["pl", "Polish"], ["ca", "Catalan"], ["nl", "Dutch"],
-  ["ar", "Arabic"], ["sv", "Swedish"], ["it", "Italian"], ["id", "Indonesian"], ["hi", "Hindi"], ["fi", "Finnish"], ["vi", "Vietnamese"],
-  ["he", "Hebrew"], ["uk", "Ukrainian"], ["el", "Greek"], ["cs", "Czech"], ["ro", "Romanian"], ["da", "Danish"], ["hu", "Hungarian"],
-  ["no", "Norwegian"], ["th", "Thai"], ["fa", "Persian"], ["ur", "Urdu"],
-] as const;
+/** Languages of Whisper. */
+const CODES =
+  "af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr gl gu ha haw he hi hr ht hu hy id is it ja jw ka kk km kn ko la " +
+  "lb ln lo lt lv mg mi mk ml mn mr ms mt my ne nl nn no oc pa pl ps pt ro ru sa sd si sk sl sn so sq sr su sv sw ta te tg th tk tl tr tt uk ur " +
+  "uz vi yi yo yue zh";
+const NAMES = new Intl.DisplayNames("en", { type: "language" });
+const LANGUAGES = CODES.split(" ")
+  .map((code): [string, string] => [code, NAMES.of(code) ?? code])
+  .sort(([, a], [, b]) => (a < b ? -1 : 1));
 
 export function SpeechView({ session }: { session: SpeechSession | undefined }) {
   return (
@@ -105,6 +107,7 @@ function SpeechOptions() {
       <label class="field">
         Language
         <select value={isEnglish ? "en" : speechLanguage} disabled={isEnglish} onChange={(event) => change({ speechLanguage: event.currentTarget.value })}>
+          <option value="">Detect the language</option>
           {LANGUAGES.map(([code, name]) => <option key={code} value={code}>{name}</option>)}
         </select>
       </label>
@@ -194,7 +197,15 @@ function LiveView({ onEnd }: { onEnd: () => void }) {
         setPartial("");
         setCommitted((before) => [before.trimEnd(), event.text.trim()].filter(Boolean).join(" "));
       });
-      const close = await streamMicrophone((samples, rate) => listener.push(samples, rate));
+      const close = await streamMicrophone((samples, rate) => {
+        try {
+          listener.push(samples, rate);
+        } catch (error) {
+          // The engine is slower than the speaker.
+          notify(messageOf(error), "error");
+          void end();
+        }
+      });
       if (isGone) {
         close();
         listener.cancel();
@@ -287,7 +298,7 @@ function RecordingView({ session }: { session: SpeechSession }) {
         </div>
       )}
       {session.error.value && <p class="end error" role="alert">{session.error.value}</p>}
-      {!progress && (
+      {!progress && (transcript || session.error.value) && (
         <div class="toolbar">
           {transcript && (
             <>
