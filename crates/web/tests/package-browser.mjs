@@ -43,7 +43,7 @@ before(async () => {
   browser =
     name === "chromium"
       ? await chromium.launch({ executablePath: "/usr/bin/chromium", args: [...flags, ...media] })
-      : await firefox.launch({ executablePath: "/usr/bin/firefox-esr", firefoxUserPrefs: preferences });
+      : await firefox.launch({ executablePath: "/usr/bin/firefox-esr", channel: "moz-firefox", firefoxUserPrefs: preferences });
   plain = await serve({ folders, files: files() });
   isolated = await serve({ folders, files: files(), headers: ISOLATED });
   strict = await serve({ folders, files: files(), headers: { "Content-Security-Policy": CSP } });

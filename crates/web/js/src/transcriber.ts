@@ -5,7 +5,7 @@ import { events, type Call, type Connection } from "./client.js";
 import { StonechatError, checkNames, invalid } from "./errors.js";
 import { load, oneOf, type LoadKind } from "./load.js";
 import { Transcript, transcriptOf, type VerboseAnswer } from "./transcript.js";
-import type { AudioInput, LoadOptions, ModelInfo, Segment, Source, TranscribeOptions } from "./types.js";
+import type { AudioInput, LoadOptions, ModelInfo, Segment, Source, TranscribeOptions, Word } from "./types.js";
 
 /** Names of the options of a transcription in requests. */
 const FIELDS = {
@@ -160,6 +160,8 @@ export interface LiveText {
   text: string;
   start: number;
   end: number;
+  /** Words of committed text. */
+  words?: Word[];
 }
 
 /** Live speech that is being transcribed. */
@@ -183,6 +185,7 @@ export class LiveTranscriber {
       onAbort();
     }
     signal?.addEventListener("abort", onAbort, { once: true });
+    const committed: Segment[] = [];
     this.#call = connection.call("listen", { options: JSON.stringify({ language, task, prompt }) }, {
       signal: this.#stop.signal,
       onEvent: (json: string) => {
@@ -191,13 +194,18 @@ export class LiveTranscriber {
         if (type === "partial") {
           onPartial?.(text);
         } else if (type === "committed") {
+          committed.push({ id: committed.length, ...text });
           onCommitted?.(text);
         }
       },
       onPushed: (seconds) => (this.#waiting -= seconds),
     });
     this.done = this.#call.done
-      .then((answer) => transcriptOf(JSON.parse(answer) as VerboseAnswer, language))
+      .then((json) => {
+        // The answer has words alone; what was committed at once is a segment.
+        const answer = JSON.parse(json) as VerboseAnswer;
+        return transcriptOf({ ...answer, segments: committed }, answer.language ?? language);
+      })
       .finally(() => {
         this.#isEnded = true;
         signal?.removeEventListener("abort", onAbort);

@@ -75,7 +75,8 @@ export interface ChatLoadOptions extends LoadOptions {
 export interface ModelInfo {
   kind: "speech" | "language";
   name: string;
-  architecture: string;
+  /** Architecture, if the file names one. */
+  architecture?: string;
   /** Type of the weights, such as `Q4_K`. */
   weights: string;
   device: string;
