@@ -208,19 +208,18 @@ class Job {
     on_event(JSON.stringify({ type: "language", language: "en" }));
     const kind = audio.constructor.name;
     const texts = [` ${kind} of ${audio.length}`, ` ${JSON.stringify(body)}`, " --> end"];
+    const hasWords = body.timestamp_granularities.includes("word");
+    const words = (id, text) => [{ word: text, start: id * 2 + 0.5, end: id * 2 + 1, probability: 0.5 }];
     const segments = texts.map((text, id) => ({ id, start: id * 2, end: id * 2 + 2, text, tokens: [id], no_speech_prob: 0 }));
     for (const [i, segment] of segments.entries()) {
       if (this.isCancelled) {
         break;
       }
-      await on_event(JSON.stringify({ type: "segment", ...segment }));
+      await on_event(JSON.stringify({ type: "segment", ...segment, ...(hasWords && { words: words(i, segment.text) }) }));
       await on_event(JSON.stringify({ type: "progress", done: i + 1, total: segments.length }));
       await pause(0);
     }
-    const words = body.timestamp_granularities.includes("word")
-      ? segments.map(({ start, text }) => ({ word: text.trim(), start: start + 0.5, end: start + 1 }))
-      : undefined;
-    return JSON.stringify({ text: texts.join("").trim(), language: "english", duration: 6, segments, words });
+    return JSON.stringify({ text: texts.join("").trim(), language: "english", duration: 6, segments });
   }
 }
 
@@ -243,7 +242,7 @@ class Listener {
 
   async end() {
     await this.on_event(JSON.stringify({ type: "committed", text: "all", start: 0, end: this.seconds }));
-    return JSON.stringify({ text: "all", language: "english", duration: this.seconds, segments: [] });
+    return JSON.stringify({ text: "all", language: "english", duration: this.seconds, words: [] });
   }
 
   cancel() {}
