@@ -8,7 +8,7 @@
 //! | [`Adapted`] | a device with kernels of another: the oracle without fusion, a device that runs ahead |
 //! | [`GoldenModel`] | tiny language models of every architecture with references |
 //! | [`check_snapshot`] | comparison of a text with its file under `test-data/golden` |
-//! | [`suite`] | the conformance suite: every op of a device against the oracle |
+//! | [`suite`] | the conformance suite: every op of a device against the oracle, integer products of every format |
 //! | [`device_tests`] | tests of GPUs beyond it |
 //! | [`TinyWhisper`] | a tiny Whisper model with random weights |
 //! | [`random_weights`], [`Lcg`] | reproducible random weights and values |
