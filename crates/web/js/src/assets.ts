@@ -52,7 +52,7 @@ export interface Glue {
   default(options: GlueInit): Promise<unknown>;
   initSync(options: { module: WebAssembly.Module; memory: WebAssembly.Memory; thread_stack_size: number }): unknown;
   build_info(): string;
-  self_test(): void;
+  self_test?(): void;
   thread_main?(): void;
   wait_for_threads?(n: number): boolean;
   /** Gives the engine the weights of voice activity detection, if they are not in the binary. */

@@ -192,7 +192,8 @@ class Host {
       const limit = `a model that needs at most ${mib(memoryMaximum)} of memory, which this browser allows`;
       throw tooLarge(`expected ${limit}, got one that needs ${mib(needed)}`);
     }
-    const options = JSON.stringify({ ...call.options, device: call.device, threads: engine.threads });
+    const name = (call.files[0]?.name ?? "model").replace(/\.(gguf|bin|safetensors)$/, "");
+    const options = JSON.stringify({ ...call.options, name, device: call.device, threads: engine.threads });
     const report = (fraction: number) => onProgress({ status: "open", file: "", loaded: fraction, total: 1 });
     const model = await glue.Model.open(this.#files, options, report);
     if (signal.aborted) {
