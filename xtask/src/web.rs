@@ -24,6 +24,9 @@ const LINKER: &str = "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER";
 /// Linker of the compiler's LLVM; older ones do not know all of its features.
 const WASM_LD: &str = "/usr/bin/wasm-ld-22";
 
+/// Weights of voice activity detection, a file beside the binaries.
+const VAD_WEIGHTS: &str = "crates/audio/src/vad/silero_vad_v6.bin";
+
 /// Features and exports of a module whose memory the host makes and workers share.
 const THREADS: &str = "-C target-feature=+atomics,+bulk-memory,+mutable-globals \
     -C link-arg=--shared-memory -C link-arg=--import-memory -C link-arg=--max-memory=4294967296 \
@@ -120,6 +123,7 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
     let mut build = shell::program("node");
     build.arg(web_folder().join("js/build.mjs")).arg(&folder);
     shell::run(&mut build)?;
+    fs::copy(shell::workspace_root().join(VAD_WEIGHTS), dist.join("silero.bin"))?;
     let mut is_small = true;
     for binary in Binary::value_variants().iter().filter(chosen) {
         let recipe = binary.recipe();

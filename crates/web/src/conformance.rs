@@ -5,13 +5,16 @@ use stonechat::nn::{Cpu, Device, Repack};
 use stonechat_testkit::suite;
 use wasm_bindgen::prelude::*;
 
-/// Runs every op on the CPU against its reference; panics, and so traps, on the first difference. Returns the devices.
+/// Runs every op and every block format on the CPU against its reference. Panics at the first difference, which ends the
+/// module. Returns the devices.
 #[wasm_bindgen]
 pub fn conformance(n_threads: usize) -> String {
+    let threads = ThreadTeam::new(n_threads).expect("threads that wait");
+    let tiers = Isa::available();
+    suite::quant::run(&tiers, &threads);
     let mut devices = Vec::new();
-    for isa in Isa::available() {
-        let threads = ThreadTeam::new(n_threads).expect("idle workers");
-        let device = ComputeCpu { isa, threads };
+    for &isa in &tiers {
+        let device = ComputeCpu { isa, threads: threads.clone() };
         for repack in [Repack::On, Repack::Off] {
             devices.push(Device::from(Cpu::with_device(device.clone()).with_repack(repack)));
         }

@@ -22,4 +22,5 @@ mod language;
 mod listener;
 mod model;
 mod runtime;
+mod self_test;
 mod speech;

@@ -1,8 +1,11 @@
 //! The module: what it was built with, its threads, panics.
 
 use serde_json::json;
+use stonechat::audio::vad;
 use stonechat::compute::Isa;
 use wasm_bindgen::prelude::*;
+
+use crate::error::thrown;
 
 #[wasm_bindgen]
 extern "C" {
@@ -26,6 +29,7 @@ pub fn build_info() -> String {
         "has_threads": cfg!(target_feature = "atomics"),
         "has_gpu": cfg!(feature = "gpu"),
         "has_language": cfg!(feature = "language"),
+        "vad_weights": if vad::has_weights() { "embedded" } else { "external" },
     })
     .to_string()
 }
@@ -42,3 +46,10 @@ pub fn thread_main() {
 pub fn wait_for_threads(n: usize) -> bool {
     stonechat::compute::usable_cores() > n
 }
+
+/// Sets the weights of voice activity detection: the content of `silero.bin`.
+#[wasm_bindgen]
+pub fn set_vad_weights(bytes: Vec<u8>) -> Result<(), JsValue> {
+    vad::set_weights(bytes).map_err(|error| thrown(stonechat::Error::from(error)))
+}
+

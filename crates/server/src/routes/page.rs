@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use crate::static_files::{PAGE, StaticFile};
-use crate::{ApiError, AppState, ServerOptions};
+use crate::{ApiError, AppState, ErrorResponse, ServerOptions};
 
 const INDEX: &str = "index.html";
 const FOLDER: &str = "/web/";
@@ -68,7 +68,7 @@ async fn index(State(state): State<AppState>, headers: HeaderMap) -> Response {
 fn page_file(state: &AppState, name: &str, query: Option<&str>, headers: &HeaderMap) -> Response {
     match PAGE.get(name) {
         Some(file) => respond(state, file, headers, is_current(name, query)),
-        None => ApiError::not_found(format!("no file {name}")).into_response(),
+        None => ErrorResponse(ApiError::not_found(format!("no file {name}"))).into_response(),
     }
 }
 
@@ -93,7 +93,7 @@ async fn package_file(
     let file = state.options().web_package.as_ref().and_then(|package| package.file(&name));
     match file {
         Some(file) => respond(&state, file, &headers, false),
-        None => ApiError::not_found("no such file of the package".to_owned()).into_response(),
+        None => ErrorResponse(ApiError::not_found("no such file of the package")).into_response(),
     }
 }
 
