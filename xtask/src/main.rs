@@ -8,6 +8,7 @@
 )]
 
 mod bench;
+mod build_std;
 mod cargo_deny;
 mod ci;
 mod client_test;
@@ -29,6 +30,7 @@ mod test;
 mod test_code;
 mod tidy;
 mod wasm;
+mod web;
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
@@ -74,6 +76,8 @@ enum Verb {
     Models(models::ModelsArgs),
     /// Test that the tests of the decoding rules fail when the rules are wrong
     Mutants(mutants::MutantsArgs),
+    /// Build the page that the server embeds
+    Page(web::PageArgs),
     /// Draw the terminal of the README from a real run
     Picture,
     /// Compile the CUDA kernels of the crates for every architecture
@@ -94,6 +98,8 @@ enum Verb {
     Tidy,
     /// Check that every library crate compiles for wasm32-unknown-unknown
     Wasm(wasm::WasmArgs),
+    /// Link the binaries for browsers and pack the npm package
+    Web(web::WebArgs),
     /// Measure the word error rate over a manifest of recordings
     Wer(ToolArgs),
 }
@@ -134,6 +140,7 @@ fn main() -> ExitCode {
         Verb::Load(args) => load::run(&args),
         Verb::Models(args) => models::run(&args),
         Verb::Mutants(args) => mutants::run(&args),
+        Verb::Page(args) => web::run_page(&args),
         Verb::Picture => picture::run(),
         Verb::Ptx(args) => ptx::run(&args),
         Verb::Results(args) => results::run(&args),
@@ -144,6 +151,7 @@ fn main() -> ExitCode {
         Verb::Test(args) => test::run(&args),
         Verb::Tidy => tidy::run(),
         Verb::Wasm(args) => wasm::run(&args),
+        Verb::Web(args) => web::run(&args),
         Verb::Wer(args) => run_tool("wer", &args),
     };
     match result {

@@ -163,6 +163,14 @@ pub enum Error {
         /// The value.
         got: String,
     },
+    /// No weights of voice activity detection, or unusable ones.
+    #[error("VAD weights: expected {expected}, got {got}")]
+    VadWeights {
+        /// The weights, or the call that sets them.
+        expected: &'static str,
+        /// The weights given.
+        got: String,
+    },
     /// The requested kernels do not run on this processor.
     #[error(transparent)]
     Compute(#[from] stonechat_compute::Error),

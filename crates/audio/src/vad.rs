@@ -1,6 +1,7 @@
 //! Voice activity detection: the speech segments of a recording.
 //!
-//! - [`Vad`]: Silero VAD v6, whose weights are part of this crate; one probability per 32 ms.
+//! - [`Vad`]: Silero VAD v6, whose weights are part of this crate (feature `vad-weights`) or given by [`set_weights`]; one
+//!   probability per 32 ms.
 //! - [`VadOptions::ranges`]: probabilities to speech segments, as faster-whisper 1.2.
 //! - [`SpeechGate`]: both for a stream.
 //! - [`SpeechMap`]: positions in the recording and in its concatenated speech segments.
@@ -11,6 +12,7 @@ mod gate;
 mod map;
 mod network;
 mod ranges;
+mod weights;
 
 use std::ops::Range;
 
@@ -21,6 +23,7 @@ pub use gate::{SpeechGate, Turn};
 pub use map::SpeechMap;
 use network::Network;
 pub use ranges::VadOptions;
+pub use weights::{has_weights, set_weights};
 
 /// Samples per step of the network, 32 ms.
 pub const STEP: usize = 512;
@@ -48,7 +51,7 @@ impl Vad {
     /// Unpacks the weights, for one thread.
     ///
     /// # Errors
-    /// If `STONECHAT_ISA` is malformed.
+    /// If there are no weights or `STONECHAT_ISA` is malformed.
     pub fn new() -> Result<Self, Error> {
         Self::with_threads(1)
     }
@@ -57,10 +60,10 @@ impl Vad {
     /// in parallel, but for the recurrence of the LSTM.
     ///
     /// # Errors
-    /// If `STONECHAT_ISA` is malformed or threads cannot be started.
+    /// If there are no weights, `STONECHAT_ISA` is malformed or threads cannot be started.
     pub fn with_threads(n_threads: usize) -> Result<Self, Error> {
         let n_threads = if n_threads == 0 { usable_cores() } else { n_threads };
-        Ok(Self { network: Network::new(Cpu::new(n_threads.min(MAX_THREADS))?) })
+        Ok(Self { network: Network::new(Cpu::new(n_threads.min(MAX_THREADS))?)? })
     }
 
     /// The probability of speech in each [`STEP`] samples; the last step is padded with zeros.

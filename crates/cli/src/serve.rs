@@ -13,8 +13,8 @@ use stonechat::llm::Pooling;
 use stonechat::sampling::SamplingOptions;
 use stonechat::{Device, GpuLayers, Models};
 use stonechat_server::{
-    EngineOptions, ModelOption, PageFile, Server, ServerOptions, TlsFiles, Traces, read_keys,
-    stop_signal,
+    EngineOptions, ModelOption, PageFile, Server, ServerOptions, TlsFiles, Traces, WebPackage,
+    read_keys, stop_signal,
 };
 
 use super::completions::installed_names;
@@ -110,7 +110,7 @@ struct NetworkArgs {
     port: u16,
     /// API key that clients must send, or several with commas; repeatable
     ///
-    /// As `Authorization: Bearer KEY` or `X-Api-Key: KEY`. /health needs none.
+    /// As `Authorization: Bearer KEY` or `X-Api-Key: KEY`. /health and the page need none.
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     api_key: Vec<String>,
     /// File with API keys, one per line; blank lines and comments are ignored
@@ -188,6 +188,14 @@ struct NetworkArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = ROUTES)]
 struct RouteArgs {
+    /// Do not serve the page at /
+    #[arg(long)]
+    no_page: bool,
+    /// Folder of the npm package's dist, for the page's engine in the browser
+    ///
+    /// Its files are read at the start and served at /web/. With it the page may download models from other hosts.
+    #[arg(long, value_name = "DIR", conflicts_with = "no_page")]
+    web_dir: Option<PathBuf>,
     /// Serve /metrics for Prometheus
     #[arg(long)]
     metrics: bool,
@@ -394,6 +402,8 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
         write_timeout: time(network.write_timeout),
         stop_timeout: Duration::from_secs(network.stop_timeout),
         sse_ping_interval: seconds(network.sse_ping_interval).filter(|time| !time.is_zero()),
+        page: !routes.no_page,
+        web_package: routes.web_dir.as_deref().map(WebPackage::read).transpose()?,
         metrics: routes.metrics,
         traces: Traces::start(network.otlp_endpoint.as_deref())?,
         slots: !routes.no_slots,

@@ -33,6 +33,8 @@ pub use parts::Parts;
 pub use scratch::with_scratch;
 pub use shared_bytes::{ByteOwner, SharedBytes};
 pub use simd::Isa;
+#[cfg(all(target_arch = "wasm32", target_feature = "atomics"))]
+pub use threads::thread_main;
 pub use threads::{ThreadTeam, usable_cores};
 
 /// CPU device: instruction-set tier and thread team.

@@ -22,42 +22,45 @@
 //! - A worker that the system has descheduled costs nothing: the others claim its share, and the leader waits only for
 //!   workers inside the loop.
 //!
-//! WebAssembly has no threads: there every loop runs inline.
+//! | target | threads |
+//! |---|---|
+//! | native | those of a rayon pool |
+//! | WebAssembly with atomics | web workers in [`thread_main`], which the host starts beforehand |
+//! | WebAssembly without atomics | none: every loop runs inline |
 
 #[cfg(not(target_arch = "wasm32"))]
+#[path = "threads/rayon_pool.rs"]
+mod pool;
+#[cfg(all(target_arch = "wasm32", target_feature = "atomics"))]
+#[path = "threads/web_pool.rs"]
+mod pool;
+#[cfg(all(target_arch = "wasm32", not(target_feature = "atomics")))]
+#[path = "threads/no_pool.rs"]
+mod pool;
 mod workers;
 
+use std::sync::Arc;
+
+use self::workers::Workers;
 use crate::error::Result;
 
-#[cfg(not(target_arch = "wasm32"))]
-use {self::workers::Workers, std::sync::Arc};
-
-/// Threads of [`ThreadTeam::new`] with 0: one per physical core that this process may use.
-#[must_use]
-pub fn usable_cores() -> usize {
-    #[cfg(target_arch = "wasm32")]
-    return 1;
-    // `available_parallelism` honours affinity and cgroup quotas but counts hyperthreads, which share the vector units
-    // that the kernels saturate.
-    #[cfg(not(target_arch = "wasm32"))]
-    std::thread::available_parallelism().map_or(1, usize::from).min(num_cpus::get_physical()).max(1)
-}
+#[cfg(all(target_arch = "wasm32", target_feature = "atomics"))]
+pub use self::pool::thread_main;
+pub use self::pool::usable_cores;
 
 /// A fixed number of threads that run parallel loops. Clones share the threads.
 #[derive(Debug, Clone)]
 pub struct ThreadTeam {
     n_threads: usize,
     /// `None` for a team of one, which runs everything on the caller.
-    #[cfg(not(target_arch = "wasm32"))]
     workers: Option<Arc<Workers>>,
 }
 
-#[cfg(not(target_arch = "wasm32"))]
 impl ThreadTeam {
-    /// Starts a team of `n_threads`; 0 means one per physical core that this process may use.
+    /// Starts a team of `n_threads`; 0 means [`usable_cores`].
     ///
     /// # Errors
-    /// [`Error::Threads`](crate::Error::Threads) if the system refuses to start them.
+    /// [`Error::Threads`](crate::Error::Threads) if the system refuses to start them, or has no threads.
     pub fn new(n_threads: usize) -> Result<Self> {
         let n_threads = if n_threads == 0 { usable_cores() } else { n_threads };
         let workers = match n_threads {
@@ -66,20 +69,7 @@ impl ThreadTeam {
         };
         Ok(Self { n_threads, workers })
     }
-}
 
-#[cfg(target_arch = "wasm32")]
-impl ThreadTeam {
-    /// Returns a team of one, whatever `n_threads` is.
-    ///
-    /// # Errors
-    /// None on this target.
-    pub fn new(_n_threads: usize) -> Result<Self> {
-        Ok(Self { n_threads: 1 })
-    }
-}
-
-impl ThreadTeam {
     /// Number of threads, including the caller.
     #[must_use]
     pub fn n_threads(&self) -> usize {
@@ -92,7 +82,6 @@ impl ThreadTeam {
     /// # Panics
     /// If a task panics, or if a team of several threads is given 2³¹ tasks or more.
     pub fn run(&self, n_tasks: usize, task: impl Fn(usize) + Sync) {
-        #[cfg(not(target_arch = "wasm32"))]
         if let Some(workers) = self.workers.as_ref().filter(|_| n_tasks > 1) {
             workers.run(n_tasks, &task);
             return;

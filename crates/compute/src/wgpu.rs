@@ -11,7 +11,7 @@
 //! | `buffer`, `memory` | [`GpuBuffer`], bytes in use |
 //! | `submit` | submission, uploads, readback |
 //! | `kernel_cache` | compiled pipelines saved between runs |
-//! | `shader` | [`Source`]: shaders composed from WGSL files |
+//! | `shader` | [`Source`]: shaders composed from WGSL files; [`Dialect`] of a compiler |
 //! | `params` | [`KernelParams`]: layout of uniform parameters |
 //! | `counters` | [`Counters`] of buffers, pipelines, dispatches, submissions |
 //! | `ops` | dense kernels, a `.rs` and a `.wgsl` file each |
@@ -28,13 +28,15 @@ mod params;
 mod shader;
 mod submit;
 
+#[cfg(target_arch = "wasm32")]
+pub use adapter::set_browser_subgroups;
 pub use adapter::{Adapter, CoopMatrices, adapters, pick};
 pub use buffer::GpuBuffer;
 pub use counters::Counters;
 pub use gpu::{Gpu, KernelKey, Variant};
 pub use list::{Bind, CommandList, Recorder};
 pub use params::{KernelParams, ParamField, ParamLayout};
-pub use shader::{Access, Kernel, Source};
+pub use shader::{Access, Dialect, Kernel, Source};
 pub use submit::{CopyRange, HostCopies};
 
 /// Invocations in a workgroup of elementwise kernels.

@@ -15,7 +15,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::document::DOCUMENT;
-use crate::{ApiError, AppState, auth, incoming, routes, trace};
+use crate::{ApiError, AppState, ErrorResponse, auth, incoming, routes, trace};
 
 /// All routes of a server, with their layers.
 pub fn router(state: AppState) -> Router {
@@ -33,6 +33,7 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::embeddings::router())
         .merge(routes::slots::router())
         .merge(routes::audio::router())
+        .merge(routes::page::router(state.options()))
         .route("/openapi.json", get(document));
     let cors = cors(&state.options().cors_origins);
     let router = router
@@ -54,7 +55,7 @@ async fn document() -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], DOCUMENT)
 }
 
-async fn not_found(method: Method, uri: Uri) -> ApiError {
+async fn not_found(method: Method, uri: Uri) -> ErrorResponse {
     let path = uri.path();
     let hint = if path.ends_with("/responses") || path.contains("/responses/") {
         "OpenAI's Responses are not supported; `/v1/chat/completions` answers conversations"
@@ -66,7 +67,7 @@ async fn not_found(method: Method, uri: Uri) -> ApiError {
         "`/openapi.json` lists the paths"
     };
     let path: String = path.chars().take(200).collect();
-    ApiError::not_found(format!("no route {method} {path}: {hint}"))
+    ErrorResponse(ApiError::not_found(format!("no route {method} {path}: {hint}")))
 }
 
 /// Answers 405 to an unsupported method; [`name_allowed`] adds the supported ones.
@@ -87,7 +88,8 @@ async fn name_allowed(request: Request, next: Next) -> Response {
     let allowed: Vec<&str> = allowed.filter(|name| *name != "HEAD").collect();
     let message =
         format!("{method} is not allowed for this path (allowed: {})", allowed.join(", "));
-    let (error, body) = ApiError::of_status(parts.status, message).into_response().into_parts();
+    let error = ErrorResponse(ApiError::of_status(parts.status.as_u16(), message));
+    let (error, body) = error.into_response().into_parts();
     parts.headers.remove(CONTENT_LENGTH);
     parts.headers.extend(error.headers);
     Response::from_parts(parts, body)
@@ -97,7 +99,7 @@ fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
     tracing::error!("a request panicked: {text}");
-    ApiError::server("internal error: see the log of the server").into_response()
+    ErrorResponse(ApiError::server("internal error: see the log of the server")).into_response()
 }
 
 /// CORS for origins of browsers; `None` if there are none.

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{ApiError, ApiResult};
@@ -91,7 +90,7 @@ impl Charge {
             let message = format!(
                 "the recording is too large: expected at most {budget} bytes of file and samples"
             );
-            ApiError::of_status(StatusCode::PAYLOAD_TOO_LARGE, message)
+            ApiError::of_status(413, message)
         } else {
             ApiError::timed_out("the memory for recordings is in use: try again later")
         }

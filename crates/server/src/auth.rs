@@ -9,7 +9,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::{Choice, ConstantTimeEq};
 
-use crate::{ApiError, AppState};
+use crate::routes::page;
+use crate::{ApiError, AppState, ErrorResponse};
 
 /// Routes that need no key: probes.
 const PUBLIC: [&str; 2] = ["/health", "/v1/health"];
@@ -17,11 +18,14 @@ const PUBLIC: [&str; 2] = ["/health", "/v1/health"];
 /// Refuses requests without a key, but for public routes and `OPTIONS`, which browsers send without one.
 pub(crate) async fn check(State(state): State<AppState>, request: Request, next: Next) -> Response {
     let keys = state.credentials().keys();
-    let is_free = request.method() == Method::OPTIONS || is_public(request.uri().path());
+    let path = request.uri().path();
+    let is_free = request.method() == Method::OPTIONS
+        || is_public(path)
+        || page::is_static(path, state.options());
     if keys.is_empty() || is_free || has_key(request.headers(), &keys) {
         next.run(request).await
     } else {
-        ApiError::unauthorized().into_response()
+        ErrorResponse(ApiError::unauthorized()).into_response()
     }
 }
 

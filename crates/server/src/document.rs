@@ -45,7 +45,7 @@ mod tests {
             crate::routes::tokenize::detokenize,
         ),
         // Responses of an enum bring no schema along.
-        components(schemas(crate::routes::audio::TranscriptionAnswer))
+        components(schemas(stonechat_api::speech::TranscriptionAnswer))
     )]
     struct Annotations;
 

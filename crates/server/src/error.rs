@@ -1,290 +1,61 @@
-//! Errors of requests: `{"error": {"code", "message", "type"}}` with the codes and types of llama-server.
+//! Errors of requests as responses.
 
 use axum::body::Body;
-use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value, json};
 
-/// Seconds after which a client may repeat a request that met a full queue, or waited too long.
-const RETRY_SECONDS: u64 = 1;
+use crate::ApiError;
 
-/// Error of a request, with its HTTP status.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ApiError {
-    status: StatusCode,
-    kind: &'static str,
-    message: String,
-    /// Further fields of the error object.
-    fields: Box<Map<String, Value>>,
-    retry_after: Option<u64>,
-}
+/// An error as a response.
+#[derive(Debug)]
+pub(crate) struct ErrorResponse(pub(crate) ApiError);
+
+/// Result of a handler.
+pub(crate) type HandlerResult<T> = Result<T, ErrorResponse>;
 
 /// Message of an error, an extension of its response for the log.
 #[derive(Debug, Clone)]
 pub(crate) struct Reason(pub(crate) String);
 
-/// Result of a handler.
-pub type ApiResult<T> = Result<T, ApiError>;
-
-impl ApiError {
-    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), fields: Box::default(), retry_after: None }
-    }
-
-    /// Error of a status that the framework chose.
-    pub(crate) fn of_status(status: StatusCode, message: String) -> Self {
-        let kind = match status {
-            StatusCode::UNAUTHORIZED => "authentication_error",
-            StatusCode::FORBIDDEN => "permission_error",
-            StatusCode::NOT_FOUND => "not_found_error",
-            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
-            StatusCode::NOT_IMPLEMENTED => "not_supported_error",
-            StatusCode::SERVICE_UNAVAILABLE => "unavailable_error",
-            _ if status.is_server_error() => "server_error",
-            _ => "invalid_request_error",
-        };
-        Self::new(status, kind, message)
-    }
-
-    /// 400 `invalid_request_error`.
-    #[must_use]
-    pub fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
-    }
-
-    /// 400 of one field of the body: what was expected and what was found.
-    #[must_use]
-    pub fn field(name: &str, expected: &str, got: impl std::fmt::Display) -> Self {
-        let error = Self::bad_request(format!("`{name}`: expected {expected}, got {got}"));
-        error.with_field("param", json!(name))
-    }
-
-    /// 400 `exceed_context_size_error` with both counts.
-    #[must_use]
-    pub fn context_overflow(n_prompt_tokens: usize, n_ctx: usize) -> Self {
-        let message = format!(
-            "request ({n_prompt_tokens} tokens) exceeds the available context size ({n_ctx} tokens), try increasing it"
-        );
-        Self::new(StatusCode::BAD_REQUEST, "exceed_context_size_error", message)
-            .with_field("n_prompt_tokens", json!(n_prompt_tokens))
-            .with_field("n_ctx", json!(n_ctx))
-    }
-
-    /// 401 `authentication_error`.
-    #[must_use]
-    pub fn unauthorized() -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", "Invalid API Key")
-    }
-
-    /// 403 `permission_error`.
-    #[must_use]
-    pub fn forbidden(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, "permission_error", message)
-    }
-
-    /// 404 `not_found_error`.
-    #[must_use]
-    pub fn not_found(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "not_found_error", message)
-    }
-
-    /// 413 `invalid_request_error`: the body has more than `limit` bytes.
-    #[must_use]
-    pub fn too_large(limit: usize) -> Self {
-        let message = format!("the body is too large: expected at most {limit} bytes");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
-    }
-
-    /// 415 `invalid_request_error`.
-    #[must_use]
-    pub fn media_type(expected: &str, got: &str) -> Self {
-        let message = format!("`Content-Type`: expected {expected}, got `{got}`");
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
-    }
-
-    /// 415 `invalid_request_error` of a compressed body.
-    pub(crate) fn content_encoding(got: &str) -> Self {
-        let message = format!("`Content-Encoding`: expected none, got `{got}`");
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
-    }
-
-    /// 408 `invalid_request_error`.
-    pub(crate) fn body_timed_out() -> Self {
-        let message = "the body of the request did not arrive in time";
-        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
-    }
-
-    /// 429 `rate_limit_error` with `Retry-After`.
-    #[must_use]
-    pub fn overloaded(message: impl Into<String>) -> Self {
-        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
-        Self { retry_after: Some(RETRY_SECONDS), ..error }
-    }
-
-    /// 500 `server_error`.
-    #[must_use]
-    pub fn server(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
-    }
-
-    /// 501 `not_supported_error`: a feature that is switched off, or missing in the model.
-    #[must_use]
-    pub fn not_supported(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
-    }
-
-    /// 503 `unavailable_error`.
-    #[must_use]
-    pub fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
-    }
-
-    /// 503 `unavailable_error` with `Retry-After`: the time of the request passed while it waited.
-    #[must_use]
-    pub fn timed_out(message: impl Into<String>) -> Self {
-        Self { retry_after: Some(RETRY_SECONDS), ..Self::unavailable(message) }
-    }
-
-    /// Adds a field to the error object.
-    #[must_use]
-    pub fn with_field(mut self, name: &str, value: Value) -> Self {
-        self.fields.insert(name.to_owned(), value);
-        self
-    }
-
-    /// HTTP status.
-    #[must_use]
-    pub fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    /// Type of the error, as in the body.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        self.kind
-    }
-
-    /// Text for the client.
-    #[must_use]
-    pub fn message(&self) -> &str {
-        &self.message
-    }
-
-    /// The body, which a stream sends after `data: ` if the status is already on its way.
-    #[must_use]
-    pub fn to_json(&self) -> Value {
-        let mut error = json!({
-            "code": self.status.as_u16(),
-            "message": self.message,
-            "type": self.kind,
-        });
-        if let Some(object) = error.as_object_mut() {
-            object.extend((*self.fields).clone());
-        }
-        json!({ "error": error })
-    }
-}
-
-impl std::fmt::Display for ApiError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for ApiError {}
-
-impl IntoResponse for ApiError {
+impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
-        let mut response = Response::new(Body::from(self.to_json().to_string()));
-        *response.status_mut() = self.status;
+        let Self(error) = self;
+        let mut response = Response::new(Body::from(error.to_json().to_string()));
+        *response.status_mut() =
+            StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = error.retry_after() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        response.extensions_mut().insert(Reason(self.message));
+        response.extensions_mut().insert(Reason(error.message().to_owned()));
         response
     }
 }
 
-impl From<QueryRejection> for ApiError {
-    fn from(rejection: QueryRejection) -> Self {
-        Self::bad_request(format!("query: {}", rejection.body_text()))
+impl From<ApiError> for ErrorResponse {
+    fn from(error: ApiError) -> Self {
+        Self(error)
     }
 }
 
-impl From<PathRejection> for ApiError {
-    fn from(rejection: PathRejection) -> Self {
-        Self::bad_request(format!("path: {}", rejection.body_text()))
-    }
-}
-
-impl From<BytesRejection> for ApiError {
-    fn from(rejection: BytesRejection) -> Self {
-        Self::new(rejection.status(), "invalid_request_error", rejection.body_text())
-    }
-}
-
-/// Errors of requests; errors of loading a model are [`LoadError`](crate::LoadError).
-impl From<stonechat::Error> for ApiError {
+impl From<stonechat::Error> for ErrorResponse {
     fn from(error: stonechat::Error) -> Self {
-        use stonechat::Error;
-        match error {
-            Error::Llm(error) => error.into(),
-            Error::Whisper(error) => error.into(),
-            // Files of uploads.
-            Error::Audio(_) => Self::bad_request(error.to_string()),
-            Error::Tools => Self::bad_request(error.to_string()),
-            Error::ModelNotFound { .. } => Self::not_found(error.to_string()),
-            _ => Self::server(error.to_string()),
-        }
+        Self(error.into())
     }
 }
 
-impl From<stonechat::llm::Error> for ApiError {
-    fn from(error: stonechat::llm::Error) -> Self {
-        use stonechat::llm::Error;
-        match error {
-            Error::ContextFull { tokens, n_ctx } => Self::context_overflow(tokens, n_ctx),
-            Error::KvFull(_) => Self::overloaded(error.to_string()),
-            Error::DeadlinePassed => Self::timed_out(error.to_string()),
-            Error::NoInfill { .. } => Self::not_supported(error.to_string()),
-            Error::Text(_)
-            | Error::Sampling(_)
-            | Error::UnknownToken { .. }
-            | Error::EmptyPrompt
-            | Error::Option { .. } => Self::bad_request(error.to_string()),
-            _ => Self::server(error.to_string()),
-        }
+impl From<QueryRejection> for ErrorResponse {
+    fn from(rejection: QueryRejection) -> Self {
+        Self(ApiError::bad_request(format!("query: {}", rejection.body_text())))
     }
 }
 
-impl From<stonechat::whisper::Error> for ApiError {
-    fn from(error: stonechat::whisper::Error) -> Self {
-        use stonechat::whisper::Error;
-        match error {
-            Error::KvFull(_) => Self::overloaded(error.to_string()),
-            Error::ContextFull { .. }
-            | Error::Audio(_)
-            | Error::Language { .. }
-            | Error::SpeechRange { .. }
-            | Error::Option { .. } => Self::bad_request(error.to_string()),
-            _ => Self::server(error.to_string()),
-        }
-    }
-}
-
-impl From<stonechat::sampling::Error> for ApiError {
-    fn from(error: stonechat::sampling::Error) -> Self {
-        Self::bad_request(error.to_string())
-    }
-}
-
-impl From<stonechat::text::Error> for ApiError {
-    fn from(error: stonechat::text::Error) -> Self {
-        Self::bad_request(error.to_string())
+impl From<PathRejection> for ErrorResponse {
+    fn from(rejection: PathRejection) -> Self {
+        Self(ApiError::bad_request(format!("path: {}", rejection.body_text())))
     }
 }
 
@@ -292,52 +63,17 @@ impl From<stonechat::text::Error> for ApiError {
 mod tests {
     use axum::http::header::RETRY_AFTER;
     use axum::response::IntoResponse;
-    use serde_json::json;
 
-    use super::ApiError;
-
-    #[test]
-    fn bodies_have_the_shape_of_llama_server() {
-        let error = ApiError::unauthorized().to_json();
-        let expected = json!({"error": {
-            "message": "Invalid API Key", "type": "authentication_error", "code": 401,
-        }});
-        assert_eq!(error, expected);
-        let error = ApiError::context_overflow(9000, 4096).to_json();
-        let expected = json!({"error": {
-            "code": 400,
-            "message": "request (9000 tokens) exceeds the available context size (4096 tokens), try increasing it",
-            "type": "exceed_context_size_error",
-            "n_prompt_tokens": 9000,
-            "n_ctx": 4096,
-        }});
-        assert_eq!(error, expected);
-    }
+    use super::{ApiError, ErrorResponse};
 
     #[test]
     fn an_overload_says_when_to_retry() {
-        let response = ApiError::overloaded("full").into_response();
+        let response = ErrorResponse(ApiError::overloaded("full")).into_response();
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()[RETRY_AFTER], "1");
         assert_eq!(response.headers()["content-type"], "application/json");
-        let response = ApiError::timed_out("late").into_response();
+        let response = ErrorResponse(ApiError::timed_out("late")).into_response();
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()[RETRY_AFTER], "1");
-    }
-
-    #[test]
-    fn errors_of_the_engine_have_the_status_of_their_cause() {
-        use stonechat::llm::Error;
-        let cases = [
-            (Error::ContextFull { tokens: 9, n_ctx: 8 }, 400),
-            (Error::EmptyPrompt, 400),
-            (Error::NoInfill { model: "m".to_owned() }, 501),
-            (Error::DeadlinePassed, 503),
-            (Error::MissingTensor { name: "t".to_owned() }, 500),
-        ];
-        for (error, status) in cases {
-            let text = error.to_string();
-            assert_eq!(ApiError::from(error).status(), status, "{text}");
-        }
     }
 }

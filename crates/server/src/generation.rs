@@ -1,18 +1,52 @@
-//! Shared parts of the routes of generated text: fields of a body, the running request, its usage, probabilities, streams.
+//! Routes of generated text: the running requests of a body, their metrics, and the answer as one object or as a stream.
 
-mod fields;
-mod logit_bias;
-mod probabilities;
-mod prompt;
 mod run;
 mod stream;
-mod usage;
 
-pub(crate) use fields::{Body, GenerationFields};
-pub(crate) use probabilities::{
-    ProbFields, chat_logprobs, completion_logprobs, native_probabilities,
-};
-pub(crate) use prompt::prompts;
+use std::collections::VecDeque;
+
+use axum::response::{IntoResponse, Response};
+use stonechat::Llm;
+use stonechat_api::text::{Body, Dialect, Model, Prepared};
+
+use crate::otlp::RequestTrace;
+use crate::tasks::blocking;
+use crate::{AppState, HandlerResult, Json};
+
 pub(crate) use run::TextRun;
-pub(crate) use stream::{StreamedAnswer, respond};
-pub(crate) use usage::Usage;
+
+/// Answers a body: opens its model, runs its requests side by side.
+pub(crate) async fn answer<T: Dialect>(
+    state: &AppState,
+    trace: &RequestTrace,
+    body: Body<T>,
+) -> HandlerResult<Response> {
+    let fields = body.fields();
+    let (name, deadline) = (fields.model().map(str::to_owned), fields.deadline());
+    let is_stream = fields.is_stream();
+    let ping = fields.ping_interval(state.options().sse_ping_interval);
+    let model = state.open::<Llm>(name.as_deref(), deadline).await?;
+    let prepared = {
+        let (spec, answered_as) = (model.spec(), model.name_for(name.as_deref()));
+        let model = Model { llm: &model, id: spec.id(), name: &answered_as };
+        blocking(|| body.prepare(model, &state.options().defaults()))?
+    };
+    let Prepared { requests, answer } = prepared;
+    let (mut runs, mut model) = (VecDeque::with_capacity(requests.len()), Some(model));
+    for request in requests {
+        // Each request is a user of the model.
+        let model = match model.take() {
+            Some(model) => model,
+            None => state.open::<Llm>(name.as_deref(), deadline).await?,
+        };
+        runs.push_back(TextRun::start(state, model, request, trace.clone()));
+    }
+    if is_stream {
+        return Ok(stream::respond(runs, answer, ping).await?);
+    }
+    let mut texts = Vec::with_capacity(runs.len());
+    for run in runs {
+        texts.push(run.finish().await?);
+    }
+    Ok(Json(answer.whole(&texts)).into_response())
+}

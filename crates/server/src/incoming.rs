@@ -16,7 +16,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::{Sleep, sleep};
 
-use crate::{ApiError, ApiResult, AppState, ServerOptions, auth};
+use crate::{ApiError, ApiResult, AppState, ErrorResponse, ServerOptions, auth};
 
 /// The two ends of a connection, an extension of its requests.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,7 @@ pub(crate) async fn check(State(state): State<AppState>, request: Request, next:
     let headers = request.headers();
     let site = if is_loopback && !is_public { check_site(headers, options) } else { Ok(()) };
     if let Err(error) = site.and_then(|()| check_encoding(headers)) {
-        return error.into_response();
+        return ErrorResponse(error).into_response();
     }
     let is_late = Arc::new(AtomicBool::new(false));
     let whole = options.request_timeout.unwrap_or(Duration::MAX).min(options.body_timeout);
@@ -56,7 +56,7 @@ pub(crate) async fn check(State(state): State<AppState>, request: Request, next:
     if !is_late.load(Ordering::Acquire) {
         return response;
     }
-    let mut response = ApiError::body_timed_out().into_response();
+    let mut response = ErrorResponse(ApiError::body_timed_out()).into_response();
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
@@ -183,7 +183,7 @@ mod tests {
         if !origin.is_empty() {
             headers.insert(ORIGIN, origin.parse().unwrap());
         }
-        check_site(&headers, options).map_or_else(|error| error.status().as_u16(), |()| 200)
+        check_site(&headers, options).map_or_else(|error| error.status(), |()| 200)
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
         for (encoding, expected) in [("identity", 200), ("gzip", 415), ("br", 415)] {
             let headers = HeaderMap::from_iter([(CONTENT_ENCODING, encoding.parse().unwrap())]);
             let status = check_encoding(&headers);
-            let status = status.map_or_else(|error| error.status().as_u16(), |()| 200);
+            let status = status.map_or_else(|error| error.status(), |()| 200);
             assert_eq!(status, expected, "{encoding}");
         }
     }

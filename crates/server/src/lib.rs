@@ -1,4 +1,4 @@
-//! HTTP server of language models and Whisper, with the routes of OpenAI and of llama-server.
+//! HTTP server of language models and Whisper, with the routes of OpenAI and of llama-server, whose JSON is in [`stonechat_api`].
 //!
 //! [`Server::bind`] opens the sockets, [`Server::run`] serves until it is told to stop. Models run on engine threads of
 //! their own ([`stonechat::Llm`], [`stonechat::Whisper`]); the async side runs no kernel.
@@ -7,18 +7,18 @@
 //! |---|---|
 //! | `app`, `routes` | the router; one file for each group of routes |
 //! | `document` | the OpenAPI document of the routes |
-//! | `error`, `json`, `limits`, `sse` | errors as clients know them; JSON bodies; their limits; events |
+//! | `error`, `json`, `sse` | errors as responses; JSON bodies; events |
 //! | `tasks` | time limits of requests, work that blocks |
 //! | `models` | open models: loading, sharing, eviction by memory |
-//! | `generation` | what routes of generated text share: fields, the running request, streams |
+//! | `generation` | what routes of generated text share: the running requests, streams |
 //! | `page_file` | KV pages of earlier prompts in a file |
-//! | `chat_body` | bodies of chat requests in OpenAI's format |
 //! | `metrics` | Prometheus metrics |
 //! | `otlp` | spans of requests for an OpenTelemetry collector |
 //! | `server`, `listen`, `write_limit` | sockets, TLS, slow readers, shutdown |
 //! | `incoming`, `auth`, `trace` | hosts, origins and times of bodies; API keys; the log of requests |
 //! | `credentials` | API keys and TLS, which can be replaced |
 //! | `audio_memory` | memory of uploads |
+//! | `static_files` | files of the page |
 //!
 //! ```no_run
 //! use stonechat_server::{ModelOption, Server, ServerOptions};
@@ -34,15 +34,12 @@
 mod app;
 mod audio_memory;
 mod auth;
-mod chat_body;
 mod credentials;
 mod document;
 mod error;
 mod generation;
-mod ids;
 mod incoming;
 mod json;
-mod limits;
 mod listen;
 mod metrics;
 mod models;
@@ -56,13 +53,13 @@ mod routes;
 mod server;
 mod sse;
 mod state;
+mod static_files;
 mod tasks;
 mod trace;
 mod write_limit;
 
 pub use app::router;
 pub use auth::read_keys;
-pub use error::{ApiError, ApiResult};
 pub use listen::OpenSocket;
 pub use metrics::{AudioReport, Metrics, RequestEnd, RequestReport};
 pub use models::{
@@ -77,6 +74,9 @@ pub use otlp::{Traces, TracesError};
 pub use page_file::{PageFile, PageFileError};
 pub use server::{Server, ServerError, stop_signal};
 pub use state::AppState;
+pub use static_files::{WebPackage, WebPackageError};
+pub use stonechat_api::{ApiError, ApiResult};
 pub use trace::RequestId;
 
+pub(crate) use error::{ErrorResponse, HandlerResult};
 pub(crate) use json::Json;

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use stonechat::llm::Pooling;
 use stonechat::sampling::SamplingOptions;
 use stonechat::{Device, DraftSource, GpuLayers, KvDType, Models};
+use stonechat_api::Defaults;
 
-use crate::{PageFile, Traces};
+use crate::{PageFile, Traces, WebPackage};
 
 /// A model to load at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,6 +171,10 @@ pub struct ServerOptions {
     pub stop_timeout: Duration,
     /// Interval of comments in a stream that has no data.
     pub sse_ping_interval: Option<Duration>,
+    /// Whether the page is served at `/`.
+    pub page: bool,
+    /// Files of the npm package at `/web/`; `None`: the page has the engine of this server alone.
+    pub web_package: Option<WebPackage>,
     /// Whether `/metrics` is on.
     pub metrics: bool,
     /// Traces of requests; `None`: off.
@@ -213,6 +218,8 @@ impl Default for ServerOptions {
             write_timeout: Duration::from_secs(60),
             stop_timeout: Duration::from_secs(10),
             sse_ping_interval: Some(Duration::from_secs(30)),
+            page: true,
+            web_package: None,
             metrics: false,
             traces: None,
             slots: true,
@@ -222,6 +229,18 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
+    /// Values of fields that a body leaves out.
+    pub(crate) fn defaults(&self) -> Defaults<'_> {
+        Defaults {
+            n_predict: self.n_predict,
+            pooling: self.pooling,
+            context_shift: self.context_shift,
+            timeout: self.request_timeout,
+            max_choices: self.engine.n_parallel,
+            ..Defaults::new(&self.sampling)
+        }
+    }
+
     /// Deadline of a request that arrives now; `None` beyond all times.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.request_timeout.and_then(|timeout| Instant::now().checked_add(timeout))

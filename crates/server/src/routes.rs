@@ -15,6 +15,7 @@
 //! | `slots` | `/slots` |
 //! | `embeddings` | `/v1/embeddings`, `/embedding` |
 //! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations` |
+//! | `page` | `/`, `/web/` |
 
 pub(crate) mod audio;
 pub(crate) mod chat;
@@ -25,6 +26,7 @@ pub(crate) mod health;
 pub(crate) mod lora;
 pub(crate) mod metrics;
 pub(crate) mod models;
+pub(crate) mod page;
 pub(crate) mod props;
 pub(crate) mod slots;
 pub(crate) mod template;
@@ -35,16 +37,16 @@ use axum::http::request::Parts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::{ApiError, AppState};
+use crate::{AppState, ErrorResponse, HandlerResult};
 
 /// Query parameters, whose errors have the shape of the API.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Query<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for Query<T> {
-    type Rejection = ApiError;
+    type Rejection = ErrorResponse;
 
-    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> HandlerResult<Self> {
         let query = axum::extract::Query::from_request_parts(parts, state).await?;
         Ok(Self(query.0))
     }

@@ -10,12 +10,12 @@ use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, SERVER};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use stonechat_api::ids::new_id;
 
 use crate::error::Reason;
-use crate::ids::new_id;
 use crate::incoming::Peer;
 use crate::otlp::RequestTrace;
-use crate::{ApiError, AppState};
+use crate::{ApiError, AppState, ErrorResponse};
 
 /// Header of the identifier, in requests and responses.
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -106,7 +106,8 @@ async fn with_shape(response: Response) -> Response {
     } else {
         text
     };
-    let mut response = ApiError::of_status(status, text).into_response();
+    let error = ApiError::of_status(status.as_u16(), text);
+    let mut response = ErrorResponse(error).into_response();
     if let Some(allow) = allow {
         response.headers_mut().insert(ALLOW, allow);
     }

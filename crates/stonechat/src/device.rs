@@ -31,4 +31,6 @@ pub use gpu_layers::GpuLayers;
 pub use gpu_ranks::GpuRanks;
 pub use name::{Device, ParseError};
 pub use open::OpenDevice;
-pub use registry::{GpuList, list_gpus};
+#[cfg(not(target_arch = "wasm32"))]
+pub use registry::list_gpus;
+pub use registry::{GpuList, list_gpus_async};

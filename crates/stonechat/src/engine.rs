@@ -1,19 +1,21 @@
-//! Thread that owns a model and its device, with a queue of requests.
+//! Loop that owns a model and its device, with a queue of requests: on a thread of its own, in a browser a task.
 
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 
+use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_channel::oneshot;
+use futures_util::FutureExt;
 use stonechat_formats::ModelFile;
 use stonechat_nn::Cpu;
 
 use crate::device::{DeviceNeeds, OpenDevice};
 use crate::error::panic_reason;
 use crate::job::JobSender;
+use crate::runtime::{Task, wait_for_closed};
 use crate::{Device, Error, Job, Models};
 
 /// Options that the builders of all models have.
@@ -91,9 +93,9 @@ impl fmt::Debug for CommonOptions {
     }
 }
 
-/// Builder of a model that serves requests on a thread of its own.
+/// Builder of a model that serves requests in a loop of its own.
 pub(crate) trait Load: Sized + Send + 'static {
-    /// Message to the thread, such as a request with the sender of its results.
+    /// Message to the loop, such as a request with the sender of its results.
     type Message: Send + 'static;
     /// Description of the open model.
     type Info: Send + 'static;
@@ -109,7 +111,7 @@ pub(crate) trait Load: Sized + Send + 'static {
     }
 
     /// Loads the model, on a GPU only in part if the layers can be split, and serves requests.
-    fn run(self, thread: EngineThread<'_, Self>) -> Result<(), Error>;
+    fn run(self, start: EngineStart<'_, Self>) -> impl Future<Output = Result<(), Error>>;
 }
 
 /// Methods that the builders of all models have, and those of a model that open it. A builder has a field `common` and a
@@ -158,14 +160,15 @@ macro_rules! open_models {
             /// # Errors
             /// If there is no such model, it is damaged or of an unknown architecture, an option is out of range, or the
             /// device does not exist or is out of memory.
+            #[cfg(not(target_arch = "wasm32"))]
             pub fn open(self, model: impl AsRef<std::path::Path>) -> Result<$model, crate::Error> {
                 pollster::block_on(self.open_async(model))
             }
 
-            /// As [`open`](Self::open), without blocking.
+            /// As `open`, without blocking. A browser has no files: there the path is refused.
             ///
             /// # Errors
-            /// As [`open`](Self::open).
+            /// As `open`.
             pub async fn open_async(
                 self,
                 model: impl AsRef<std::path::Path>,
@@ -178,6 +181,7 @@ macro_rules! open_models {
             ///
             /// # Errors
             /// As [`open`](Self::open).
+            #[cfg(not(target_arch = "wasm32"))]
             pub fn open_file(
                 self,
                 file: stonechat_formats::ModelFile,
@@ -185,10 +189,10 @@ macro_rules! open_models {
                 pollster::block_on(self.open_file_async(file))
             }
 
-            /// As [`open_file`](Self::open_file), without blocking.
+            /// Opens the model in `file` without blocking. In a browser its requests run between the events of the thread.
             ///
             /// # Errors
-            /// As [`open`](Self::open).
+            /// As `open`.
             pub async fn open_file_async(
                 self,
                 file: stonechat_formats::ModelFile,
@@ -203,14 +207,15 @@ macro_rules! open_models {
             ///
             /// # Errors
             /// If there is no such model, it is damaged or of an unknown architecture, or the device is out of memory.
+            #[cfg(not(target_arch = "wasm32"))]
             pub fn open(model: impl AsRef<std::path::Path>) -> Result<Self, crate::Error> {
                 Self::builder().open(model)
             }
 
-            /// As [`open`](Self::open), without blocking.
+            /// As `open`, without blocking. A browser has no files: there the path is refused.
             ///
             /// # Errors
-            /// As [`open`](Self::open).
+            /// As `open`.
             pub async fn open_async(
                 model: impl AsRef<std::path::Path>,
             ) -> Result<Self, crate::Error> {
@@ -227,7 +232,7 @@ macro_rules! open_models {
 }
 pub(crate) use open_models;
 
-/// Model to open on the thread.
+/// Model to open.
 #[derive(Debug)]
 pub(crate) enum ModelSource {
     /// Path or installed name.
@@ -248,64 +253,62 @@ impl ModelSource {
 /// Sender of the result of opening a model; `None` once it was sent.
 pub(crate) type Opened<L> = Option<oneshot::Sender<Result<<L as Load>::Info, Error>>>;
 
-/// Handle of an engine thread. Dropping it waits for the end of the thread.
+/// Handle of an engine. Dropping it waits for the end of its thread; in a browser the loop ends by itself.
 pub(crate) struct Engine<L: Load> {
     /// `None` once the handle is dropped.
-    messages: Option<mpsc::Sender<L::Message>>,
-    thread: Option<JoinHandle<()>>,
+    messages: Option<UnboundedSender<L::Message>>,
+    task: Option<Task>,
 }
 
 impl<L: Load> fmt::Debug for Engine<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("thread", &self.thread).finish_non_exhaustive()
+        f.debug_struct("Engine").field("task", &self.task).finish_non_exhaustive()
     }
 }
 
 impl<L: Load> Engine<L> {
-    /// Starts a thread that opens a model; returns once the model is open.
+    /// Starts a loop that opens a model; returns once the model is open.
     ///
     /// # Errors
     /// If the model cannot be opened.
     pub(crate) async fn start(loader: L, model: ModelSource) -> Result<(Self, L::Info), Error> {
         let is_background = loader.common().is_background;
-        let serve = move |sender: &mut _, queue| run(loader, model, sender, queue);
+        let serve = async move |sender: &mut _, queue| run(loader, model, sender, queue).await;
         Self::spawn(is_background, serve).await
     }
 
-    /// Starts a thread that opens a model and serves its requests; returns once the model is open.
+    /// Starts a loop that opens a model and serves its requests; returns once the model is open.
     ///
     /// # Errors
     /// If the model cannot be opened.
     pub(crate) async fn spawn(
         is_background: bool,
-        serve: impl FnOnce(&mut Opened<L>, mpsc::Receiver<L::Message>) -> Result<(), Error>
+        serve: impl AsyncFnOnce(&mut Opened<L>, UnboundedReceiver<L::Message>) -> Result<(), Error>
         + Send
         + 'static,
     ) -> Result<(Self, L::Info), Error> {
-        let (messages, queue) = mpsc::channel();
+        let (messages, queue) = unbounded();
         let (sender, opened) = oneshot::channel();
-        let body = move || {
-            if is_background {
-                lower_priority();
-            }
+        let body = async move || {
+            wait_for_closed().await;
             let mut sender = Some(sender);
-            match (catch(|| serve(&mut sender, queue)), sender) {
+            let served = AssertUnwindSafe(serve(&mut sender, queue)).catch_unwind().await;
+            match (served.unwrap_or_else(|payload| Err(Error::panicked(&*payload))), sender) {
                 (Ok(()), _) => {}
                 // The caller may have given up.
                 (Err(error), Some(sender)) => _ = sender.send(Err(error)),
                 (Err(error), None) => tracing::error!("an engine has stopped: {error}"),
             }
         };
-        let thread = std::thread::Builder::new().name(L::THREAD.to_owned()).spawn(body);
-        let thread = thread.map_err(|source| Error::Thread { source })?;
-        // A caller that gives up before the end does not wait for the thread.
+        let task = Task::spawn(L::THREAD, is_background, body)?;
+        // A caller that gives up before the end does not wait for the loop.
         let info = opened.await.map_err(|_| Error::EngineStopped)??;
-        Ok((Self { messages: Some(messages), thread: Some(thread) }, info))
+        Ok((Self { messages: Some(messages), task: Some(task) }, info))
     }
 
-    /// Whether the thread serves requests: false once a panic left the model without a state.
+    /// Whether the loop serves requests: false once a panic left the model without a state.
     pub(crate) fn is_running(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+        self.task.as_ref().is_some_and(|task| !task.is_finished())
     }
 
     /// Appends a request with the sender of a new job to the queue. With an engine that has stopped the job ends with
@@ -318,7 +321,7 @@ impl<L: Load> Engine<L> {
         Self: Send + Sync,
     {
         let (job, sender) = Job::new(self.clone());
-        let sent = self.messages.as_ref().map(|messages| messages.send(message(sender)));
+        let sent = self.messages.as_ref().map(|messages| messages.unbounded_send(message(sender)));
         if !matches!(sent, Some(Ok(()))) {
             // The sender of the job was dropped with the request, which ends the job.
             tracing::error!("a request came to an engine that has stopped");
@@ -330,64 +333,48 @@ impl<L: Load> Engine<L> {
 impl<L: Load> Drop for Engine<L> {
     fn drop(&mut self) {
         self.messages = None;
-        // The last handle may be dropped on the thread itself, by code that a result wakes.
-        let is_other =
-            |thread: &JoinHandle<()>| thread.thread().id() != std::thread::current().id();
-        if let Some(thread) = self.thread.take().filter(is_other) {
-            // A panic was reported by the thread.
-            let _ = thread.join();
+        // The last handle may be dropped by the loop itself, in code that a result wakes.
+        if let Some(task) = self.task.take() {
+            task.join();
         }
     }
 }
 
-/// Lowers the priority of this thread, and so of those that it starts.
-#[cfg(target_os = "linux")]
-fn lower_priority() {
-    /// A tenth of the time of a busy core: the share of a thread of another engine is 9.3 times as large.
-    const NICENESS: i32 = 10;
-    // Linux applies the priority of "this process" to the calling thread alone.
-    if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
-        tracing::warn!("the priority of the thread is unchanged: {error}");
-    }
-}
-
-/// Priorities of single threads exist on Linux alone.
-#[cfg(not(target_os = "linux"))]
-fn lower_priority() {}
-
-/// Body of the thread.
-fn run<L: Load>(
+/// Body of the loop.
+async fn run<L: Load>(
     loader: L,
     model: ModelSource,
     opened: &mut Opened<L>,
-    queue: mpsc::Receiver<L::Message>,
+    queue: UnboundedReceiver<L::Message>,
 ) -> Result<(), Error> {
     let file = model.open()?;
     let path = file.path().map(ToOwned::to_owned);
     let needs = loader.needs(file.weight_bytes());
     let warn = |reason: &str| tracing::warn!("{reason}");
     let common = loader.common();
-    let device = common.device.choose(needs)?.open(|| common.open_cpu(), warn)?;
-    loader.run(EngineThread { file, device, opened, queue }).map_err(|error| match &path {
+    let chosen = common.device.choose_async(needs).await?;
+    let device = chosen.open_async(|| common.open_cpu(), warn).await?;
+    let served = loader.run(EngineStart { file, device, opened, queue }).await;
+    served.map_err(|error| match &path {
         Some(path) => error.of_model(path),
         None => error,
     })
 }
 
-/// Thread of an engine: the file to load, then the queue to serve.
-pub(crate) struct EngineThread<'a, L: Load> {
+/// Start of an engine: the file to load, then the queue to serve.
+pub(crate) struct EngineStart<'a, L: Load> {
     /// File of the model.
     pub(crate) file: ModelFile,
     /// Device of the model.
     pub(crate) device: OpenDevice,
     opened: &'a mut Opened<L>,
-    queue: mpsc::Receiver<L::Message>,
+    queue: UnboundedReceiver<L::Message>,
 }
 
-impl<L: Load> EngineThread<'_, L> {
-    /// Closes the file of the loaded model and reports that the model is open. Returns the queue, which is disconnected once
-    /// every handle is dropped.
-    pub(crate) fn open(self, info: L::Info) -> mpsc::Receiver<L::Message> {
+impl<L: Load> EngineStart<'_, L> {
+    /// Closes the file of the loaded model and reports that the model is open. Returns the queue, which is closed once every
+    /// handle is dropped.
+    pub(crate) fn open(self, info: L::Info) -> UnboundedReceiver<L::Message> {
         let Self { file, device, opened, queue } = self;
         // The mapped pages count as memory of this process.
         drop(file);

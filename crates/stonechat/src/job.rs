@@ -1,16 +1,22 @@
-//! A request that runs on the thread of an engine, and its results.
+//! A request that runs in the loop of an engine, and its results.
+
+#[cfg(not(target_arch = "wasm32"))]
+mod blocking;
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_core::Stream;
 use stonechat_whisper::CancelToken;
+use web_time::Instant;
 
 use crate::Error;
+
+#[cfg(not(target_arch = "wasm32"))]
+pub use blocking::{IntoItems, Items};
 
 /// Message from an engine to the caller of a request.
 #[derive(Debug)]
@@ -22,7 +28,7 @@ enum Message<I, O> {
 
 /// A request in the queue of an engine, or running: a stream of items `I` with an output `O` at its end.
 ///
-/// [`wait`](Self::wait) blocks until the output, iterating over the job (or `&mut` of it) blocks for each item. As a
+/// `wait` blocks until the output, iterating over the job (or `&mut` of it) blocks for each item; a browser has neither. As a
 /// `Stream` of items and a `Future` of the output it blocks nothing. Dropping it cancels the request, and waits for the
 /// running step if it was the last user of the engine.
 #[must_use = "dropping a job cancels it"]
@@ -42,7 +48,7 @@ impl<I, O> std::fmt::Debug for Job<I, O> {
     }
 }
 
-/// Sender of a job's items and result, held by the engine thread.
+/// Sender of a job's items and result, held by the engine.
 #[derive(Debug)]
 pub(crate) struct JobSender<I, O> {
     messages: UnboundedSender<Message<I, O>>,
@@ -128,19 +134,6 @@ impl<I, O> Job<I, O> {
         self.progress.started.get().copied()
     }
 
-    /// Blocks until the end of the request; skips the items that are left.
-    ///
-    /// # Errors
-    /// If the request failed.
-    pub fn wait(self) -> Result<O, Error> {
-        pollster::block_on(self)
-    }
-
-    /// Iterates over the items, blocking for each; an error is the last one. [`wait`](Self::wait) then gives the output.
-    pub fn items(&mut self) -> Items<'_, I, O> {
-        Items(self)
-    }
-
     /// Waits for the next item without blocking; `None` after the last.
     ///
     /// # Errors
@@ -192,48 +185,6 @@ impl<I, O> Future for Job<I, O> {
         let job = self.get_mut();
         while ready!(job.poll_item(context)).is_some() {}
         Poll::Ready(job.result.take().unwrap_or(Err(Error::ResultTaken)))
-    }
-}
-
-/// Items of a job, each of which is waited for; see [`Job::items`].
-#[derive(Debug)]
-pub struct Items<'a, I, O>(&'a mut Job<I, O>);
-
-impl<I, O> Iterator for Items<'_, I, O> {
-    type Item = Result<I, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        pollster::block_on(self.0.next_async())
-    }
-}
-
-impl<'a, I, O> IntoIterator for &'a mut Job<I, O> {
-    type Item = Result<I, Error>;
-    type IntoIter = Items<'a, I, O>;
-
-    fn into_iter(self) -> Items<'a, I, O> {
-        self.items()
-    }
-}
-
-/// Iterator that owns its job.
-#[derive(Debug)]
-pub struct IntoItems<I, O>(Job<I, O>);
-
-impl<I, O> Iterator for IntoItems<I, O> {
-    type Item = Result<I, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.0.items().next()
-    }
-}
-
-impl<I, O> IntoIterator for Job<I, O> {
-    type Item = Result<I, Error>;
-    type IntoIter = IntoItems<I, O>;
-
-    fn into_iter(self) -> IntoItems<I, O> {
-        IntoItems(self)
     }
 }
 

@@ -1,20 +1,22 @@
-//! A language model on a thread of its own.
+//! A language model in a loop of its own.
+
+#[cfg(not(target_arch = "wasm32"))]
+mod slot_files;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use stonechat_llm::{
     ChatFormat, Completion, Config, Embedding, GenerateOptions, ModelInfo, ModelSummary, PageStore,
-    Pooling, Request, RequestEvent, SavedText, Scheduler, SchedulerOptions, SessionOptions,
-    SlotInfo, StateOptions, StepReport, Task,
+    Pooling, Request, RequestEvent, Scheduler, SchedulerOptions, SessionOptions, SlotInfo,
+    StateOptions, StepReport, Task,
 };
 use stonechat_nn::{KvDType, PAGE_LEN};
 
 use crate::device::DeviceNeeds;
 use crate::drafts::DraftModel;
-use crate::engine::{CommonOptions, Engine, EngineThread, Load, ModelSource, open_models};
+use crate::engine::{CommonOptions, Engine, EngineStart, Load, ModelSource, open_models};
 use crate::job::JobSender;
 use crate::llm_loop::{self, Call};
 use crate::llm_output::{JobOutput, embeddings, events, pieces};
@@ -25,7 +27,7 @@ pub type TextJob = Job<String, Completion>;
 
 /// A language model. Clones share it; requests share steps, and the cached prefixes of earlier ones. Requests beyond
 /// [`LlmBuilder::parallel`] wait in the order in which they are made. Dropping the last clone, jobs included, waits for the
-/// running step.
+/// running step, but not in a browser.
 ///
 /// ```no_run
 /// let llm = stonechat::Llm::open("qwen3:0.6b")?;
@@ -186,18 +188,6 @@ impl Llm {
         self.control(|scheduler| Ok(scheduler.slots()))
     }
 
-    /// Saves the part of a slot's last text that the prefix cache still has.
-    pub fn save_slot(&self, slot: usize, path: impl Into<PathBuf>) -> Job<(), SavedText> {
-        let path = path.into();
-        self.control(move |scheduler| pollster::block_on(scheduler.save_slot(slot, &path)))
-    }
-
-    /// Loads a saved text into the prefix cache, as the last text of a slot.
-    pub fn restore_slot(&self, slot: usize, path: impl Into<PathBuf>) -> Job<(), SavedText> {
-        let path = path.into();
-        self.control(move |scheduler| pollster::block_on(scheduler.restore_slot(slot, &path)))
-    }
-
     /// Removes the last text of a slot from the prefix cache; the output is its length.
     pub fn erase_slot(&self, slot: usize) -> Job<(), usize> {
         self.control(move |scheduler| scheduler.erase_slot(slot))
@@ -322,8 +312,8 @@ impl Load for LlmBuilder {
         DeviceNeeds::layers(weight_bytes, self.gpu_layers)
     }
 
-    fn run(mut self, mut thread: EngineThread<'_, Self>) -> Result<(), Error> {
-        let (file, device) = (&thread.file, &mut thread.device);
+    async fn run(mut self, mut start: EngineStart<'_, Self>) -> Result<(), Error> {
+        let (file, device) = (&start.file, &mut start.device);
         let config = Config::from_file(file)?;
         let state = self.state(&config);
         let layers = self.gpu_layers.unwrap_or(GpuLayers::default_on(self.common.device));
@@ -354,7 +344,7 @@ impl Load for LlmBuilder {
         };
         let on_step = self.on_step.unwrap_or_else(|| Box::new(|_| {}));
         let on_panic = self.common.on_panic;
-        llm_loop::run(scheduler, &model, &thread.open(info), on_step, on_panic)
+        llm_loop::run(scheduler, &model, start.open(info), on_step, on_panic).await
     }
 }
 

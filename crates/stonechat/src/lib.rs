@@ -1,7 +1,7 @@
 //! Speech recognition and language models in Rust, on the CPU or a GPU.
 //!
-//! [`Whisper`] transcribes recordings, [`Llm`] chats and completes texts. Each runs on a thread of its own; a request
-//! is a [`Job`], which blocks, iterates or awaits. [`Models`] finds models by name, `pull` downloads them. A [`Recording`]
+//! [`Whisper`] transcribes recordings, [`Llm`] chats and completes texts. Each runs on a thread of its own, in a browser
+//! between the events of the worker's thread, where nothing blocks; a request is a [`Job`], which blocks, iterates or awaits. [`Models`] finds models by name, `pull` downloads them. A [`Recording`]
 //! and a [`ChatRequest`] have the options of a request, [`Whisper::builder`] and [`Llm::builder`] those of a model, such as its
 //! [`Device`]. Subtitles are in [`whisper::OutputFormat`], live speech in [`whisper`].
 //!
@@ -45,6 +45,7 @@ mod models;
 #[cfg(feature = "pull")]
 pub mod pull;
 mod recording;
+mod runtime;
 mod speech_engine;
 mod speech_model;
 mod speech_queue;
@@ -63,10 +64,13 @@ pub use chat::ChatRequest;
 pub use device::{Device, GpuLayers};
 pub use drafts::DraftSource;
 pub use error::Error;
-pub use job::{IntoItems, Items, Job};
+pub use job::Job;
+#[cfg(not(target_arch = "wasm32"))]
+pub use job::{IntoItems, Items};
 pub use language_model::{Llm, LlmBuilder, LlmInfo, TextJob};
 pub use models::{CATALOG, CatalogEntry, Details, Installed, ModelKind, Models};
 pub use recording::Recording;
+pub use runtime::{wait_for_closed, yield_now};
 pub use speech_engine::SpeechStep;
 pub use speech_model::{TranscriptionJob, Whisper, WhisperBuilder, WhisperInfo};
 

@@ -1,10 +1,10 @@
-//! Loop of a language model's thread: the jobs of a queue in one scheduler.
+//! Loop of a language model: the jobs of a queue in one scheduler.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, TryRecvError};
 
-use pollster::block_on;
+use futures_channel::mpsc::{TryRecvError, UnboundedReceiver};
+use futures_util::FutureExt;
 use stonechat_llm::{
     Error as LlmError, Model, RequestEvent, RequestId, Scheduler, StepReport, Task,
 };
@@ -12,6 +12,7 @@ use stonechat_llm::{
 use crate::Error;
 use crate::engine::{OnPanic, catch};
 use crate::llm_output::JobOutput;
+use crate::runtime::yield_now;
 
 /// Call between two steps, which starts a job or controls the scheduler.
 pub(crate) type Call = Box<dyn FnOnce(&mut OpenJobs, &mut Scheduler) + Send>;
@@ -32,22 +33,21 @@ pub(crate) struct OpenJobs {
     n_jobs: u64,
 }
 
-/// Serves the queue until it is disconnected. A panic fails the requests of the batch; then the model gets a fresh state.
+/// Serves the queue until it is closed. A panic fails the requests of the batch; then the model gets a fresh state.
 ///
 /// # Errors
 /// If the device has no memory for the fresh state.
-pub(crate) fn run(
+pub(crate) async fn run(
     mut scheduler: Scheduler,
     model: &Model,
-    queue: &Receiver<Call>,
+    mut queue: UnboundedReceiver<Call>,
     mut on_step: impl FnMut(&StepReport),
     mut on_panic: OnPanic,
 ) -> Result<(), Error> {
     let mut jobs = OpenJobs::default();
     loop {
-        let served = catch_unwind(AssertUnwindSafe(|| {
-            serve(&mut scheduler, queue, &mut jobs, &mut on_step);
-        }));
+        let served = serve(&mut scheduler, &mut queue, &mut jobs, &mut on_step);
+        let served = AssertUnwindSafe(served).catch_unwind().await;
         let Err(payload) = served else { return Ok(()) };
         let reason = on_panic.caught(&*payload);
         std::mem::take(&mut jobs).fail(&reason);
@@ -55,10 +55,10 @@ pub(crate) fn run(
     }
 }
 
-/// Serves the queue until it is disconnected.
-fn serve(
+/// Serves the queue until it is closed.
+async fn serve(
     scheduler: &mut Scheduler,
-    queue: &Receiver<Call>,
+    queue: &mut UnboundedReceiver<Call>,
     jobs: &mut OpenJobs,
     on_step: &mut impl FnMut(&StepReport),
 ) {
@@ -73,7 +73,7 @@ fn serve(
         // The report comes first, so that a caller with an answer finds the last step counted.
         jobs.end_complete();
         if scheduler.is_idle() {
-            match queue.recv() {
+            match queue.recv().await {
                 Ok(call) => call(jobs, scheduler),
                 Err(_) => return,
             }
@@ -83,14 +83,14 @@ fn serve(
             match queue.try_recv() {
                 Ok(call) => call(jobs, scheduler),
                 Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Closed) => return,
             }
         }
         jobs.cancel_ended(scheduler);
         if scheduler.is_idle() {
             continue;
         }
-        match block_on(scheduler.step(&mut |id, event| jobs.send(id, event))) {
+        match scheduler.step(&mut |id, event| jobs.send(id, event)).await {
             Ok(report) => on_step(&report),
             Err(error) => {
                 let message = error.to_string();
@@ -99,6 +99,7 @@ fn serve(
                 scheduler.fail_all(error, &mut |id, event| jobs.send(id, event));
             }
         }
+        yield_now().await;
     }
 }
 

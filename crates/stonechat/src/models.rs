@@ -132,7 +132,12 @@ impl Models {
 
     /// As [`find`](Self::find), for a path, or a name given as a path.
     pub(crate) fn find_path(&self, path: &Path) -> Result<PathBuf, Error> {
-        if path.exists() { Ok(path.to_owned()) } else { self.find(&path.to_string_lossy()) }
+        // A browser has no files: opening the path is refused.
+        if cfg!(target_arch = "wasm32") || path.exists() {
+            Ok(path.to_owned())
+        } else {
+            self.find(&path.to_string_lossy())
+        }
     }
 
     /// Finds the default speech model: the first of the catalog that is installed, else, of a program built in a

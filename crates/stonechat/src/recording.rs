@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use stonechat_audio::Decoder;
+use stonechat_audio::{Audio, Decoder};
 use stonechat_whisper::{CancelToken, Language, Options, Samples, Task, VadMode};
 
 use crate::Error;
@@ -152,7 +152,7 @@ impl Recording {
             decoder = decoder.max_seconds(n);
         }
         let samples = match source {
-            Source::File(path) => decoder.file(path)?.samples.into(),
+            Source::File(path) => decode_file(decoder, path)?.samples.into(),
             Source::Bytes(bytes) => decoder.bytes(bytes)?.samples.into(),
             Source::Samples(samples) => {
                 let duration = samples.duration();
@@ -164,6 +164,18 @@ impl Recording {
         };
         Ok((samples, options))
     }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn decode_file(decoder: Decoder<'_>, path: PathBuf) -> Result<Audio, stonechat_audio::Error> {
+    decoder.file(path)
+}
+
+/// A browser has no files.
+#[cfg(target_arch = "wasm32")]
+fn decode_file(_: Decoder<'_>, path: PathBuf) -> Result<Audio, stonechat_audio::Error> {
+    let (path, source) = (path.display().to_string(), std::io::ErrorKind::Unsupported.into());
+    Err(stonechat_audio::Error::Open { path, source })
 }
 
 /// Conversions of sources by the constructors of a recording.

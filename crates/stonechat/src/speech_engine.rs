@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! loop:
-//!     receive prepared recordings; block if there are no others
+//!     receive prepared recordings; wait if there are no others
 //!     end the cancelled ones
 //!     admit waiting recordings in order; one that needs a larger state waits until no other is active
 //!     advance every active recording: results become segments, next windows are requested
@@ -11,14 +11,16 @@
 //! ```
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 
+use futures_channel::mpsc::UnboundedReceiver;
+use futures_util::FutureExt;
 use stonechat_whisper::{StateOptions, Timings, Transcript, Transcription, WindowDecoder};
 
 use crate::Error;
 use crate::engine::{OnPanic, catch};
+use crate::runtime::yield_now;
 use crate::speech_queue::{Prepared, RecordingCount, Run};
 
 /// Counters of a speech engine after a step, for metrics. Totals count from the opening of the model.
@@ -72,7 +74,7 @@ pub(crate) struct SpeechEngine {
     least: StateOptions,
     /// Maximum windows of the batch; `None`: the largest batch size of the recordings.
     max_windows: Option<usize>,
-    prepared: Receiver<Prepared>,
+    prepared: UnboundedReceiver<Prepared>,
     /// Recordings that have no place in the batch yet.
     waiting: Vec<Run<Transcription<'static>>>,
     /// Recordings of the batch.
@@ -86,7 +88,7 @@ impl SpeechEngine {
     pub(crate) fn new(
         decoder: WindowDecoder,
         max_windows: Option<usize>,
-        prepared: Receiver<Prepared>,
+        prepared: UnboundedReceiver<Prepared>,
         recordings: RecordingCount,
         on_step: OnStep,
     ) -> Self {
@@ -107,9 +109,9 @@ impl SpeechEngine {
     ///
     /// # Errors
     /// If the device has no memory for the fresh state.
-    pub(crate) fn run(mut self, mut on_panic: OnPanic) -> Result<(), Error> {
+    pub(crate) async fn run(mut self, mut on_panic: OnPanic) -> Result<(), Error> {
         loop {
-            let served = catch_unwind(AssertUnwindSafe(|| self.serve()));
+            let served = AssertUnwindSafe(self.serve()).catch_unwind().await;
             let Err(payload) = served else { return Ok(()) };
             let reason = on_panic.caught(&*payload);
             for active in self.active.drain(..) {
@@ -121,22 +123,23 @@ impl SpeechEngine {
     }
 
     /// Runs recordings until no further one can come.
-    fn serve(&mut self) {
-        while self.receive() {
+    async fn serve(&mut self) {
+        while self.receive().await {
             self.end_cancelled();
             self.admit();
             self.advance();
-            self.step();
+            self.step().await;
             self.report();
+            yield_now().await;
         }
     }
 
     /// Takes prepared recordings; waits for one if there is no other. False once all have ended and no further one can
     /// come.
-    fn receive(&mut self) -> bool {
+    async fn receive(&mut self) -> bool {
         if self.active.is_empty() && self.waiting.is_empty() {
             self.shrink();
-            match self.prepared.recv() {
+            match self.prepared.recv().await {
                 Ok(prepared) => self.enqueue(prepared),
                 Err(_) => return false,
             }
@@ -217,12 +220,12 @@ impl SpeechEngine {
     }
 
     /// Runs a step of the decoder. If the device fails, all active recordings do.
-    fn step(&mut self) {
+    async fn step(&mut self) {
         if self.active.is_empty() {
             return;
         }
         let runs = self.active.iter_mut().map(|active| &mut active.audio);
-        if let Err(error) = pollster::block_on(Transcription::step(runs, &mut self.decoder)) {
+        if let Err(error) = Transcription::step(runs, &mut self.decoder).await {
             for active in self.active.drain(..) {
                 active.client.sender.end(Err(Error::Step { reason: error.to_string() }));
             }

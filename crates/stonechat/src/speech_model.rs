@@ -1,12 +1,12 @@
-//! A speech model on a thread of its own.
+//! A speech model in a loop of its own.
 
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 
+use futures_channel::mpsc::UnboundedReceiver;
 use stonechat_nn::KvDType;
 use stonechat_whisper::{Config, Event, Model, Options, Segment, Transcript, WindowDecoder};
 
-use crate::engine::{CommonOptions, Engine, EngineThread, Load, ModelSource, Opened, open_models};
+use crate::engine::{CommonOptions, Engine, EngineStart, Load, ModelSource, Opened, open_models};
 use crate::speech_engine::{OnStep, SpeechEngine};
 use crate::speech_queue::{self, Client, RecordingCount, Run};
 use crate::{Error, Job, Recording, SpeechStep};
@@ -16,8 +16,8 @@ use crate::{Error, Job, Recording, SpeechStep};
 pub type TranscriptionJob = Job<Segment, Transcript>;
 
 /// A Whisper model. Clones share it. Windows of all recordings are decoded in one batch of [`WhisperBuilder::parallel`]
-/// windows, and each recording gives what it gives alone. Files are decoded on other threads meanwhile. Dropping the last
-/// clone, jobs included, waits for the running step.
+/// windows, and each recording gives what it gives alone. Files are decoded on other threads meanwhile, in a browser between
+/// steps. Dropping the last clone, jobs included, waits for the running step, but not in a browser.
 ///
 /// ```no_run
 /// let whisper = stonechat::Whisper::open("base")?;
@@ -141,20 +141,30 @@ impl WhisperBuilder {
     ///
     /// # Errors
     /// If an option is out of range, or the device is out of memory.
+    #[cfg(not(target_arch = "wasm32"))]
     pub fn open_model(self, model: Model) -> Result<Whisper, Error> {
+        pollster::block_on(self.open_model_async(model))
+    }
+
+    /// As `open_model`, without blocking.
+    ///
+    /// # Errors
+    /// As `open_model`.
+    pub async fn open_model_async(self, model: Model) -> Result<Whisper, Error> {
         self.check()?;
         let recordings = Arc::clone(&self.recordings);
         let is_background = self.common.is_background;
-        let serve = move |sender: &mut Opened<Self>, queue| {
-            self.serve(&model, |info| {
+        let serve = async move |sender: &mut Opened<Self>, queue| {
+            let open = |info| {
                 if let Some(sender) = sender.take() {
                     // The caller may have given up.
                     let _ = sender.send(Ok(info));
                 }
                 queue
-            })
+            };
+            self.serve(&model, open).await
         };
-        let (engine, info) = pollster::block_on(Engine::spawn(is_background, serve))?;
+        let (engine, info) = Engine::spawn(is_background, serve).await?;
         Ok(Whisper { engine: Arc::new(engine), info: Arc::new(info), recordings })
     }
 
@@ -175,10 +185,10 @@ impl WhisperBuilder {
     }
 
     /// Serves the queue that `open` returned, with the open model.
-    fn serve(
+    async fn serve(
         self,
         model: &Model,
-        open: impl FnOnce(WhisperInfo) -> Receiver<Run<Recording>>,
+        open: impl FnOnce(WhisperInfo) -> UnboundedReceiver<Run<Recording>>,
     ) -> Result<(), Error> {
         let Self { common, kv_dtype, reserved, n_windows, recordings, on_step } = self;
         let reserved = Options { batch_size: n_windows.or(reserved.batch_size), ..reserved };
@@ -189,7 +199,8 @@ impl WhisperBuilder {
             device: model.describe(),
         };
         let prepared = speech_queue::start(open(info), model)?;
-        SpeechEngine::new(decoder, n_windows, prepared, recordings, on_step).run(common.on_panic)
+        let engine = SpeechEngine::new(decoder, n_windows, prepared, recordings, on_step);
+        engine.run(common.on_panic).await
     }
 }
 
@@ -205,11 +216,11 @@ impl Load for WhisperBuilder {
         &self.common
     }
 
-    fn run(mut self, thread: EngineThread<'_, Self>) -> Result<(), Error> {
+    async fn run(mut self, start: EngineStart<'_, Self>) -> Result<(), Error> {
         self.check()?;
         let model = self.common.with_progress(|_, on_progress| {
-            thread.device.load_speech_model(&thread.file, on_progress)
+            start.device.load_speech_model(&start.file, on_progress)
         })?;
-        self.serve(&model, |info| thread.open(info))
+        self.serve(&model, |info| start.open(info)).await
     }
 }

@@ -1,21 +1,22 @@
-//! Threads that prepare recordings while the engine runs others: decoding, voice activity detection, spectrogram.
+//! Tasks that prepare recordings while the engine runs others: decoding, voice activity detection, spectrogram.
 //!
 //! ```text
-//! Whisper::transcribe ──► queue ──► N_THREADS threads ──► engine
+//! Whisper::transcribe ──► queue ──► N_TASKS tasks ──► engine
 //! ```
 
-use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread;
+use std::sync::{Arc, Weak};
 
+use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use futures_util::lock::Mutex;
 use stonechat_whisper::{CancelToken, Event, Model, Segment, Transcript, Transcription};
 
 use crate::engine::catch;
 use crate::job::JobSender;
+use crate::runtime::{Task, yield_now};
 use crate::{Error, Recording};
 
-/// Threads for files and bytes in memory. Decoding is far faster than transcription.
-const N_THREADS: usize = 2;
+/// Threads for files and bytes in memory; in a browser a task of the one thread. Decoding is far faster than transcription.
+const N_TASKS: usize = if cfg!(target_arch = "wasm32") { 1 } else { 2 };
 
 /// Number of recordings of a model that have not ended: its weak references.
 pub(crate) type RecordingCount = Arc<()>;
@@ -54,32 +55,40 @@ pub(crate) struct Run<A> {
 pub(crate) type Prepared =
     Result<Run<Transcription<'static>>, (JobSender<Segment, Transcript>, Error)>;
 
-/// Starts the threads, which end once the queue is disconnected. The returned receiver is disconnected then, too.
+/// Starts the tasks, which end once the queue is closed. The returned receiver is closed then, too.
 ///
 /// # Errors
 /// If a thread cannot be started.
 pub(crate) fn start(
-    queue: Receiver<Run<Recording>>,
+    queue: UnboundedReceiver<Run<Recording>>,
     model: &Model,
-) -> Result<Receiver<Prepared>, Error> {
-    let (to_engine, prepared) = channel();
+) -> Result<UnboundedReceiver<Prepared>, Error> {
+    let (to_engine, prepared) = unbounded();
     let queue = Arc::new(Mutex::new(queue));
-    for _ in 0..N_THREADS {
+    for _ in 0..N_TASKS {
         let (queue, model, to_engine) = (Arc::clone(&queue), model.clone(), to_engine.clone());
-        let body = move || {
-            loop {
-                let request = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                let Ok(request) = request else { return };
-                if let Some(prepared) = prepare(request, &model) {
-                    // An engine that stopped drops it.
-                    let _ = to_engine.send(prepared);
-                }
-            }
-        };
-        let thread = thread::Builder::new().name("stonechat-audio".to_owned()).spawn(body);
-        thread.map_err(|source| Error::Thread { source })?;
+        // A thread inherits the priority of the engine's.
+        Task::spawn("stonechat-audio", false, move || serve(queue, model, to_engine))?;
     }
     Ok(prepared)
+}
+
+/// Prepares the recordings of the queue until it is closed.
+async fn serve(
+    queue: Arc<Mutex<UnboundedReceiver<Run<Recording>>>>,
+    model: Model,
+    to_engine: UnboundedSender<Prepared>,
+) {
+    loop {
+        let request = queue.lock().await.recv().await;
+        let Ok(request) = request else { return };
+        yield_now().await;
+        if let Some(prepared) = prepare(request, &model) {
+            // An engine that stopped drops it.
+            let _ = to_engine.unbounded_send(prepared);
+        }
+        yield_now().await;
+    }
 }
 
 /// Prepares a recording for the engine; `None` if nobody waits for it.

@@ -23,6 +23,7 @@ use stonechat_nn::{
 };
 
 use self::attention::AttentionCase;
+pub use self::recording::Deferred;
 use self::recording::{Recording, Suite, compare};
 use crate::{Lcg, Reference};
 
@@ -105,15 +106,35 @@ impl Part {
     /// # Panics
     /// Like [`run`].
     pub fn run(self, devices: &[Device], tolerances: Tolerances) {
-        let suite = Suite { devices, oracle: &Device::from(Reference), tolerances };
+        self.check(&Suite {
+            devices,
+            oracle: &Device::from(Reference),
+            tolerances,
+            deferred: None,
+        });
+    }
+
+    /// Runs the part on each of `devices` without waiting for a result, for browsers.
+    ///
+    /// # Panics
+    /// If a device refuses a program.
+    #[must_use]
+    pub fn start(self, devices: &[Device], tolerances: Tolerances) -> Deferred {
+        let all = Deferred::default();
+        let (oracle, deferred) = (&Device::from(Reference), Some(&all));
+        self.check(&Suite { devices, oracle, tolerances, deferred });
+        all
+    }
+
+    fn check(self, suite: &Suite<'_>) {
         match self {
-            Self::Rows => check_rows(&suite),
-            Self::ProductsOfFewRows => check_products(&suite, [1, 2, 5]),
-            Self::ProductsOfManyRows => check_products(&suite, [16, 17, 40]),
-            Self::Logits => logits::check(&suite),
-            Self::Attention => attention::check(&suite),
-            Self::Layers => layer::check(&suite),
-            Self::Experts => moe::check(&suite),
+            Self::Rows => check_rows(suite),
+            Self::ProductsOfFewRows => check_products(suite, [1, 2, 5]),
+            Self::ProductsOfManyRows => check_products(suite, [16, 17, 40]),
+            Self::Logits => logits::check(suite),
+            Self::Attention => attention::check(suite),
+            Self::Layers => layer::check(suite),
+            Self::Experts => moe::check(suite),
         }
     }
 }
@@ -141,7 +162,7 @@ pub fn run_with(devices: &[Device], tolerances: Tolerances) {
 /// # Panics
 /// Like [`run`].
 pub fn run_large(devices: &[Device], oracle: &Device, tolerances: Tolerances) {
-    let suite = Suite { devices, oracle, tolerances };
+    let suite = Suite { devices, oracle, tolerances, deferred: None };
     for (dtype, cols) in [(DType::F16, 40), (DType::Q8_0, 96)] {
         let (case, n) = (Case { rows: 1300, cols, seed: 1 }, 1300);
         let name = format!("large matmul {dtype}");
@@ -167,7 +188,7 @@ fn check_rows(suite: &Suite<'_>) {
         Case { rows: [1, 2, 3, 5, 17][i % 5], cols, seed: i as u64 }.check_rows(suite);
     }
     Case { rows: 80, cols: 520, seed: 13 }.check_conv_state(suite);
-    export_windows(suite.devices);
+    export_windows(suite);
 }
 
 /// Row counts below and above every switch between kernels. wgpu compiles a kernel for most combinations, so it tests every
@@ -204,14 +225,14 @@ fn stored_as_weights(dtype: DType) -> bool {
 }
 
 /// Exports windows of audio to their places, a later one first.
-fn export_windows(devices: &[Device]) {
+fn export_windows(suite: &Suite<'_>) {
     let (each, cols, places) = (2, 5, 3);
     let values = Lcg::new(4).normals(places * each * (cols + 3), 1.0);
     let window = each * (cols + 3);
     let expected: Vec<f32> =
         values.chunks(cols + 3).flat_map(|row| &row[2..2 + cols]).copied().collect();
     let [from, to] = [0, 1].map(Port::value);
-    for device in devices {
+    for device in suite.devices {
         let mut ops = Recorder::new();
         let rows = Rows { count: Count::Windows, each };
         ops.segment(SegmentName::Body, rows);
@@ -227,10 +248,15 @@ fn export_windows(devices: &[Device]) {
             let segments = &[SegmentName::Body];
             executable.run(&Step { segments, counts, first_window, ..Step::default() });
         }
+        let name = format!("{}: windows", device.describe());
+        executable.fetch(&[PortRange::first(to, expected.len())], true);
+        if let Some(deferred) = suite.deferred {
+            deferred.add(name, executable, expected.clone());
+            continue;
+        }
         let mut got = Vec::new();
-        let range = PortRange::first(to, expected.len());
-        block_on(executable.read(&[range], &mut got)).expect("readable values");
-        compare(&got, &expected, EXACT, || format!("{}: windows", device.describe()));
+        block_on(executable.collect(&mut got)).expect("readable values");
+        compare(&got, &expected, EXACT, || name.clone());
     }
 }
 

@@ -4,8 +4,11 @@ use pollster::block_on;
 use stonechat_compute::wgpu::{Variant, adapters, pick};
 use stonechat_nn::Wgpu;
 
-/// Opens the GPU of this machine, or a software adapter, once for every kernel variant that it supports. Empty without an
-/// adapter, after printing that the test `test` is skipped.
+use crate::runs_all;
+
+/// Opens the GPU of this machine, or a software adapter: with portable kernels and no more than the limits and the WGSL that
+/// every browser has, and with subgroups, if it has any. With `cargo xtask test --all`, also with portable kernels and the
+/// adapter's limits, and with subgroups in a browser. Empty without an adapter, after printing that the test `test` is skipped.
 ///
 /// # Panics
 /// If an adapter cannot be opened.
@@ -17,13 +20,16 @@ pub fn backends(test: &str) -> Vec<Wgpu> {
         println!("SKIPPED {test}: no Vulkan, Metal or DirectX 12 adapter");
         return Vec::new();
     };
+    let any_browser = &adapter.as_any_browser();
+    let mut ways = vec![(any_browser, Variant::Portable)];
+    if runs_all() {
+        ways.extend([(adapter, Variant::Portable), (any_browser, Variant::Subgroups)]);
+    }
+    ways.push((adapter, Variant::Subgroups));
     let has_subgroups = adapter.subgroup_sizes.is_some();
-    Variant::ALL
-        .iter()
-        .copied()
-        .filter(|variant| *variant == Variant::Portable || has_subgroups)
-        .map(|variant| block_on(Wgpu::open(adapter, Some(variant))).expect("an open adapter"))
-        .collect()
+    ways.retain(|(_, variant)| *variant == Variant::Portable || has_subgroups);
+    let open = |(adapter, variant)| block_on(Wgpu::open(adapter, Some(variant)));
+    ways.into_iter().map(|way| open(way).expect("an open adapter")).collect()
 }
 
 /// Opens the same GPU with cooperative matrices. `None` without them, after printing that the test `test` is skipped.

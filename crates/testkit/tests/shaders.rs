@@ -3,7 +3,7 @@
 #![cfg(feature = "wgpu")]
 
 use naga::{Module, TypeInner};
-use stonechat_compute::wgpu::{CoopMatrices, ParamLayout, Source, Variant, ops};
+use stonechat_compute::wgpu::{CoopMatrices, Dialect, ParamLayout, Source, Variant, ops};
 
 /// Parses and validates a shader as a device would.
 fn validated(text: &str) -> Result<Module, String> {
@@ -50,9 +50,11 @@ fn alignment(module: &Module, ty: naga::Handle<naga::Type>) -> usize {
 
 #[track_caller]
 fn check(source: &Source) {
-    match validated(source.text()) {
-        Ok(module) => check_params(source.name(), &module, source.params()),
-        Err(problem) => panic!("{}: {problem}", source.name()),
+    for has_int8_dot in [true, false] {
+        match validated(&source.text(Dialect { has_int8_dot, ..Dialect::NATIVE })) {
+            Ok(module) => check_params(source.name(), &module, source.params()),
+            Err(problem) => panic!("{}: {problem}", source.name()),
+        }
     }
 }
 
@@ -74,5 +76,34 @@ fn every_shader_with_matrices_is_valid_and_has_the_parameters_of_rust() {
         let quantized = stonechat_quant::wgpu::coop_sources(matrices);
         assert!(!dense.is_empty() && !quantized.is_empty());
         dense.iter().chain(&quantized).for_each(check);
+    }
+}
+
+/// Bytes of workgroup memory of a shader.
+fn workgroup_bytes(module: &Module) -> u32 {
+    let mut layouter = naga::proc::Layouter::default();
+    layouter.update(module.to_ctx()).expect("types of a valid module");
+    let all = module.global_variables.iter().map(|(_, variable)| variable);
+    let all = all.filter(|variable| variable.space == naga::AddressSpace::WorkGroup);
+    all.map(|variable| layouter[variable.ty].size.next_multiple_of(16)).sum()
+}
+
+#[test]
+fn every_shader_fits_the_limits_that_any_browser_has() {
+    let (max_bytes, max_invocations, max_buffers) = (16 << 10, 256, 8);
+    for &variant in Variant::ALL {
+        let dense = ops::sources(variant);
+        for source in dense.iter().chain(&stonechat_quant::wgpu::sources(variant)) {
+            let name = source.name();
+            let module = validated(&source.text(Dialect::NATIVE)).expect("a valid shader");
+            let bytes = workgroup_bytes(&module);
+            assert!(bytes <= max_bytes, "{name}: {bytes} bytes of workgroup memory");
+            let [x, y, z] = module.entry_points[0].workgroup_size;
+            assert!(x * y * z <= max_invocations, "{name}: {x} x {y} x {z} invocations");
+            // Fused kernels have more buffers; `nn/src/wgpu/capabilities.rs` leaves them out.
+            let is_fused = ["group", "gate_up", "normed"].iter().any(|part| name.contains(part));
+            let n = source.access().len();
+            assert!(n <= max_buffers || is_fused, "{name}: {n} storage buffers");
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::op::{ConvArgs, Count, MatmulArgs, Op, Rows};
-use stonechat_nn::{Activation, Cpu, Device, Error, MatrixSource};
+use stonechat_nn::{Activation, Cpu, Device, Error, MatrixSource, PortRange};
 use stonechat_testkit::device_tests::{IMPORT, OUTPUT, body, copy_of_tokens, counts, read, step};
 use stonechat_testkit::{Lcg, device_tests, suite, variants, wgpu};
 
@@ -130,6 +130,33 @@ fn convolutions_of_several_windows_are_right_or_refused() {
                 assert!(got.iter().zip(&expected).all(is_near), "{got:?}, expected {expected:?}");
             }
             Err(error) => assert!(matches!(error, Error::Unsupported { .. }), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn memory_is_free_when_nothing_uses_it() {
+    for backend in wgpu::backends("memory_is_free_when_nothing_uses_it") {
+        let device = Device::from(backend.clone());
+        // Scratch memory grows with the rows: lists of few rows bind the memory that larger ones replace.
+        let round = || {
+            convolve(&device, 1).expect("a convolution of one window");
+            let max = counts(&[(Count::Tokens, 64)]);
+            let mut executable = device.compile(&copy_of_tokens(), &max).expect("a small program");
+            for n in [1, 64, 3, 64, 1] {
+                executable.import(IMPORT, &vec![n as f32; n]);
+                executable.run(&step(counts(&[(Count::Tokens, n)])));
+                assert_eq!(read(&mut *executable, OUTPUT, n), vec![n as f32; n]);
+            }
+            // Steps and copies that nobody waits for.
+            executable.run(&step(counts(&[(Count::Tokens, 2)])));
+            executable.fetch(&[PortRange::first(OUTPUT, 2)], true);
+            drop(executable);
+            backend.gpu().memory_bytes()
+        };
+        let first = round();
+        for i in 1..20 {
+            assert_eq!(round(), first, "bytes after round {i}");
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::bpe::{Bpe, MergeRule};
 use crate::error::{Error, Result};
 use crate::merge::Merger;
 use crate::pretokenize::split_gpt2;
+use crate::token_model::TokenModel;
 use crate::vocab::Vocab;
 
 /// Ordinary tokens stand for bytes and come out of merging; added ones are matched as a whole.
@@ -88,24 +89,9 @@ impl ByteLevel {
         Self::assemble(self.vocab, self.bpe.into_rule(), self.added)
     }
 
-    /// Token ids of `text`; the text of a special token is ordinary text or becomes that token.
-    pub(crate) fn encode(&self, text: &str, parse_special: bool) -> Vec<u32> {
+    fn encode(&self, text: &str, parse_special: bool) -> Vec<u32> {
         let cell = if parse_special { &self.matchers.all } else { &self.matchers.not_special };
         self.encode_around(text, self.matcher(cell, parse_special))
-    }
-
-    /// Token ids of `text`, in which special tokens with `marker` in them are ordinary text.
-    pub(crate) fn encode_marked(&self, text: &str, marker: &str) -> Vec<u32> {
-        let mut ids = Vec::new();
-        let all = self.matcher(&self.matchers.all, true);
-        encode_between(text, all, &mut ids, |part, ids| {
-            if part.contains(marker) {
-                ids.extend(self.encode(&part.replace(marker, ""), false));
-            } else {
-                self.encode_plain(part, ids);
-            }
-        });
-        ids
     }
 
     fn encode_around(&self, text: &str, matcher: Option<&Matcher>) -> Vec<u32> {
@@ -143,41 +129,72 @@ impl ByteLevel {
         })
         .as_ref()
     }
+}
 
-    /// The bytes of a token (of a special token: its text, if asked for), or `None` if the id has
-    /// none.
-    pub(crate) fn piece(&self, id: u32, with_special: bool) -> Option<&[u8]> {
-        match self.added.get(&id) {
+impl TokenModel for ByteLevel {
+    fn tokenize(&self, text: &str, _add_special: bool, parse_special: bool) -> Vec<u32> {
+        self.encode(text, parse_special)
+    }
+
+    fn tokenize_marked(&self, text: &str, marker: &str, _add_special: bool) -> Vec<u32> {
+        let mut ids = Vec::new();
+        let all = self.matcher(&self.matchers.all, true);
+        encode_between(text, all, &mut ids, |part, ids| {
+            if part.contains(marker) {
+                ids.extend(self.encode(&part.replace(marker, ""), false));
+            } else {
+                self.encode_plain(part, ids);
+            }
+        });
+        ids
+    }
+
+    fn piece(&self, id: u32, with_special: bool) -> &[u8] {
+        let bytes = match self.added.get(&id) {
             Some(token) if with_special || !token.special => Some(token.text.as_bytes()),
             Some(_) => None,
             None => self.vocab.bytes(id),
-        }
+        };
+        bytes.unwrap_or_default()
     }
 
-    /// The id of a special or added token with this text, else of the ordinary token with exactly
-    /// these bytes.
-    pub(crate) fn token_id(&self, token: &str) -> Option<u32> {
-        let added = self.added.iter().find(|(_, added)| added.text == token).map(|(&id, _)| id);
-        added.or_else(|| self.vocab.id(token.as_bytes()))
+    fn bytes(&self, id: u32) -> Option<&[u8]> {
+        self.added.get(&id).map(|token| token.text.as_bytes()).or_else(|| self.vocab.bytes(id))
     }
 
-    /// Whether the id is a special token.
-    pub(crate) fn is_special(&self, id: u32) -> bool {
+    fn token_id(&self, text: &str) -> Option<u32> {
+        let added = self.added.iter().find(|(_, added)| added.text == text).map(|(&id, _)| id);
+        added.or_else(|| self.vocab.id(text.as_bytes()))
+    }
+
+    fn strips_first_space(&self) -> bool {
+        false
+    }
+
+    fn is_special(&self, id: u32) -> bool {
         self.added.get(&id).is_some_and(|token| token.special)
     }
 
-    /// The special tokens with their texts, by ascending id.
-    pub(crate) fn specials(&self) -> impl Iterator<Item = (u32, &str)> {
-        self.added
-            .iter()
-            .filter(|(_, token)| token.special)
-            .map(|(&id, token)| (id, token.text.as_str()))
+    fn is_control(&self, id: u32) -> bool {
+        self.is_special(id)
     }
 
-    /// The highest id + 1, special tokens included. A model's embedding may have more rows.
-    pub(crate) fn vocab_size(&self) -> usize {
+    fn specials(&self) -> Box<dyn Iterator<Item = (u32, &str)> + '_> {
+        let special = self.added.iter().filter(|(_, token)| token.special);
+        Box::new(special.map(|(&id, token)| (id, token.text.as_str())))
+    }
+
+    fn vocab_size(&self) -> usize {
         let added = self.added.last_key_value().map_or(0, |(&id, _)| id as usize + 1);
         self.vocab.len().max(added)
+    }
+
+    fn adds_bos(&self, _bos: Option<u32>) -> bool {
+        false
+    }
+
+    fn adds_eos(&self, _eos: Option<u32>) -> bool {
+        false
     }
 }
 

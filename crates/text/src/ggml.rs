@@ -39,6 +39,7 @@ use self::unigram::Unigram;
 pub use self::vocabulary::GgmlVocabulary;
 use self::words::Words;
 use crate::error::{Error, Result};
+use crate::token_model::TokenModel;
 
 /// SentencePiece's form of a space.
 const ESCAPED_SPACE: &str = "\u{2581}";
@@ -114,31 +115,6 @@ impl Ggml {
         Ok(Self { tokens, pieces, method, partition, special, flags })
     }
 
-    /// Token ids of `text`, as `llama_tokenize` gives them.
-    pub(crate) fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
-        self.tokenize_fragments(add_special, |ids| {
-            self.encode_fragments(text, parse_special, ids, |part, after_special, ids| {
-                self.encode_part(part, after_special, ids);
-            });
-        })
-    }
-
-    /// Token ids of `text`, in which special tokens with `marker` in them are ordinary text.
-    pub(crate) fn tokenize_marked(&self, text: &str, marker: &str, add_special: bool) -> Vec<u32> {
-        self.tokenize_fragments(add_special, |ids| {
-            self.encode_fragments(text, true, ids, |part, after_special, ids| {
-                if !part.contains(marker) {
-                    return self.encode_part(part, after_special, ids);
-                }
-                let part = part.replace(marker, "");
-                self.encode_fragments(&part, false, ids, |part, follows, ids| {
-                    // The first part of a text in parts follows what the whole follows.
-                    self.encode_part(part, after_special && follows, ids);
-                });
-            });
-        })
-    }
-
     /// The ids that `encode` adds, in the special tokens that the vocabulary puts around a text.
     fn tokenize_fragments(
         &self,
@@ -203,61 +179,80 @@ impl Ggml {
         }
     }
 
-    /// Decoded bytes of a token, as `llama_token_to_piece` gives them; empty for ids without a token.
-    pub(crate) fn piece(&self, id: u32, with_special: bool) -> &[u8] {
+    pub(crate) fn special(&self) -> &Special {
+        &self.special
+    }
+
+    fn has(&self, id: u32, flags: Attributes) -> bool {
+        self.tokens.attributes(id).any(flags)
+    }
+}
+
+impl TokenModel for Ggml {
+    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
+        self.tokenize_fragments(add_special, |ids| {
+            self.encode_fragments(text, parse_special, ids, |part, after_special, ids| {
+                self.encode_part(part, after_special, ids);
+            });
+        })
+    }
+
+    fn tokenize_marked(&self, text: &str, marker: &str, add_special: bool) -> Vec<u32> {
+        self.tokenize_fragments(add_special, |ids| {
+            self.encode_fragments(text, true, ids, |part, after_special, ids| {
+                if !part.contains(marker) {
+                    return self.encode_part(part, after_special, ids);
+                }
+                let part = part.replace(marker, "");
+                self.encode_fragments(&part, false, ids, |part, follows, ids| {
+                    // The first part of a text in parts follows what the whole follows.
+                    self.encode_part(part, after_special && follows, ids);
+                });
+            });
+        })
+    }
+
+    fn piece(&self, id: u32, with_special: bool) -> &[u8] {
         if !with_special && self.is_special(id) {
             return &[];
         }
         self.pieces.get(&self.tokens, id)
     }
 
-    /// Whether the first token of decoded text loses a leading space.
-    pub(crate) fn strips_first_space(&self) -> bool {
+    fn strips_first_space(&self) -> bool {
         self.flags.add_space_prefix
     }
 
-    pub(crate) fn special(&self) -> &Special {
-        &self.special
-    }
-
-    pub(crate) fn adds_bos(&self) -> bool {
+    fn adds_bos(&self, _bos: Option<u32>) -> bool {
         self.flags.add_bos || matches!(self.method, Method::Words(_))
     }
 
-    pub(crate) fn adds_eos(&self) -> bool {
+    fn adds_eos(&self, _eos: Option<u32>) -> bool {
         self.flags.add_eos
     }
 
-    pub(crate) fn vocab_size(&self) -> usize {
+    fn vocab_size(&self) -> usize {
         self.tokens.len()
     }
 
-    pub(crate) fn is_control(&self, id: u32) -> bool {
+    fn is_control(&self, id: u32) -> bool {
         self.has(id, Attributes::CONTROL)
     }
 
-    /// Whether the token is only matched and shown where special tokens are asked for.
-    pub(crate) fn is_special(&self, id: u32) -> bool {
+    fn is_special(&self, id: u32) -> bool {
         self.has(id, Attributes::SPECIAL)
     }
 
-    fn has(&self, id: u32, flags: Attributes) -> bool {
-        self.tokens.attributes(id).any(flags)
-    }
-
-    /// The special tokens with their texts, by ascending id.
-    pub(crate) fn specials(&self) -> impl Iterator<Item = (u32, &str)> {
+    fn specials(&self) -> Box<dyn Iterator<Item = (u32, &str)> + '_> {
         let special = self.tokens.ids().filter(|&id| self.is_special(id));
-        special.map(|id| (id, self.tokens.text(id)))
+        Box::new(special.map(|id| (id, self.tokens.text(id))))
     }
 
-    /// The bytes of a token, if the id has one.
-    pub(crate) fn bytes(&self, id: u32) -> Option<&[u8]> {
+    fn bytes(&self, id: u32) -> Option<&[u8]> {
         ((id as usize) < self.vocab_size()).then(|| self.piece(id, true))
     }
 
-    /// The token matched as a whole with this text, else the one that shows exactly this text.
-    pub(crate) fn token_id(&self, text: &str) -> Option<u32> {
+    fn token_id(&self, text: &str) -> Option<u32> {
         let by_text = self.tokens.id(text);
         if let Some(id) = by_text.filter(|&id| self.has(id, Attributes::MATCHED)) {
             return Some(id);

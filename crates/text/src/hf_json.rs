@@ -18,7 +18,7 @@ use crate::bpe::MergeRule;
 use crate::byte_level::{Added, ByteLevel};
 use crate::byte_map::token_bytes;
 use crate::error::{Error, Result};
-use crate::hf_tokenizers::HfTokenizers;
+use crate::hf_tokenizers;
 use crate::tokenizer::Tokenizer;
 use crate::vocab::Vocab;
 
@@ -80,18 +80,27 @@ impl Tokenizer {
     pub fn from_hf_json(json: &[u8]) -> Result<Self> {
         match read(json) {
             Ok(byte_level) => Ok(byte_level.into()),
-            Err(Error::Unsupported { expected, got }) => match HfTokenizers::new(json) {
-                Ok(hf) => Ok(hf.into()),
-                Err(error) => Err(Error::Unsupported { expected, got: format!("{got} ({error})") }),
-            },
-            // Byte-level vocabularies may lack bytes that never occur in text.
-            Err(Error::MissingByte { .. }) => Ok(HfTokenizers::new(json)?.into()),
-            // Models other than BPE have another shape.
-            Err(Error::Json { source, .. }) if source.is_data() => {
-                Ok(HfTokenizers::new(json)?.into())
+            Err(Error::Unsupported { expected, got }) => {
+                hf_tokenizers::read(json).map_err(|error| {
+                    let got = format!("{got} ({error})");
+                    Error::Unsupported { expected, got }
+                })
             }
+            // Byte-level vocabularies may lack bytes that never occur in text.
+            Err(Error::MissingByte { .. }) => hf_tokenizers::read(json),
+            // Models other than BPE have another shape.
+            Err(Error::Json { source, .. }) if source.is_data() => hf_tokenizers::read(json),
             Err(error) => Err(error),
         }
+    }
+
+    /// Reads a Hugging Face `tokenizer.json` of byte-level BPE with GPT-2's pieces, such as those of speech models. A program
+    /// that reads no other kind links neither the `tokenizers` crate nor pre-tokenizers.
+    ///
+    /// # Errors
+    /// As [`from_hf_json`](Self::from_hf_json), and for every other kind of tokenizer.
+    pub fn from_byte_level_json(json: &[u8]) -> Result<Self> {
+        Ok(read(json)?.into())
     }
 }
 

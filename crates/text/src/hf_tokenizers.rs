@@ -4,7 +4,7 @@
 //! streams: each token's bytes follow from the kind of decoder that the file names.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -12,13 +12,16 @@ use serde_json::Value;
 use crate::byte_level::Added;
 use crate::byte_map::token_bytes;
 use crate::error::{Error, Result};
+use crate::ggml::Special;
+use crate::token_model::TokenModel;
+use crate::tokenizer::Tokenizer;
 
 /// SentencePiece's form of a space.
 const ESCAPED_SPACE: &str = "\u{2581}";
 
 /// A tokenizer that the `tokenizers` crate encodes with.
 #[derive(Debug, Clone)]
-pub(crate) struct HfTokenizers {
+struct HfTokenizers {
     encoder: tokenizers::Tokenizer,
     /// The same, for which the text of a special token is text; made when first needed.
     literal: OnceLock<Box<tokenizers::Tokenizer>>,
@@ -47,8 +50,18 @@ enum Written {
     Plain,
 }
 
+/// Reads a `tokenizer.json` that `hf_json` does not.
+pub(crate) fn read(json: &[u8]) -> Result<Tokenizer> {
+    let hf = HfTokenizers::new(json)?;
+    let is_special = |id: &u32| hf.is_special(*id);
+    let mut special = Special::by_text(|text| hf.token_id(text).filter(is_special));
+    // The token before an empty text is BOS.
+    special.bos = hf.tokenize("", true, true).first().copied().filter(is_special);
+    Ok(Tokenizer::named(Arc::new(hf), special))
+}
+
 impl HfTokenizers {
-    pub(crate) fn new(json: &[u8]) -> Result<Self> {
+    fn new(json: &[u8]) -> Result<Self> {
         let refused = |source: tokenizers::Error| Error::Unsupported {
             expected: "a file that the tokenizers crate reads",
             got: source.to_string(),
@@ -86,10 +99,12 @@ impl HfTokenizers {
         let strips_first_space = written == Written::Words || strips_first_space(&decoder);
         Ok(Self { encoder, literal: OnceLock::new(), pieces, added, strips_first_space })
     }
+}
 
+impl TokenModel for HfTokenizers {
     /// Token ids of `text`; none if the file's model refuses it (a vocabulary of words without an
     /// unknown token).
-    pub(crate) fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
+    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
         let encoder = if parse_special {
             &self.encoder
         } else {
@@ -104,8 +119,7 @@ impl HfTokenizers {
             .map_or_else(|_| Vec::new(), |encoding| encoding.get_ids().to_vec())
     }
 
-    /// Token ids of `text`, in which special tokens with `marker` in them are ordinary text.
-    pub(crate) fn tokenize_marked(&self, text: &str, marker: &str, add_special: bool) -> Vec<u32> {
+    fn tokenize_marked(&self, text: &str, marker: &str, add_special: bool) -> Vec<u32> {
         let around = if add_special { self.tokenize("", true, true) } else { Vec::new() };
         // Tokens around an empty text: BOS, then those at the end.
         let (mut ids, ends) = match around.split_first() {
@@ -129,35 +143,48 @@ impl HfTokenizers {
         ids
     }
 
-    pub(crate) fn piece(&self, id: u32, with_special: bool) -> Option<&[u8]> {
-        if !with_special && self.is_special(id) {
-            return None;
-        }
+    fn piece(&self, id: u32, with_special: bool) -> &[u8] {
+        let is_shown = with_special || !self.is_special(id);
+        self.bytes(id).filter(|_| is_shown).unwrap_or_default()
+    }
+
+    fn bytes(&self, id: u32) -> Option<&[u8]> {
         self.pieces.get(id as usize)?.as_deref()
     }
 
-    pub(crate) fn strips_first_space(&self) -> bool {
+    fn strips_first_space(&self) -> bool {
         self.strips_first_space
     }
 
-    pub(crate) fn is_special(&self, id: u32) -> bool {
+    fn is_special(&self, id: u32) -> bool {
         self.added.get(&id).is_some_and(|token| token.special)
     }
 
-    pub(crate) fn specials(&self) -> impl Iterator<Item = (u32, &str)> {
-        let specials = self.added.iter().filter(|(_, token)| token.special);
-        specials.map(|(&id, token)| (id, token.text.as_str()))
+    fn is_control(&self, id: u32) -> bool {
+        self.is_special(id)
     }
 
-    /// The added token with this text, else the ordinary one with exactly these bytes.
-    pub(crate) fn token_id(&self, text: &str) -> Option<u32> {
+    fn specials(&self) -> Box<dyn Iterator<Item = (u32, &str)> + '_> {
+        let specials = self.added.iter().filter(|(_, token)| token.special);
+        Box::new(specials.map(|(&id, token)| (id, token.text.as_str())))
+    }
+
+    fn token_id(&self, text: &str) -> Option<u32> {
         let added = self.added.iter().find(|(_, added)| added.text == text).map(|(&id, _)| id);
         let shows = |piece: &Option<Box<[u8]>>| piece.as_deref() == Some(text.as_bytes());
         added.or_else(|| self.pieces.iter().position(shows).map(|id| id as u32))
     }
 
-    pub(crate) fn vocab_size(&self) -> usize {
+    fn vocab_size(&self) -> usize {
         self.pieces.len()
+    }
+
+    fn adds_bos(&self, bos: Option<u32>) -> bool {
+        bos.is_some() && self.tokenize("", true, true).first() == bos.as_ref()
+    }
+
+    fn adds_eos(&self, eos: Option<u32>) -> bool {
+        eos.is_some() && self.tokenize("", true, true).last() == eos.as_ref()
     }
 }
 
@@ -217,7 +244,7 @@ fn strips_first_space(decoder: &Value) -> bool {
 mod tests {
     use serde_json::json;
 
-    use super::HfTokenizers;
+    use super::{HfTokenizers, TokenModel};
 
     const END: u32 = 4;
 

@@ -9,7 +9,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `tokenizer` | [`Tokenizer`]: encode, decode, look up |
+//! | `tokenizer`, `token_model` | [`Tokenizer`]: encode, decode, look up; the interface of each kind of vocabulary |
 //! | `detokenize` | [`StreamDecoder`]: text of tokens as they arrive |
 //! | `byte_level`, `bpe`, `vocab`, `pretokenize` | byte-level BPE: encoder, merge rules, ids and bytes, GPT-2's pieces |
 //! | `hf_json`, `vocabulary_list` | its file formats: `tokenizer.json`, CTranslate2's lists |
@@ -39,6 +39,7 @@ mod merge;
 mod no_tokenizers;
 mod pretokenize;
 mod special_texts;
+mod token_model;
 mod tokenizer;
 mod vocab;
 mod vocabulary_list;

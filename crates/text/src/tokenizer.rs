@@ -1,10 +1,12 @@
 //! The public type: encode, decode, look up.
 
+use std::sync::Arc;
+
 use crate::byte_level::ByteLevel;
 use crate::error::{Error, Result};
 use crate::ggml::{FimTokens, Ggml, GgmlVocabulary, Special};
-use crate::hf_tokenizers::HfTokenizers;
 use crate::marked_text::MarkedText;
+use crate::token_model::TokenModel;
 
 /// Tokenizer of any vocabulary.
 ///
@@ -36,8 +38,8 @@ pub struct Tokenizer {
 #[derive(Debug, Clone)]
 enum Kind {
     ByteLevel(Box<ByteLevel>),
-    Ggml(Box<Ggml>),
-    Hf(Box<HfTokenizers>),
+    /// A vocabulary that names its special tokens itself.
+    Named(Arc<dyn TokenModel>),
 }
 
 impl From<ByteLevel> for Tokenizer {
@@ -45,16 +47,6 @@ impl From<ByteLevel> for Tokenizer {
         let is_special = |id: &u32| byte_level.is_special(*id);
         let special = Special::by_text(|text| byte_level.token_id(text).filter(is_special));
         Self { kind: Kind::ByteLevel(Box::new(byte_level)), special }
-    }
-}
-
-impl From<HfTokenizers> for Tokenizer {
-    fn from(hf: HfTokenizers) -> Self {
-        let is_special = |id: &u32| hf.is_special(*id);
-        let mut special = Special::by_text(|text| hf.token_id(text).filter(is_special));
-        // The token before an empty text is BOS.
-        special.bos = hf.tokenize("", true, true).first().copied().filter(is_special);
-        Self { kind: Kind::Hf(Box::new(hf)), special }
     }
 }
 
@@ -76,7 +68,20 @@ impl Tokenizer {
     /// If the kind of vocabulary or its pre-tokenizer is not known, or its lists differ in length.
     pub fn from_ggml(vocabulary: GgmlVocabulary<'_>) -> Result<Self> {
         let ggml = Ggml::new(vocabulary)?;
-        Ok(Self { special: ggml.special().clone(), kind: Kind::Ggml(Box::new(ggml)) })
+        let special = ggml.special().clone();
+        Ok(Self::named(Arc::new(ggml), special))
+    }
+
+    /// A tokenizer of a vocabulary that names its special tokens, which are `special` by their roles.
+    pub(crate) fn named(model: Arc<dyn TokenModel>, special: Special) -> Self {
+        Self { kind: Kind::Named(model), special }
+    }
+
+    fn model(&self) -> &dyn TokenModel {
+        match &self.kind {
+            Kind::ByteLevel(byte_level) => &**byte_level,
+            Kind::Named(model) => &**model,
+        }
     }
 
     /// Sets the BOS token and the tokens that end a generation, for vocabularies whose file does not
@@ -98,7 +103,7 @@ impl Tokenizer {
     pub fn with_special(self, tokens: impl IntoIterator<Item = (u32, String)>) -> Result<Self> {
         match self.kind {
             Kind::ByteLevel(byte_level) => Ok(byte_level.with_special(tokens)?.into()),
-            Kind::Ggml(_) | Kind::Hf(_) => Err(Error::Unsupported {
+            Kind::Named(_) => Err(Error::Unsupported {
                 expected: "a vocabulary of bytes",
                 got: "a vocabulary that names its special tokens".to_owned(),
             }),
@@ -109,11 +114,7 @@ impl Tokenizer {
     /// EOS or separators around them where the vocabulary says so; with `parse_special`, the text
     /// of a special token becomes that token.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
-        match &self.kind {
-            Kind::ByteLevel(byte_level) => byte_level.encode(text, parse_special),
-            Kind::Ggml(ggml) => ggml.tokenize(text, add_special, parse_special),
-            Kind::Hf(hf) => hf.tokenize(text, add_special, parse_special),
-        }
+        self.model().tokenize(text, add_special, parse_special)
     }
 
     /// Token ids of a text, in which the text of a special token becomes that token unless it is
@@ -123,11 +124,7 @@ impl Tokenizer {
         if marker.is_empty() || !text.contains(marker) {
             return self.tokenize(text, add_special, true);
         }
-        match &self.kind {
-            Kind::ByteLevel(byte_level) => byte_level.encode_marked(text, marker),
-            Kind::Ggml(ggml) => ggml.tokenize_marked(text, marker, add_special),
-            Kind::Hf(hf) => hf.tokenize_marked(text, marker, add_special),
-        }
+        self.model().tokenize_marked(text, marker, add_special)
     }
 
     /// Token ids of `text`, in which the text of a special token is ordinary text.
@@ -168,80 +165,49 @@ impl Tokenizer {
     /// from the first token, as in `llama_detokenize`.
     pub(crate) fn decoded_piece(&self, id: u32, is_first: bool, with_special: bool) -> &[u8] {
         let piece = self.token_piece(id, with_special);
-        let strips = match &self.kind {
-            Kind::ByteLevel(_) => false,
-            Kind::Ggml(ggml) => ggml.strips_first_space(),
-            Kind::Hf(hf) => hf.strips_first_space(),
-        };
-        if is_first && strips { piece.strip_prefix(b" ").unwrap_or(piece) } else { piece }
+        if is_first && self.model().strips_first_space() {
+            piece.strip_prefix(b" ").unwrap_or(piece)
+        } else {
+            piece
+        }
     }
 
     /// The bytes that a token shows, as llama.cpp's `llama_token_to_piece` gives them: none for
     /// unknown ids, and for special tokens only if `with_special`.
     pub fn token_piece(&self, id: u32, with_special: bool) -> &[u8] {
-        match &self.kind {
-            Kind::ByteLevel(byte_level) => byte_level.piece(id, with_special).unwrap_or_default(),
-            Kind::Ggml(ggml) => ggml.piece(id, with_special),
-            Kind::Hf(hf) => hf.piece(id, with_special).unwrap_or_default(),
-        }
+        self.model().piece(id, with_special)
     }
 
     /// The bytes of a token (of a special token: its text), or `None` if the id has none.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
-        match &self.kind {
-            Kind::ByteLevel(byte_level) => byte_level.piece(id, true),
-            Kind::Ggml(ggml) => ggml.bytes(id),
-            Kind::Hf(hf) => hf.piece(id, true),
-        }
+        self.model().bytes(id)
     }
 
     /// The id of a special or added token with this text, else of the ordinary token with exactly
     /// these bytes.
     pub fn token_id(&self, token: &str) -> Option<u32> {
-        match &self.kind {
-            Kind::ByteLevel(byte_level) => byte_level.token_id(token),
-            Kind::Ggml(ggml) => ggml.token_id(token),
-            Kind::Hf(hf) => hf.token_id(token),
-        }
+        self.model().token_id(token)
     }
 
     /// Whether the id is a special token: one that plain encoding never gives and plain decoding
     /// never shows.
     pub fn is_special(&self, id: u32) -> bool {
-        match &self.kind {
-            Kind::ByteLevel(byte_level) => byte_level.is_special(id),
-            Kind::Ggml(ggml) => ggml.is_special(id),
-            Kind::Hf(hf) => hf.is_special(id),
-        }
+        self.model().is_special(id)
     }
 
     /// Whether the id is a control token: a special token other than the unknown token.
     pub fn is_control(&self, id: u32) -> bool {
-        match &self.kind {
-            Kind::ByteLevel(byte_level) => byte_level.is_special(id),
-            Kind::Ggml(ggml) => ggml.is_control(id),
-            Kind::Hf(hf) => hf.is_special(id),
-        }
+        self.model().is_control(id)
     }
 
     /// The special tokens with their texts, by ascending id.
     pub fn specials(&self) -> impl Iterator<Item = (u32, &str)> {
-        let (byte_level, ggml, hf) = match &self.kind {
-            Kind::ByteLevel(byte_level) => (Some(byte_level.specials()), None, None),
-            Kind::Ggml(ggml) => (None, Some(ggml.specials()), None),
-            Kind::Hf(hf) => (None, None, Some(hf.specials())),
-        };
-        let of_files = ggml.into_iter().flatten().chain(hf.into_iter().flatten());
-        byte_level.into_iter().flatten().chain(of_files)
+        self.model().specials()
     }
 
     /// The highest id + 1, special tokens included. A model's embedding may have more rows.
     pub fn vocab_size(&self) -> usize {
-        match &self.kind {
-            Kind::ByteLevel(byte_level) => byte_level.vocab_size(),
-            Kind::Ggml(ggml) => ggml.vocab_size(),
-            Kind::Hf(hf) => hf.vocab_size(),
-        }
+        self.model().vocab_size()
     }
 
     /// Whether generation ends with this token (llama.cpp's `llama_vocab_is_eog`): those the file
@@ -273,26 +239,12 @@ impl Tokenizer {
 
     /// Whether [`tokenize`](Self::tokenize) starts with BOS when asked to add special tokens.
     pub fn adds_bos(&self) -> bool {
-        match &self.kind {
-            Kind::ByteLevel(_) => false,
-            Kind::Ggml(ggml) => ggml.adds_bos(),
-            Kind::Hf(hf) => {
-                self.special.bos.is_some()
-                    && hf.tokenize("", true, true).first() == self.special.bos.as_ref()
-            }
-        }
+        self.model().adds_bos(self.special.bos)
     }
 
     /// Whether [`tokenize`](Self::tokenize) ends with EOS when asked to add special tokens.
     pub fn adds_eos(&self) -> bool {
-        match &self.kind {
-            Kind::ByteLevel(_) => false,
-            Kind::Ggml(ggml) => ggml.adds_eos(),
-            Kind::Hf(hf) => {
-                self.special.eos.is_some()
-                    && hf.tokenize("", true, true).last() == self.special.eos.as_ref()
-            }
-        }
+        self.model().adds_eos(self.special.eos)
     }
 
     /// The tokens for filling in the middle, if the vocabulary has them.

@@ -242,7 +242,7 @@ pub(crate) fn read_tokenizer(
     } else if let Some(json) = file.companion("vocabulary.json") {
         Tokenizer::from_vocabulary_json(json)?
     } else if let Some(json) = file.companion("tokenizer.json") {
-        Tokenizer::from_hf_json(json)?
+        Tokenizer::from_byte_level_json(json)?
     } else {
         return Err(Error::NoTokenizer);
     };

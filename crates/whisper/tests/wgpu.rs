@@ -68,6 +68,33 @@ fn beams_choose_the_tokens_of_the_cpu() {
 }
 
 #[test]
+fn a_hundred_windows_take_the_memory_of_the_first() {
+    let name = "a_hundred_windows_take_the_memory_of_the_first";
+    let Some(gpu) = wgpu::backends(name).pop() else { return };
+    let file = TinyWhisper::default().file();
+    let model = Model::load(gpu.clone(), &file, |_| {}).unwrap();
+    let mut state = model.state(StateOptions::default()).unwrap();
+    let mel = Lcg::new(3).normals(WINDOW_FRAMES * 80, 0.5);
+    let mut logits = Vec::new();
+    let mut window = |n_tokens: usize| {
+        state.encode(&mel);
+        state.set_audio(0);
+        for token in 0..n_tokens {
+            let mut plan = state.plan();
+            plan.add(Slot::new(0), &[11 + token as u32], [0]).unwrap();
+            plan.run();
+            block_on(state.read_logits(1, &mut logits)).unwrap();
+        }
+        state.clear(0);
+        (gpu.gpu().memory_bytes(), gpu.counters().buffers)
+    };
+    let first = window(4);
+    for i in 1..100 {
+        assert_eq!(window(1 + i % 4), first, "bytes and buffers after window {i}");
+    }
+}
+
+#[test]
 fn a_step_is_one_upload_one_submission_and_one_readback() {
     for gpu in wgpu::backends("a_step_is_one_upload_one_submission_and_one_readback") {
         let file = TinyWhisper::default().file();

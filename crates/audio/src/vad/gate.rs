@@ -47,10 +47,10 @@ impl SpeechGate {
     /// A gate before the first sample.
     ///
     /// # Errors
-    /// If an option is out of its range, or `STONECHAT_ISA` is malformed.
+    /// If an option is out of its range, there are no weights, or `STONECHAT_ISA` is malformed.
     pub fn new(options: &VadOptions) -> Result<Self, Error> {
         options.validate()?;
-        let network = Network::new(Cpu::new(1)?);
+        let network = Network::new(Cpu::new(1)?)?;
         Ok(Self {
             stream: network.stream(),
             network,

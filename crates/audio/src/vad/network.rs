@@ -18,9 +18,8 @@ use realfft::{RealFftPlanner, RealToComplex};
 use stonechat_compute::Cpu;
 use stonechat_compute::cpu::{DensePanels, Epilogue, Lstm, MatMut, MatRef, matmul_panels};
 
-use super::STEP;
-
-static WEIGHTS: &[u8] = include_bytes!("silero_vad_v6.bin");
+use super::{STEP, weights};
+use crate::Error;
 
 /// Samples of the previous step at the start of each step's input.
 const CONTEXT: usize = 64;
@@ -45,14 +44,14 @@ const ROWS_IN: usize = FRAMES + 2;
 const ROWS_1: usize = FRAMES + 1;
 const ROWS_2: usize = FRAMES / 2 + 1;
 
-const N_WEIGHTS: usize = CHANNELS[0] * (3 * N_BINS + 1)
+/// Number of weights.
+pub(super) const N_WEIGHTS: usize = CHANNELS[0] * (3 * N_BINS + 1)
     + CHANNELS[1] * (3 * CHANNELS[0] + 1)
     + CHANNELS[2] * (3 * CHANNELS[1] + 1)
     + CHANNELS[3] * (CHANNELS[2] + 1)
     + GATES * (CHANNELS[3] + 1 + HIDDEN)
     + HIDDEN
     + 1;
-const _: () = assert!(WEIGHTS.len() == 4 * N_WEIGHTS, "the weights are those of this network");
 
 /// `y = w · x + bias`, `w` `[N, K]`.
 struct Layer {
@@ -116,8 +115,10 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    pub(super) fn new(cpu: Cpu) -> Self {
-        let mut values = WEIGHTS.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
+    /// Unpacks the weights.
+    pub(super) fn new(cpu: Cpu) -> Result<Self, Error> {
+        let mut values =
+            weights::get()?.as_chunks::<4>().0.iter().map(|&bytes| f32::from_le_bytes(bytes));
         let mut take = |n: usize| values.by_ref().take(n).collect::<Vec<f32>>();
         let mut layer = |n: usize, k: usize| Layer {
             weight: DensePanels::new(cpu.isa, take(n * k), k),
@@ -133,7 +134,7 @@ impl Network {
         let lstm_hidden = Lstm::new(HIDDEN, &take(GATES * HIDDEN));
         let output = (take(HIDDEN), take(1)[0]);
         let hann = |i: usize| 0.5 - 0.5 * (TAU * i as f64 / N_FFT as f64).cos();
-        Self {
+        Ok(Self {
             cpu,
             convolutions,
             lstm_input,
@@ -141,7 +142,7 @@ impl Network {
             output,
             window: (0..N_FFT).map(|i| hann(i) as f32).collect(),
             fft: RealFftPlanner::new().plan_fft_forward(N_FFT),
-        }
+        })
     }
 
     /// Buffers for `batch` steps at once.

@@ -7,7 +7,7 @@ const TIMEOUT: &str = "sockets have no timeout of their own: see --request-timeo
 const BATCHED: &str = "requests are always batched";
 const ONE_CACHE: &str = "all requests share one KV cache";
 const BY_MEMORY: &str = "open models are bounded by memory: see --models-memory";
-const NO_PAGE: &str = "there is no page in this build";
+const PAGE: &str = "the page is on without --no-page";
 const AGENT: &str = "this server runs no tools";
 const IMAGES: &str = "images are not supported yet";
 const ADAPTERS: &str = "adapters are not supported yet";
@@ -42,8 +42,8 @@ pub(super) const LLAMA_SERVER: Table = &[
     (&["-cram"], Is(&["--cache-ram"])),
     (&["--cache-reuse", "--slot-prompt-similarity", "-sps"], Ignored(1, PREFIXES)),
     (&["--ctx-checkpoints"], Ignored(1, PREFIXES)),
-    (&["--ui", "--webui"], Refused(NO_PAGE)),
-    (&["--no-ui", "--no-webui"], Ignored(0, NO_PAGE)),
+    (&["--ui", "--webui"], Ignored(0, PAGE)),
+    (&["--no-ui", "--no-webui"], Is(&["--no-page"])),
     (&["--ui-mcp-proxy", "--tools", "--tools-runtime", "--mcp-servers-config"], Refused(AGENT)),
     (&["--mcp-servers-json"], Refused(AGENT)),
     (&["--media-path", "--mmproj-url"], Refused(IMAGES)),

@@ -1,4 +1,4 @@
-//! Workers of the thread team: threads of a rayon pool that join the loops of a leader.
+//! Workers of the thread team: threads of a pool that join the loops of a leader.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -8,10 +8,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{Thread, current, park, yield_now};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use web_time::Instant;
+
+use super::pool::Pool;
 use crate::check_at_most;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Time a worker spins for the next loop before it sleeps: longer than the serial work between two loops of a forward
 /// pass, shorter than a scheduler time slice.
@@ -42,8 +45,8 @@ const fn next_epoch(epoch: usize) -> usize {
 #[derive(Debug)]
 pub(super) struct Workers {
     shared: Arc<Shared>,
-    /// Dropping the pool ends its threads, without waiting for them.
-    _pool: rayon::ThreadPool,
+    /// Dropped without waiting for its threads.
+    _pool: Pool,
 }
 
 struct Shared {
@@ -100,11 +103,6 @@ thread_local! {
 impl Workers {
     /// Starts workers `1..=n`; index 0 is the leader.
     pub(super) fn start(n: usize) -> Result<Self> {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(n)
-            .thread_name(|i| format!("stonechat-{}", i + 1))
-            .build()
-            .map_err(|e| Error::Threads { n_threads: n + 1, reason: e.to_string() })?;
         let shared = Arc::new(Shared {
             current: CurrentLoop { epoch: AtomicUsize::new(0), running: UnsafeCell::new(None) },
             slots: (0..=n).map(|_| WorkerSlot::default()).collect(),
@@ -115,7 +113,7 @@ impl Workers {
             wake: Condvar::new(),
         });
         let of_worker = shared.clone();
-        pool.spawn_broadcast(move |worker| of_worker.worker_main(worker.index() + 1));
+        let pool = Pool::start(n, move |index| of_worker.worker_main(index + 1))?;
         Ok(Self { shared, _pool: pool })
     }
 

@@ -1,8 +1,19 @@
 //! The GPUs of this machine, their capabilities, and the choice of one.
 
-use ::wgpu::{Backends, DeviceType, Features, Instance, InstanceDescriptor, InstanceFlags};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use ::wgpu::{
+    Backends, DeviceType, Features, Instance, InstanceDescriptor, InstanceFlags, Limits,
+    WgslLanguageFeatures,
+};
+
+use super::shader::Dialect;
 use crate::{Error, Result};
+
+/// Whether the browser's adapter has subgroups, which wgpu does not see.
+static BROWSER_SUBGROUPS: AtomicBool = AtomicBool::new(false);
+/// Smallest subgroup of WebGPU, for browsers that do not tell it.
+const MIN_WEB_SUBGROUP: u32 = 4;
 
 /// Shape of cooperative matrices: f16 operands, f32 accumulators, one subgroup each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +52,9 @@ pub struct Adapter {
     pub workgroup_bytes: u32,
     /// Total device-local memory, shared with other programs; `None` where the API does not report it.
     pub total_memory_bytes: Option<u64>,
+    /// Limits to open the device with.
+    pub(super) limits: Limits,
+    pub(super) dialect: Dialect,
 }
 
 impl Adapter {
@@ -56,9 +70,31 @@ impl Adapter {
         self.kind == "discrete"
     }
 
-    fn new(index: usize, raw: ::wgpu::Adapter) -> Self {
+    /// The same adapter with the limits and the WGSL that every browser has, for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn as_any_browser(&self) -> Self {
+        let limits = Limits::default();
+        let dialect = Dialect { has_int8_dot: false, ..self.dialect };
+        Self { dialect, matrices: None, ..self.clone() }.with_limits(limits)
+    }
+
+    fn with_limits(self, limits: Limits) -> Self {
+        Self {
+            max_binding_bytes: limits.max_storage_buffer_binding_size,
+            max_buffer_bytes: limits.max_buffer_size,
+            workgroup_bytes: limits.max_compute_workgroup_storage_size,
+            limits,
+            ..self
+        }
+    }
+
+    fn new(index: usize, raw: ::wgpu::Adapter, has_int8_dot: bool) -> Self {
         let (info, limits, features) = (raw.get_info(), raw.limits(), raw.features());
-        let has_subgroups = features.contains(Features::SUBGROUP);
+        let is_web = info.backend == ::wgpu::Backend::BrowserWebGpu;
+        let has_subgroups = features.contains(Features::SUBGROUP)
+            || (is_web && BROWSER_SUBGROUPS.load(Ordering::Relaxed));
+        let min_subgroup = if is_web { MIN_WEB_SUBGROUP } else { 1 };
         Self {
             index,
             api: match info.backend {
@@ -78,14 +114,17 @@ impl Adapter {
             },
             driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
             subgroup_sizes: has_subgroups
-                .then_some((info.subgroup_min_size, info.subgroup_max_size)),
+                .then_some((info.subgroup_min_size.max(min_subgroup), info.subgroup_max_size)),
             has_f16: features.contains(Features::SHADER_F16),
             matrices: matrices(&raw),
             max_binding_bytes: limits.max_storage_buffer_binding_size,
             max_buffer_bytes: limits.max_buffer_size,
             workgroup_bytes: limits.max_compute_workgroup_storage_size,
             total_memory_bytes: total_memory_bytes(&raw),
-            name: info.name,
+            // Browsers may hide the name.
+            name: if info.name.is_empty() { "GPU".to_owned() } else { info.name },
+            dialect: Dialect { enables_subgroups: is_web, has_int8_dot },
+            limits,
             raw,
         }
     }
@@ -156,7 +195,9 @@ pub async fn adapters() -> Vec<Adapter> {
         ..InstanceDescriptor::new_without_display_handle()
     });
     let found = instance.enumerate_adapters(backends).await;
-    found.into_iter().enumerate().map(|(i, raw)| Adapter::new(i, raw)).collect()
+    let features = instance.wgsl_language_features();
+    let has_int8_dot = features.contains(WgslLanguageFeatures::Packed4x8IntegerDotProduct);
+    found.into_iter().enumerate().map(|(i, raw)| Adapter::new(i, raw, has_int8_dot)).collect()
 }
 
 /// Picks adapter `index`, or the best hardware adapter.
@@ -177,4 +218,11 @@ pub fn pick(adapters: &[Adapter], index: Option<usize>) -> Result<&Adapter> {
         }
     }
     .ok_or_else(|| Error::NoAdapter { index, found: listed() })
+}
+
+/// Says whether devices of the browser's adapter have subgroups. wgpu neither sees nor requests this feature of WebGPU: the
+/// caller has it added to `requestDevice`. Call it before [`adapters`].
+#[cfg(target_arch = "wasm32")]
+pub fn set_browser_subgroups(are_on: bool) {
+    BROWSER_SUBGROUPS.store(are_on, Ordering::Relaxed);
 }

@@ -15,20 +15,22 @@ const ALIGN: u64 = 16;
 /// Zero-initialized device memory. Clones share it.
 #[derive(Debug, Clone)]
 pub struct GpuBuffer {
-    inner: Arc<Allocation>,
+    allocation: Arc<Allocation>,
+    /// Unique for the life of the device.
+    id: u64,
+    bytes: u64,
 }
 
 #[derive(Debug)]
 struct Allocation {
     raw: ::wgpu::Buffer,
-    /// Unique for the life of the device.
-    id: u64,
-    bytes: u64,
     memory: Arc<Memory>,
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        // Submitted work still uses the memory. In browsers, a buffer that is only dropped lives until the garbage collector runs.
+        self.raw.destroy();
         self.memory.release(self.raw.size());
     }
 }
@@ -45,48 +47,34 @@ impl GpuBuffer {
     /// Allocates `bytes` zeros for `usage`, and to be written.
     pub(super) fn with_usage(gpu: &Gpu, bytes: usize, usage: ::wgpu::BufferUsages) -> Result<Self> {
         let usage = usage | ::wgpu::BufferUsages::COPY_DST;
-        let allocation = Allocation {
-            raw: raw_buffer(gpu, bytes as u64, usage)?,
-            id: gpu.next_id(),
-            bytes: bytes as u64,
-            memory: Arc::clone(&gpu.inner.memory),
-        };
-        Ok(Self { inner: Arc::new(allocation) })
+        let raw = raw_buffer(gpu, bytes as u64, usage)?;
+        let allocation = Arc::new(Allocation { raw, memory: Arc::clone(&gpu.inner.memory) });
+        Ok(Self { allocation, id: gpu.next_id(), bytes: bytes as u64 })
     }
 
     /// Stands in for a buffer of `bytes` that could not be allocated: its size can be checked, but no kernel may use it.
     pub(super) fn missing(gpu: &Gpu, placeholder: &Self, bytes: usize) -> Self {
-        let allocation = Allocation {
-            raw: placeholder.raw().clone(),
-            id: gpu.next_id(),
-            bytes: bytes as u64,
-            // The placeholder is not counted as memory of the device.
-            memory: Arc::new(Memory::new()),
-        };
-        Self { inner: Arc::new(allocation) }
+        let allocation = Arc::clone(&placeholder.allocation);
+        Self { allocation, id: gpu.next_id(), bytes: bytes as u64 }
     }
 
     /// Requested size; the allocation is rounded up to 16 bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.inner.bytes as usize
+        self.bytes as usize
     }
 
     pub(super) fn raw(&self) -> &::wgpu::Buffer {
-        &self.inner.raw
+        &self.allocation.raw
     }
 
     pub(super) fn id(&self) -> u64 {
-        self.inner.id
+        self.id
     }
 }
 
 /// Creates a wgpu buffer of at least `bytes`.
-pub(super) fn raw_buffer(
-    gpu: &Gpu,
-    bytes: u64,
-    usage: ::wgpu::BufferUsages,
-) -> Result<::wgpu::Buffer> {
+fn raw_buffer(gpu: &Gpu, bytes: u64, usage: ::wgpu::BufferUsages) -> Result<::wgpu::Buffer> {
     let limits = &gpu.inner.limits;
     let largest = limits.max_buffer_size.min(if usage.contains(::wgpu::BufferUsages::STORAGE) {
         limits.max_storage_buffer_binding_size
@@ -102,11 +90,14 @@ pub(super) fn raw_buffer(
     }
     count(&gpu.inner.counters.buffers);
     let device = &gpu.inner.device;
-    let scope = device.push_error_scope(::wgpu::ErrorFilter::OutOfMemory);
     let descriptor =
         ::wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+    if cfg!(target_arch = "wasm32") {
+        // A browser tells later: without an error scope, the device reports the error, which the next read returns.
+        return Ok(device.create_buffer(&descriptor));
+    }
+    let scope = device.push_error_scope(::wgpu::ErrorFilter::OutOfMemory);
     let buffer = device.create_buffer(&descriptor);
-    // Browsers resolve the error scope later; the next read then reports the error.
     match poll_once(scope.pop()) {
         Some(Some(_)) => {
             gpu.inner.memory.release(size);

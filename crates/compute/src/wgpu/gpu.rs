@@ -8,8 +8,9 @@ use std::time::Duration;
 use web_time::Instant;
 
 use super::adapter::{Adapter, CoopMatrices};
+use super::buffer::GpuBuffer;
 use super::counters::{AtomicCounters, Counters, count};
-use super::memory::{Memory, Readback};
+use super::memory::Memory;
 use super::shader::{Access, Kernel, PARAM_BYTES, Source};
 use crate::kernel_times::Profile;
 use crate::{Error, Result};
@@ -69,7 +70,8 @@ pub(super) struct Inner {
     /// The driver's pipeline cache, see `kernel_cache`.
     pub(super) kernel_cache: OnceLock<::wgpu::PipelineCache>,
     layouts: Mutex<HashMap<&'static [Access], ::wgpu::BindGroupLayout>>,
-    pub(super) readbacks: Mutex<Vec<Readback>>,
+    /// Free buffers that the host maps.
+    pub(super) readbacks: Mutex<Vec<GpuBuffer>>,
     pub(super) memory: Arc<Memory>,
     next_id: AtomicU64,
     /// Largest buffer of weights.
@@ -102,6 +104,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// In browsers, a device that is only dropped lives until the garbage collector runs.
+#[cfg(target_arch = "wasm32")]
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.device.destroy();
+    }
+}
+
 impl Gpu {
     /// Opens an adapter; `variant` forces a kernel variant and turns cooperative matrices off.
     ///
@@ -116,13 +126,11 @@ impl Gpu {
         if variant == Variant::Subgroups && !has_subgroups {
             return Err(failed(format!("`{}` has no subgroups", adapter.name)));
         }
-        let limits = adapter.raw.limits();
-        let mut features = ::wgpu::Features::empty();
-        if has_subgroups {
-            features |= ::wgpu::Features::SUBGROUP;
-        }
-        let optional = ::wgpu::Features::TIMESTAMP_QUERY | ::wgpu::Features::PIPELINE_CACHE;
-        features |= adapter.raw.features() & optional;
+        let limits = adapter.limits.clone();
+        let optional = ::wgpu::Features::SUBGROUP
+            | ::wgpu::Features::TIMESTAMP_QUERY
+            | ::wgpu::Features::PIPELINE_CACHE;
+        let mut features = adapter.raw.features() & optional;
         let mut experimental_features = ::wgpu::ExperimentalFeatures::disabled();
         if matrices.is_some() {
             features |= ::wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
@@ -266,7 +274,7 @@ impl Gpu {
         };
         let descriptor = ::wgpu::ShaderModuleDescriptor {
             label: Some(source.name()),
-            source: ::wgpu::ShaderSource::Wgsl(source.text().into()),
+            source: ::wgpu::ShaderSource::Wgsl(source.text(self.inner.adapter.dialect).into()),
         };
         // SAFETY: every loop of the shaders in this workspace counts to a bound that the loop does not change, so none
         // is infinite. Shaders with cooperative matrices, compiled without bounds checks, index workgroup memory and

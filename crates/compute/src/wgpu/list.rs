@@ -54,11 +54,18 @@ impl<'a> From<Option<&'a GpuBuffer>> for Bind<'a> {
     }
 }
 
+/// A bind group and its buffers, which are destroyed when nothing binds them.
+#[derive(Debug)]
+struct BindGroup {
+    raw: ::wgpu::BindGroup,
+    _buffers: Vec<GpuBuffer>,
+}
+
 /// A kernel with its bind group, parameters and grid.
 #[derive(Debug)]
 pub(super) struct Dispatch {
     pub(super) kernel: Arc<Kernel>,
-    group: ::wgpu::BindGroup,
+    group: Arc<BindGroup>,
     /// Offset of the parameters, at first from the start of those of the list.
     offset: u32,
     groups: [u32; 3],
@@ -68,7 +75,7 @@ impl Dispatch {
     pub(super) fn encode(&self, pass: &mut ::wgpu::ComputePass<'_>) {
         let Self { kernel, group, offset, groups: [x, y, z] } = self;
         pass.set_pipeline(&kernel.pipeline);
-        pass.set_bind_group(0, group, &[*offset]);
+        pass.set_bind_group(0, &group.raw, &[*offset]);
         pass.dispatch_workgroups(*x, *y, *z);
     }
 }
@@ -108,7 +115,7 @@ pub struct Recorder {
     next_param: usize,
     /// Number of times that all lists became invalid.
     epoch: u64,
-    bind_groups: HashMap<BindKey, ::wgpu::BindGroup>,
+    bind_groups: HashMap<BindKey, Arc<BindGroup>>,
     scratch: HashMap<&'static str, GpuBuffer>,
     unused_read: GpuBuffer,
     unused_write: GpuBuffer,
@@ -278,7 +285,7 @@ impl Recorder {
         (PARAM_BYTES as usize).next_multiple_of(self.gpu.inner.param_align) / 4
     }
 
-    fn bind_group(&mut self, kernel: &Kernel, binds: &[Bind<'_>]) -> ::wgpu::BindGroup {
+    fn bind_group(&mut self, kernel: &Kernel, binds: &[Bind<'_>]) -> Arc<BindGroup> {
         check_eq!(binds.len(), kernel.access.len(), "{}: buffers", kernel.name);
         let mut key = BindKey { access: kernel.access, ids: [UNUSED_ID; MAX_BINDINGS] };
         for (id, bind) in key.ids.iter_mut().zip(binds) {
@@ -289,7 +296,7 @@ impl Recorder {
             };
         }
         if let Some(group) = self.bind_groups.get(&key) {
-            return group.clone();
+            return Arc::clone(group);
         }
         let parameters = ::wgpu::BindingResource::Buffer(::wgpu::BufferBinding {
             buffer: self.params.raw(),
@@ -297,6 +304,7 @@ impl Recorder {
             size: std::num::NonZeroU64::new(PARAM_BYTES),
         });
         let mut entries = vec![::wgpu::BindGroupEntry { binding: 0, resource: parameters }];
+        let mut buffers = vec![self.params.clone()];
         for (i, (bind, access)) in binds.iter().zip(kernel.access).enumerate() {
             let buffer = match (bind, access) {
                 (Bind::Buffer(buffer), _) => buffer,
@@ -304,16 +312,18 @@ impl Recorder {
                 (Bind::Unused, Access::Read) => &self.unused_read,
                 (Bind::Unused, Access::Write) => &self.unused_write,
             };
+            buffers.push(buffer.clone());
             let resource = buffer.raw().as_entire_binding();
             entries.push(::wgpu::BindGroupEntry { binding: i as u32 + 1, resource });
         }
-        let group = self.gpu.inner.device.create_bind_group(&::wgpu::BindGroupDescriptor {
+        let raw = self.gpu.inner.device.create_bind_group(&::wgpu::BindGroupDescriptor {
             label: Some(&kernel.name),
             layout: &kernel.layout,
             entries: &entries,
         });
         count(&self.gpu.inner.counters.bind_groups);
-        self.bind_groups.insert(key, group.clone());
+        let group = Arc::new(BindGroup { raw, _buffers: buffers });
+        self.bind_groups.insert(key, Arc::clone(&group));
         group
     }
 }

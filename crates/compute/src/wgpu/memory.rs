@@ -1,4 +1,4 @@
-//! Memory of a device: bytes in use, and buffers that the host maps.
+//! Memory of a device: bytes in use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,11 +35,4 @@ impl Memory {
     pub(super) fn release(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
-}
-
-/// Host-mappable buffer and its size.
-#[derive(Debug)]
-pub(super) struct Readback {
-    pub(super) raw: ::wgpu::Buffer,
-    pub(super) bytes: u64,
 }

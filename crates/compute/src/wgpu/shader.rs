@@ -39,6 +39,22 @@ impl Access {
     }
 }
 
+/// What the compiler of a device asks of WGSL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dialect {
+    /// Whether subgroup operations need a directive, as in browsers; naga refuses it.
+    pub enables_subgroups: bool,
+    /// Whether `dot4I8Packed` is built in; else its text is appended.
+    pub has_int8_dot: bool,
+}
+
+impl Dialect {
+    /// naga's, outside of browsers.
+    pub const NATIVE: Self = Self { enables_subgroups: false, has_int8_dot: true };
+    /// That of a browser with every language feature in use.
+    pub const BROWSER: Self = Self { enables_subgroups: true, has_int8_dot: true };
+}
+
 /// WGSL of a kernel, with its bindings.
 #[derive(Debug, Clone)]
 pub struct Source {
@@ -46,6 +62,7 @@ pub struct Source {
     params: ParamLayout,
     access: &'static [Access],
     text: String,
+    has_subgroups: bool,
     has_matrices: bool,
 }
 
@@ -53,24 +70,20 @@ impl Source {
     /// Empty text with uniform parameters `params` and storage buffers `access`; `name` is for logs and profiles.
     #[must_use]
     pub fn new(name: impl Into<String>, params: ParamLayout, access: &'static [Access]) -> Self {
-        Self { name: name.into(), params, access, text: String::new(), has_matrices: false }
+        let (text, has_subgroups, has_matrices) = (String::new(), false, false);
+        Self { name: name.into(), params, access, text, has_subgroups, has_matrices }
     }
 
-    /// Enables subgroup operations. Call it before adding text.
+    /// Enables subgroup operations.
     #[must_use]
-    pub fn with_subgroups(mut self) -> Self {
-        // naga needs no directive and rejects it; browsers require it.
-        if cfg!(target_arch = "wasm32") {
-            self.text.insert_str(0, "enable subgroups;\n");
-        }
-        self
+    pub fn with_subgroups(self) -> Self {
+        Self { has_subgroups: true, ..self }
     }
 
     /// Enables cooperative matrices: types `MatrixA`, `MatrixB` (f16) and `MatrixC` (f32) of `SIDE` rows and columns,
     /// constants `SIDE` and `SUBGROUP`.
     #[must_use]
     pub fn with_matrices(mut self, matrices: CoopMatrices) -> Self {
-        self.text.insert_str(0, "enable f16;\nenable wgpu_cooperative_matrix;\n");
         self.has_matrices = true;
         let side = matrices.side;
         for (name, scalar) in [("A", "f16"), ("B", "f16"), ("C", "f32")] {
@@ -156,10 +169,21 @@ impl Source {
         &self.name
     }
 
-    /// The WGSL.
+    /// The WGSL for a compiler.
     #[must_use]
-    pub fn text(&self) -> &str {
-        &self.text
+    pub fn text(&self, dialect: Dialect) -> String {
+        let mut text = String::new();
+        if self.has_matrices {
+            text.push_str("enable f16;\nenable wgpu_cooperative_matrix;\n");
+        }
+        if self.has_subgroups && dialect.enables_subgroups {
+            text.push_str("enable subgroups;\n");
+        }
+        text.push_str(&self.text);
+        if !dialect.has_int8_dot && self.text.contains("dot4I8Packed(") {
+            text.push_str(include_str!("int8_dot.wgsl"));
+        }
+        text
     }
 
     /// Layout of the Rust struct of the uniform parameters.
@@ -172,7 +196,9 @@ impl Source {
         self.has_matrices
     }
 
-    pub(super) fn access(&self) -> &'static [Access] {
+    /// Accesses to the storage buffers, from binding 1 on.
+    #[must_use]
+    pub fn access(&self) -> &'static [Access] {
         self.access
     }
 }
@@ -190,7 +216,7 @@ pub struct Kernel {
 
 #[cfg(test)]
 mod tests {
-    use super::Source;
+    use super::{Dialect, Source};
     use crate::wgpu::ParamLayout;
 
     const NO_PARAMS: ParamLayout = ParamLayout { bytes: 0, fields: &[] };
@@ -201,7 +227,7 @@ mod tests {
             "const A: u32 = 1u;\nfn f(a: u32) -> u32 {\n    return a + A * p.n + f_of(A);\n}\n";
         let source = Source::new("test", NO_PARAMS, &[]).variant_of(text, &["n"], "b");
         let expected = "const A_b: u32 = 1u;\nfn f_b(a: u32) -> u32 {\n    return a + A_b * p.n_b + f_of(A_b);\n}\n";
-        assert_eq!(source.text(), expected);
+        assert_eq!(source.text(Dialect::NATIVE), expected);
     }
 
     #[test]
@@ -209,6 +235,6 @@ mod tests {
         let text =
             "a\n    //@ repeat N\n    b[@] = @u;\n    //@ end\nc@\n//@ repeat M\nd\n//@ end\n";
         let source = Source::new("test", NO_PARAMS, &[]).unrolled(text, &[("M", 1), ("N", 2)]);
-        assert_eq!(source.text(), "a\n    b[0] = 0u;\n    b[1] = 1u;\nc@\nd\n");
+        assert_eq!(source.text(Dialect::NATIVE), "a\n    b[0] = 0u;\n    b[1] = 1u;\nc@\nd\n");
     }
 }

@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::buffer::{GpuBuffer, raw_buffer};
+use super::buffer::GpuBuffer;
 use super::counters::count;
 use super::gpu::Gpu;
 use super::list::{CommandList, Dispatch};
-use super::memory::Readback;
 use crate::kernel_times::KernelTime;
 use crate::{Error, Result};
 use crate::{check_at_most, check_multiple};
@@ -21,7 +20,7 @@ const STAGING_BYTES: usize = 16 << 20;
 /// Bytes of weights in flight before an upload waits.
 const MAX_IN_FLIGHT_BYTES: usize = 64 << 20;
 /// Smallest buffer for copies to the host: tokens of many steps.
-const MIN_READBACK_BYTES: u64 = 4096;
+const MIN_READBACK_BYTES: usize = 4096;
 /// Timestamps in a query set: the limit of WebGPU.
 const MAX_QUERIES: usize = 4096;
 
@@ -40,7 +39,7 @@ pub struct CopyRange<'a> {
 #[derive(Debug, Default)]
 pub struct HostCopies {
     /// Each with its used bytes. One, unless copies did not fit.
-    buffers: Vec<(Readback, u64)>,
+    buffers: Vec<(GpuBuffer, u64)>,
     last: Option<::wgpu::SubmissionIndex>,
     mapped: Vec<Arc<MapState>>,
 }
@@ -89,8 +88,7 @@ impl Gpu {
         self.inner.queue.write_buffer(dst.raw(), 4 * offset as u64, bytes);
     }
 
-    /// Uploads bytes. Waits after `MAX_IN_FLIGHT_BYTES` (not in browsers), to
-    /// bound the host memory of staging buffers.
+    /// Uploads bytes. Waits after `MAX_IN_FLIGHT_BYTES` (not in browsers), to bound the host memory of staging buffers.
     ///
     /// # Errors
     /// If the device failed.
@@ -165,13 +163,14 @@ impl Gpu {
         copies: &'a mut HostCopies,
         bytes: u64,
     ) -> Result<(&'a ::wgpu::Buffer, u64)> {
-        let has_room = |(readback, used): &(Readback, u64)| used + bytes <= readback.bytes;
+        let has_room =
+            |(readback, used): &(GpuBuffer, u64)| used + bytes <= readback.bytes() as u64;
         if !copies.buffers.last().is_some_and(has_room) {
             copies.buffers.push((self.take_readback(bytes)?, 0));
         }
         let (readback, used) = copies.buffers.last_mut().expect("one was added");
         *used += bytes;
-        Ok((&readback.raw, *used - bytes))
+        Ok((readback.raw(), *used - bytes))
     }
 
     /// Submits a list, if there is one, then other commands, in one submission.
@@ -226,7 +225,7 @@ impl Gpu {
             count(&self.inner.counters.readbacks);
             let mapped = Arc::new(MapState::default());
             copies.mapped.push(Arc::clone(&mapped));
-            readback.raw.map_async(::wgpu::MapMode::Read, 0..*used, move |result| {
+            readback.raw().map_async(::wgpu::MapMode::Read, 0..*used, move |result| {
                 let mut state = mapped.state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.0 = Some(result);
                 if let Some(waker) = state.1.take() {
@@ -253,29 +252,30 @@ impl Gpu {
         let failed = |message: String| Error::Device { message };
         results.map_err(|error| failed(error.to_string()))?;
         for (readback, used) in buffers {
-            let view = readback.raw.get_mapped_range(0..used);
+            let view = readback.raw().get_mapped_range(0..used);
             take(&view.map_err(|error| failed(error.to_string()))?);
-            readback.raw.unmap();
+            readback.raw().unmap();
             self.inner.readbacks.lock().unwrap_or_else(PoisonError::into_inner).push(readback);
         }
         Ok(())
     }
 
     /// Takes the smallest pooled readback buffer of at least `bytes`, or creates one.
-    fn take_readback(&self, bytes: u64) -> Result<Readback> {
+    fn take_readback(&self, bytes: u64) -> Result<GpuBuffer> {
         let mut pool = self.inner.readbacks.lock().unwrap_or_else(PoisonError::into_inner);
-        let fitting = pool.iter().enumerate().filter(|(_, readback)| readback.bytes >= bytes);
-        if let Some((i, _)) = fitting.min_by_key(|(_, readback)| readback.bytes) {
+        let bytes = bytes as usize;
+        let fitting = pool.iter().enumerate().filter(|(_, readback)| readback.bytes() >= bytes);
+        if let Some((i, _)) = fitting.min_by_key(|(_, readback)| readback.bytes()) {
             return Ok(pool.swap_remove(i));
         }
         let bytes = bytes.next_power_of_two().max(MIN_READBACK_BYTES);
-        let usage = ::wgpu::BufferUsages::MAP_READ | ::wgpu::BufferUsages::COPY_DST;
-        Ok(Readback { raw: raw_buffer(self, bytes, usage)?, bytes })
+        GpuBuffer::with_usage(self, bytes, ::wgpu::BufferUsages::MAP_READ)
     }
 
-    /// Starts profiling; returns false without timestamp queries.
+    /// Starts profiling; returns false without timestamp queries, and in browsers, where their results cannot be waited for.
     pub fn start_profile(&self) -> bool {
-        let has_clock = self.inner.device.features().contains(::wgpu::Features::TIMESTAMP_QUERY);
+        let has_clock = !cfg!(target_arch = "wasm32")
+            && self.inner.device.features().contains(::wgpu::Features::TIMESTAMP_QUERY);
         self.inner.profile.set(has_clock);
         has_clock
     }

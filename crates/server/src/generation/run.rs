@@ -1,43 +1,26 @@
-//! A running request: its events, the report for the metrics.
+//! A running request with its share of the metrics and the trace.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
 use stonechat::llm::DraftCounts;
-use stonechat::text::Tokenizer;
-use stonechat::{Completion, Finish, GenerateOptions, Job, Llm, Request, RequestEvent};
+use stonechat::{Completion, Finish, Request, RequestEvent};
+use stonechat_api::generation::{RequestStats, Run};
 
-use super::{GenerationFields, Usage};
 use crate::otlp::{RequestTrace, TextTimes};
 use crate::{ApiError, ApiResult, AppState, LanguageGuard, Metrics, RequestEnd, RequestReport};
 
 /// Texts that are generated for one request. Dropping it cancels them.
 pub(crate) struct TextRun {
-    job: Job<RequestEvent, Vec<Completion>>,
-    model: LanguageGuard,
+    run: Run,
     /// First event, which was taken before the headers of the answer were sent.
     first: Option<RequestEvent>,
-    /// Texts, once all have ended.
-    completions: Option<Vec<Completion>>,
-    clock: Clock,
-    /// Tokens of the prompt that were cached or have run.
-    prompt_done: usize,
     metrics: Arc<Metrics>,
     trace: RequestTrace,
     report: RequestReport,
     is_reported: bool,
-}
-
-/// Times of a request.
-#[derive(Debug)]
-struct Clock {
-    queued: Instant,
-    started: Option<Instant>,
-    first_token: Option<Instant>,
-    /// Last token of each text.
-    last_token: Vec<Option<Instant>>,
+    /// A model in use is not unloaded.
+    _model: LanguageGuard,
 }
 
 impl TextRun {
@@ -50,7 +33,6 @@ impl TextRun {
     ) -> Self {
         let report = RequestReport {
             model: model.spec().name.clone(),
-            prompt_tokens: request.prompt.len(),
             n_choices: request.n_choices,
             max_tokens: request.options.n_predict,
             temperature: request.options.sampling.temperature,
@@ -59,47 +41,14 @@ impl TextRun {
             ..RequestReport::default()
         };
         Self {
-            clock: Clock {
-                queued: Instant::now(),
-                started: None,
-                first_token: None,
-                last_token: vec![None; request.n_choices],
-            },
-            job: model.generate(request),
-            model,
+            run: Run::start(&model, request),
             first: None,
-            completions: None,
-            prompt_done: 0,
             metrics: Arc::clone(state.metrics()),
             trace,
             report,
             is_reported: false,
+            _model: model,
         }
-    }
-
-    /// Starts a request for each prompt.
-    ///
-    /// # Errors
-    /// If the model cannot be opened again.
-    pub(crate) async fn start_all(
-        state: &AppState,
-        trace: &RequestTrace,
-        fields: &GenerationFields,
-        prompts: Vec<Vec<u32>>,
-        options: &GenerateOptions,
-    ) -> ApiResult<VecDeque<Self>> {
-        let mut runs = VecDeque::new();
-        for prompt in prompts {
-            let model = state.open::<Llm>(fields.model.as_deref(), fields.deadline).await?;
-            let request = fields.schedule(Request::new(prompt, options.clone()));
-            runs.push_back(Self::start(state, model, request, trace.clone()));
-        }
-        Ok(runs)
-    }
-
-    /// Tokenizer of the model.
-    pub(crate) fn tokenizer(&self) -> &Tokenizer {
-        self.model.info().model.tokenizer()
     }
 
     /// Waits until the request has left the queue or has failed, so that an error has a status of its own; at most `limit`,
@@ -124,100 +73,41 @@ impl TextRun {
     /// # Errors
     /// If the request has failed.
     pub(crate) async fn next(&mut self) -> ApiResult<Option<RequestEvent>> {
-        if self.first.is_some() || self.completions.is_some() {
-            return Ok(self.first.take());
+        if let Some(event) = self.first.take() {
+            return Ok(Some(event));
         }
-        match self.job.next_async().await {
-            Some(Ok(event)) => {
-                self.record(&event);
-                Ok(Some(event))
+        match self.run.next().await {
+            Ok(None) => {
+                self.end();
+                Ok(None)
             }
-            Some(Err(error)) => Err(self.fail(error)),
-            None => match (&mut self.job).await {
-                Ok(completions) => {
-                    self.end(&completions);
-                    self.completions = Some(completions);
-                    Ok(None)
-                }
-                Err(error) => Err(self.fail(error)),
-            },
+            Ok(event) => Ok(event),
+            Err(error) => Err(self.fail(error)),
         }
     }
 
     /// Texts; none before all have ended.
     pub(crate) fn completions(&self) -> &[Completion] {
-        self.completions.as_deref().unwrap_or_default()
+        self.run.completions()
     }
 
-    /// `prompt_progress` of llama-server: cached tokens count as processed.
-    pub(crate) fn progress(&self) -> Value {
-        let now = Instant::now();
-        json!({
-            "total": self.report.prompt_tokens,
-            "cache": self.report.cached_tokens,
-            "processed": self.prompt_done,
-            "time_ms": (now - self.clock.started.unwrap_or(now)).as_millis() as u64,
-        })
-    }
-
-    /// Counts so far.
-    pub(crate) fn usage(&self) -> Usage {
-        let (now, clock) = (Instant::now(), &self.clock);
-        let ms = |from: Instant, to: Instant| (to - from).as_secs_f64() * 1e3;
-        let started = clock.started.unwrap_or(now);
-        let first_token = clock.first_token.unwrap_or(now);
-        Usage {
-            prompt_tokens: self.report.prompt_tokens,
-            cached_tokens: self.report.cached_tokens,
-            prompt_ms: ms(started, first_token),
-            generated: self.report.generated_tokens,
-            n_texts: clock.last_token.iter().flatten().count(),
-            decode_ms: ms(first_token, now),
-            ..Usage::default()
-        }
+    /// Counts and times so far.
+    pub(crate) fn stats(&self) -> &RequestStats {
+        self.run.stats()
     }
 
     /// Waits for the whole texts.
     ///
     /// # Errors
     /// If the request has failed.
-    pub(crate) async fn finish(&mut self) -> ApiResult<&[Completion]> {
+    pub(crate) async fn finish(mut self) -> ApiResult<Vec<Completion>> {
         while self.next().await?.is_some() {}
-        Ok(self.completions())
-    }
-
-    /// Records an event in the report and the clock.
-    fn record(&mut self, event: &RequestEvent) {
-        let now = Instant::now();
-        match event {
-            RequestEvent::Started { cached_tokens } => {
-                self.clock.started = self.job.started();
-                self.report.cached_tokens = *cached_tokens;
-                self.prompt_done = *cached_tokens;
-            }
-            RequestEvent::Prompt { done, .. } => self.prompt_done = *done,
-            RequestEvent::Text { choice, tokens, .. } => {
-                self.clock.first_token.get_or_insert(now);
-                if tokens.is_empty() {
-                    return;
-                }
-                let last = &mut self.clock.last_token[*choice];
-                if let Some(last) = last {
-                    // Tokens of an accepted draft arrive together.
-                    let n = tokens.len();
-                    let gap = (now - *last).as_secs_f64();
-                    let gaps = (0..n).map(|i| if i == 0 { gap } else { 0.0 });
-                    self.report.token_gaps.extend(gaps);
-                }
-                *last = Some(now);
-                self.report.generated_tokens += tokens.len();
-            }
-            _ => {}
-        }
+        Ok(self.run.take_completions())
     }
 
     /// Completes the report with the texts.
-    fn end(&mut self, completions: &[Completion]) {
+    fn end(&mut self) {
+        let completions = self.run.completions();
         let finishes = completions.iter().map(|completion| completion.finish);
         self.report.finish = match finishes.max_by_key(|finish| *finish == Finish::Length) {
             Some(Finish::Length | Finish::ContextFull | Finish::TimeLimit | Finish::Cancelled) => {
@@ -249,20 +139,24 @@ impl TextRun {
         if std::mem::replace(&mut self.is_reported, true) {
             return;
         }
-        // A client that goes away, or an error, ends a prompt early.
-        self.report.prompt_tokens = self.prompt_done;
-        let (now, clock) = (Instant::now(), &self.clock);
+        let (now, stats) = (Instant::now(), self.run.stats());
         let seconds = |from: Instant, to: Instant| (to - from).as_secs_f64();
-        let started = clock.started.unwrap_or(now);
-        let first_token = clock.first_token.unwrap_or(now);
-        self.report.queue_seconds = seconds(clock.queued, started);
-        self.report.prefill_seconds = seconds(started, first_token);
-        self.report.decode_seconds = seconds(first_token, now);
-        self.report.e2e_seconds = seconds(clock.queued, now);
-        self.report.time_to_first_token = clock.first_token.map(|time| seconds(clock.queued, time));
-        self.metrics.request_finished(&self.report);
-        let Clock { queued, started, first_token, .. } = self.clock;
-        self.trace.text(&self.report, &TextTimes { queued, started, first_token, ended: now });
+        let started = stats.started.unwrap_or(now);
+        let first_token = stats.first_token.unwrap_or(now);
+        let report = &mut self.report;
+        // A client that goes away, or an error, ends a prompt early.
+        report.prompt_tokens = stats.prompt_done;
+        report.cached_tokens = stats.cached_tokens;
+        report.generated_tokens = stats.generated_tokens;
+        report.token_gaps.clone_from(&stats.token_gaps);
+        report.queue_seconds = seconds(stats.queued, started);
+        report.prefill_seconds = seconds(started, first_token);
+        report.decode_seconds = seconds(first_token, now);
+        report.e2e_seconds = seconds(stats.queued, now);
+        report.time_to_first_token = stats.first_token.map(|time| seconds(stats.queued, time));
+        self.metrics.request_finished(report);
+        let RequestStats { queued, started, first_token, .. } = *stats;
+        self.trace.text(report, &TextTimes { queued, started, first_token, ended: now });
     }
 }
 

@@ -8,12 +8,8 @@
 //!
 //! A client that goes away drops its job, which cancels it.
 
-mod body;
 mod events;
-mod fields;
 mod form;
-#[cfg(test)]
-mod tests;
 mod upload;
 
 use std::sync::Arc;
@@ -21,16 +17,20 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use serde::Serialize;
 use stonechat::whisper::Task;
 use stonechat::{Recording, Transcript, TranscriptionJob, Whisper};
+use stonechat_api::speech::SpeechAnswer;
 
 use crate::audio_memory::Charge;
 use crate::otlp::{RequestTrace, SpeechTimes};
 use crate::tasks::within;
-use crate::{ApiError, ApiResult, AppState, AudioReport, Metrics, RequestEnd, SpeechGuard};
+use crate::{
+    ApiError, ApiResult, AppState, AudioReport, HandlerResult, Json, Metrics, RequestEnd,
+    SpeechGuard,
+};
 
 /// Time for which a stream waits for its first segment before its status is sent: an error until then has one of its own.
 const MAX_STATUS_DELAY: Duration = Duration::from_secs(5);
@@ -43,21 +43,6 @@ pub(crate) fn router() -> Router<AppState> {
         .route("/audio/translations", post(translations))
 }
 
-/// Answer in the format `json`.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
-pub(crate) struct TranscriptionAnswer {
-    /// Text.
-    text: String,
-    /// Log-probability of each token, with `include[]=logprobs`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(test, schema(value_type = Option<Vec<Object>>))]
-    logprobs: Option<Vec<serde_json::Value>>,
-    /// `{"type": "duration", "seconds": 9}`.
-    #[cfg_attr(test, schema(value_type = Object))]
-    usage: serde_json::Value,
-}
-
 /// Responses of both routes, for the document.
 #[cfg(test)]
 #[derive(utoipa::IntoResponses)]
@@ -65,7 +50,7 @@ pub(crate) struct TranscriptionAnswer {
 enum Responses {
     /// JSON, text, subtitles or events
     #[response(status = 200)]
-    Text(TranscriptionAnswer),
+    Text(stonechat_api::speech::TranscriptionAnswer),
     /// A field is invalid, or the file is no audio
     #[response(status = 400)]
     Invalid,
@@ -76,27 +61,27 @@ enum Responses {
 
 /// Text of a recording in its language
 #[cfg_attr(test, utoipa::path(post, path = "/v1/audio/transcriptions", tag = "audio",
-    request_body(content = fields::Fields, content_type = "multipart/form-data"),
+    request_body(content = stonechat_api::speech::Fields, content_type = "multipart/form-data"),
     responses(Responses),
 ))]
 pub(crate) async fn transcriptions(
     State(state): State<AppState>,
     trace: RequestTrace,
     request: Request,
-) -> ApiResult<Response> {
+) -> HandlerResult<Response> {
     answer(state, trace, request, Task::Transcribe).await
 }
 
 /// English translation of a recording
 #[cfg_attr(test, utoipa::path(post, path = "/v1/audio/translations", tag = "audio",
-    request_body(content = fields::Fields, content_type = "multipart/form-data"),
+    request_body(content = stonechat_api::speech::Fields, content_type = "multipart/form-data"),
     responses(Responses),
 ))]
 pub(crate) async fn translations(
     State(state): State<AppState>,
     trace: RequestTrace,
     request: Request,
-) -> ApiResult<Response> {
+) -> HandlerResult<Response> {
     answer(state, trace, request, Task::Translate).await
 }
 
@@ -105,14 +90,14 @@ async fn answer(
     trace: RequestTrace,
     request: Request,
     task: Task,
-) -> ApiResult<Response> {
+) -> HandlerResult<Response> {
     state.check_ready()?;
     // The time of a request counts from its arrival.
     let deadline = state.options().deadline();
     let (fields, samples, charge) = within(deadline, form::read(&state, request)).await??;
     let received = Instant::now();
     let options = fields.options(task)?;
-    let model = state.open::<Whisper>(fields.model.as_deref(), deadline).await?;
+    let model = state.open::<Whisper>(fields.model(), deadline).await?;
     let report = AudioReport {
         model: model.spec().name.clone(),
         audio_seconds: samples.len() as f64 / f64::from(stonechat::audio::SAMPLE_RATE),
@@ -129,11 +114,18 @@ async fn answer(
         _model: model,
         _memory: charge,
     };
-    if fields.stream {
-        return events::respond(running, fields, state.options().sse_ping_interval).await;
+    if fields.is_stream() {
+        return Ok(
+            events::respond(running, &fields, task, state.options().sse_ping_interval).await?
+        );
     }
     let transcript = within(deadline, running.transcript()).await??;
-    body::respond(&transcript, &fields, task)
+    Ok(match SpeechAnswer::new(&transcript, &fields, task)? {
+        SpeechAnswer::Json(answer) => Json(answer).into_response(),
+        SpeechAnswer::Text { text, content_type } => {
+            ([(CONTENT_TYPE, content_type)], text).into_response()
+        }
+    })
 }
 
 /// Job of an upload. Dropping it cancels it, and records it in the metrics and the trace.

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::routing::get;
 use serde::Serialize;
 
-use crate::{ApiError, ApiResult, AppState, Json};
+use crate::{ApiError, AppState, HandlerResult, Json};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new().route("/health", get(health)).route("/v1/health", get(health))
@@ -32,10 +32,10 @@ pub(crate) struct Health {
     (status = 200, body = Health),
     (status = 503, description = "The models are loading"),
 )))]
-pub(crate) async fn health(State(state): State<AppState>) -> ApiResult<Json<Health>> {
+pub(crate) async fn health(State(state): State<AppState>) -> HandlerResult<Json<Health>> {
     state.check_ready()?;
     if state.is_stopping() {
-        return Err(ApiError::unavailable("The server is stopping"));
+        return Err(ApiError::unavailable("The server is stopping").into());
     }
     let n_panics = state.metrics().n_panics();
     Ok(Json(Health {

@@ -4,7 +4,7 @@ use axum::Router;
 use axum::routing::get;
 use serde_json::Value;
 
-use crate::{ApiError, ApiResult, AppState, Json};
+use crate::{ApiError, AppState, HandlerResult, Json};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new().route("/lora-adapters", get(list).post(set))
@@ -23,12 +23,12 @@ pub(crate) async fn list() -> Json<[Value; 0]> {
     (status = 200, description = "The list was empty"),
     (status = 501, description = "Adapters are not supported"),
 )))]
-pub(crate) async fn set(Json(adapters): Json<Vec<Value>>) -> ApiResult<Json<Value>> {
+pub(crate) async fn set(Json(adapters): Json<Vec<Value>>) -> HandlerResult<Json<Value>> {
     if adapters.is_empty() {
         return Ok(Json(serde_json::json!({"success": true})));
     }
     let n = adapters.len();
-    Err(ApiError::not_supported(format!(
-        "LoRA adapters are not supported: expected an empty list, got {n} of them"
-    )))
+    let message =
+        format!("LoRA adapters are not supported: expected an empty list, got {n} of them");
+    Err(ApiError::not_supported(message).into())
 }

@@ -6,7 +6,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
 
-use crate::{ApiError, ApiResult, AppState};
+use crate::{ApiError, AppState, HandlerResult};
 
 /// Media type of the text of `prometheus-client`.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -22,11 +22,10 @@ pub(crate) fn router() -> Router<AppState> {
     (status = 200, content_type = "application/openmetrics-text", body = String),
     (status = 501, description = "Started without `--metrics`"),
 )))]
-pub(crate) async fn metrics(State(state): State<AppState>) -> ApiResult<impl IntoResponse> {
+pub(crate) async fn metrics(State(state): State<AppState>) -> HandlerResult<impl IntoResponse> {
     if !state.options().metrics {
-        return Err(ApiError::not_supported(
-            "This server does not support metrics endpoint. Start it with `--metrics`",
-        ));
+        let message = "This server does not support metrics endpoint. Start it with `--metrics`";
+        return Err(ApiError::not_supported(message).into());
     }
     state.models().record(state.metrics());
     let headers = [

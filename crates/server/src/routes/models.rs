@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use stonechat::ModelKind;
 use stonechat::formats::Format;
 
-use crate::{ApiError, ApiResult, AppState, Json, ListedModel};
+use crate::{ApiError, AppState, HandlerResult, Json, ListedModel};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new()
@@ -42,7 +42,7 @@ pub(crate) async fn list(State(state): State<AppState>) -> Json<Value> {
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
     Path(name): Path<String>,
-) -> ApiResult<Json<Value>> {
+) -> HandlerResult<Json<Value>> {
     let listed = state.models().list().await;
     let model = listed.iter().find(|model| model.spec.has_name(&name));
     let model = model.ok_or_else(|| ApiError::not_found(format!("model `{name}` not found")))?;
@@ -148,7 +148,7 @@ pub(crate) struct Success {
 pub(crate) async fn load(
     State(state): State<AppState>,
     Json(body): Json<ModelBody>,
-) -> ApiResult<Json<Success>> {
+) -> HandlerResult<Json<Success>> {
     state.models().load(&body.model).await?;
     Ok(Json(Success { success: true }))
 }
@@ -162,7 +162,7 @@ pub(crate) async fn load(
 pub(crate) async fn unload(
     State(state): State<AppState>,
     Json(body): Json<ModelBody>,
-) -> ApiResult<Json<Success>> {
+) -> HandlerResult<Json<Success>> {
     state.models().unload(&body.model).await?;
     Ok(Json(Success { success: true }))
 }

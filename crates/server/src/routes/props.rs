@@ -5,13 +5,10 @@ use axum::extract::State;
 use axum::routing::get;
 use serde_json::{Value, json};
 use stonechat::Llm;
-use stonechat::sampling::SamplingOptions;
+use stonechat_api::generation::settings;
 
 use super::{ModelQuery, Query};
-use crate::{ApiError, ApiResult, AppState, Json, ModelSpec, ModelStatus};
-
-/// Seed that llama-server shows for a random one.
-const RANDOM_SEED: u32 = u32::MAX;
+use crate::{ApiError, AppState, ErrorResponse, HandlerResult, Json, ModelSpec, ModelStatus};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new().route("/props", get(props).post(set_props))
@@ -27,7 +24,7 @@ pub(crate) fn router() -> Router<AppState> {
 pub(crate) async fn props(
     State(state): State<AppState>,
     Query(query): Query<ModelQuery>,
-) -> ApiResult<Json<Value>> {
+) -> HandlerResult<Json<Value>> {
     state.check_ready()?;
     let read =
         |spec: &ModelSpec, status, model: Option<&Llm>| of_model(&state, spec, status, model);
@@ -38,15 +35,16 @@ pub(crate) async fn props(
 #[cfg_attr(test, utoipa::path(post, path = "/props", tag = "server", responses(
     (status = 501, description = "Not supported"),
 )))]
-pub(crate) async fn set_props() -> ApiError {
-    ApiError::not_supported("This server does not support changing global properties")
+pub(crate) async fn set_props() -> ErrorResponse {
+    let message = "This server does not support changing global properties";
+    ErrorResponse(ApiError::not_supported(message))
 }
 
 fn of_model(state: &AppState, spec: &ModelSpec, status: ModelStatus, model: Option<&Llm>) -> Value {
     let options = state.options();
     let mut props = json!({
         "default_generation_settings": {
-            "params": params(&options.sampling, options.n_predict),
+            "params": settings(&options.sampling, options.n_predict),
             "n_ctx": model.map_or(0, |model| model.info().n_ctx),
         },
         "total_slots": model.map_or(options.engine.n_parallel, |model| model.info().n_parallel),
@@ -57,7 +55,7 @@ fn of_model(state: &AppState, spec: &ModelSpec, status: ModelStatus, model: Opti
         "endpoint_slots": options.slots,
         "endpoint_props": false,
         "endpoint_metrics": options.metrics,
-        "ui": false,
+        "ui": options.page,
         "build_info": concat!("stonechat ", env!("CARGO_PKG_VERSION")),
         "is_sleeping": status == ModelStatus::Sleeping,
         "cors_proxy_enabled": false,
@@ -83,55 +81,10 @@ fn of_model(state: &AppState, spec: &ModelSpec, status: ModelStatus, model: Opti
         });
         fields.insert("chat_template".to_owned(), json!(template.unwrap_or_default()));
         fields.insert("chat_template_caps".to_owned(), caps);
+        // Not a field of llama-server.
+        fields.insert("device".to_owned(), json!(model.info().device));
         fields.insert("bos_token".to_owned(), json!(name(tokenizer.bos())));
         fields.insert("eos_token".to_owned(), json!(name(tokenizer.eos())));
     }
     props
-}
-
-/// Options of a request under llama-server's names.
-pub(super) fn params(options: &SamplingOptions, n_predict: Option<usize>) -> Value {
-    let seed = options.seed.unwrap_or(RANDOM_SEED.into());
-    // JSON has no infinity: the bias of a forbidden token is null, as in llama-server.
-    let bias = |&(token, bias): &(u32, f32)| json!({"token": token, "bias": bias});
-    let biases: Vec<Value> = options.logit_bias.iter().map(bias).collect();
-    let samplers: Vec<&str> = options.order.iter().map(|kind| kind.name()).collect();
-    json!({
-        "seed": seed,
-        "temperature": options.temperature,
-        "dynatemp_range": options.dynatemp_range,
-        "dynatemp_exponent": options.dynatemp_exponent,
-        "top_k": options.top_k,
-        "top_p": options.top_p,
-        "min_p": options.min_p,
-        "top_n_sigma": options.top_n_sigma,
-        "xtc_probability": options.xtc_probability,
-        "xtc_threshold": options.xtc_threshold,
-        "typ_p": options.typical_p,
-        "repeat_last_n": options.repeat_last_n,
-        "repeat_penalty": options.repeat_penalty,
-        "presence_penalty": options.presence_penalty,
-        "frequency_penalty": options.frequency_penalty,
-        "dry_multiplier": options.dry_multiplier,
-        "dry_base": options.dry_base,
-        "dry_allowed_length": options.dry_allowed_length,
-        "dry_penalty_last_n": options.dry_penalty_last_n,
-        "dry_sequence_breakers": options.dry_sequence_breakers,
-        "mirostat": options.mirostat,
-        "mirostat_tau": options.mirostat_tau,
-        "mirostat_eta": options.mirostat_eta,
-        "n_predict": n_predict.map_or(-1, |n| n as i64),
-        "max_tokens": n_predict.map_or(-1, |n| n as i64),
-        "n_keep": 0,
-        "n_discard": 0,
-        "stop": [],
-        "ignore_eos": false,
-        "logit_bias": biases,
-        "n_probs": 0,
-        "post_sampling_probs": false,
-        "timings_per_token": false,
-        "min_keep": options.min_keep,
-        "samplers": samplers,
-        "stream": false,
-    })
 }

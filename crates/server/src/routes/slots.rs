@@ -10,10 +10,11 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stonechat::llm::{Error as LlmError, SlotInfo};
+use stonechat_api::json::from_bytes;
 
 use super::Query;
-use crate::json::{from_bytes, read_body};
-use crate::{ApiError, ApiResult, AppState, Json};
+use crate::json::read_body;
+use crate::{ApiError, ApiResult, AppState, HandlerResult, Json};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new().route("/slots", get(slots)).route("/slots/{id}", post(act))
@@ -57,15 +58,15 @@ struct ActionBody {
 pub(crate) async fn slots(
     State(state): State<AppState>,
     Query(query): Query<SlotsQuery>,
-) -> ApiResult<Json<Value>> {
+) -> HandlerResult<Json<Value>> {
     if !state.options().slots {
         let message = "This server does not support slots endpoint. Start it without `--no-slots`";
-        return Err(ApiError::not_supported(message));
+        return Err(ApiError::not_supported(message).into());
     }
     let model = state.language(query.model.as_deref()).await?;
     let slots = model.slots().await?;
     if query.fail_on_no_slot.is_some() && slots.iter().all(|slot| slot.request.is_some()) {
-        return Err(ApiError::unavailable("no slot available"));
+        return Err(ApiError::unavailable("no slot available").into());
     }
     let n_ctx = model.info().n_ctx;
     let is_speculative = model.spec().drafts(&state.options().engine).is_some();
@@ -103,12 +104,12 @@ pub(crate) async fn act(
     axum::extract::Path(id): axum::extract::Path<String>,
     Query(query): Query<ActionQuery>,
     body: Body,
-) -> ApiResult<Json<Value>> {
+) -> HandlerResult<Json<Value>> {
     let id =
         id.parse().map_err(|_| ApiError::field("id", "the number of a slot", format!("`{id}`")))?;
     let Some(folder) = &state.options().slot_save_path else {
         let message = "This server does not support slots action. Start it with `--slot-save-path`";
-        return Err(ApiError::not_supported(message));
+        return Err(ApiError::not_supported(message).into());
     };
     let body = read_body(body, state.options().max_body_size).await?;
     let ActionBody { filename } =
@@ -141,7 +142,7 @@ pub(crate) async fn act(
         "erase" => json!({"id_slot": id, "n_erased": model.erase_slot(id).await?}),
         other => {
             let expected = "`save`, `restore` or `erase`";
-            return Err(ApiError::field("action", expected, format!("`{other}`")));
+            return Err(ApiError::field("action", expected, format!("`{other}`")).into());
         }
     }))
 }

@@ -3,54 +3,16 @@
 use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
-use serde::{Deserialize, Serialize};
-use stonechat::text::MarkedText;
+use stonechat_api::template::{InputTokens, Prompt, PromptBody};
 
-use crate::chat_body::ChatBody;
 use crate::tasks::blocking;
-use crate::{ApiResult, AppState, Json, LanguageGuard};
+use crate::{AppState, HandlerResult, Json};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new()
         .route("/apply-template", post(apply_template))
         .route("/v1/chat/completions/input_tokens", post(input_tokens))
         .route("/chat/completions/input_tokens", post(input_tokens))
-}
-
-/// Body of a chat request.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
-pub(crate) struct PromptBody {
-    /// Name of the model.
-    model: Option<String>,
-    #[serde(flatten)]
-    chat: ChatBody,
-}
-
-/// Answer of `/apply-template`.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
-pub(crate) struct Prompt {
-    /// Rendered text.
-    prompt: String,
-}
-
-/// Answer of `/v1/chat/completions/input_tokens`.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
-pub(crate) struct InputTokens {
-    /// `response.input_tokens`.
-    object: &'static str,
-    /// Tokens of the prompt.
-    input_tokens: usize,
-}
-
-/// Renders a body; returns the prompt and its model.
-async fn render(state: &AppState, body: PromptBody) -> ApiResult<(MarkedText, LanguageGuard)> {
-    let model = state.language(body.model.as_deref()).await?;
-    let chat = body.chat.request()?;
-    let prompt = blocking(|| model.info().chat_format.prompt(chat.conversation))?;
-    Ok((prompt, model))
 }
 
 /// Renders the chat template without generating
@@ -61,8 +23,9 @@ async fn render(state: &AppState, body: PromptBody) -> ApiResult<(MarkedText, La
 pub(crate) async fn apply_template(
     State(state): State<AppState>,
     Json(body): Json<PromptBody>,
-) -> ApiResult<Json<Prompt>> {
-    Ok(Json(Prompt { prompt: render(&state, body).await?.0.text() }))
+) -> HandlerResult<Json<Prompt>> {
+    let model = state.language(body.model()).await?;
+    Ok(Json(blocking(|| body.prompt(model.info()))?))
 }
 
 /// Counts the tokens of a chat request
@@ -73,8 +36,7 @@ pub(crate) async fn apply_template(
 pub(crate) async fn input_tokens(
     State(state): State<AppState>,
     Json(body): Json<PromptBody>,
-) -> ApiResult<Json<InputTokens>> {
-    let (prompt, model) = render(&state, body).await?;
-    let input_tokens = blocking(|| model.info().model.tokenize_marked_chat(&prompt)).len();
-    Ok(Json(InputTokens { object: "response.input_tokens", input_tokens }))
+) -> HandlerResult<Json<InputTokens>> {
+    let model = state.language(body.model()).await?;
+    Ok(Json(blocking(|| body.input_tokens(model.info()))?))
 }

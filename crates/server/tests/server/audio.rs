@@ -235,6 +235,21 @@ async fn streams_send_each_segment_and_then_the_whole() {
         (&events[1]["type"], &events[1]["segment_id"]),
         (&json!("transcript.text.delta"), &json!("seg_0"))
     );
+    let done = events.last().unwrap();
+    let piece = transcribe(&app, &fields[1..], &fox()).await.json();
+    for name in ["language", "duration"] {
+        assert!(!done[name].is_null() && done[name] == piece[name], "{name}: {done} {piece}");
+    }
+    assert!(events[0].get("words").is_none(), "{}", events[0]);
+
+    // Words stand in the events of their segments; in one piece they are a list.
+    let fields = [&fields[1..], &[("timestamp_granularities[]", "word")]].concat();
+    let words = transcribe(&app, &fields, &fox()).await.json()["words"].clone();
+    let fields = [&fields[..], &[("stream", "true")]].concat();
+    let events = self::events(&transcribe(&app, &fields, &fox()).await);
+    let streamed = events.iter().filter_map(|event| event["words"].as_array()).flatten();
+    assert_eq!(streamed.cloned().collect::<Value>(), words);
+    assert!(!words.as_array().unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,6 +16,7 @@ mod numbers;
 mod operation;
 #[cfg(feature = "traces")]
 mod otlp;
+mod page;
 mod routes;
 mod support;
 mod text;

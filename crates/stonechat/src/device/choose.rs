@@ -44,21 +44,24 @@ impl DeviceNeeds {
     }
 
     /// GPU of [`Device::Auto`]; the reason if it is the CPU.
-    fn find_gpu(self) -> Result<Arc<dyn FoundGpu>, String> {
+    async fn find_gpu(self) -> Result<Arc<dyn FoundGpu>, String> {
         if self.gpu_layers.is_none() && self.weight_bytes < Device::AUTO_MIN_BYTES {
             return Err("a GPU takes longer to start than it saves with a small model".to_owned());
         }
-        if has_device_file() { self.first_gpu(&BACKENDS) } else { Err("no GPU".to_owned()) }
+        if !has_device_file() {
+            return Err("no GPU".to_owned());
+        }
+        self.first_gpu(&BACKENDS).await
     }
 
     /// First GPU of `backends` with the memory, a discrete one unless layers were asked for; the reason of the last backend
     /// if there is none.
-    fn first_gpu(self, backends: &[Backend]) -> Result<Arc<dyn FoundGpu>, String> {
+    async fn first_gpu(self, backends: &[Backend]) -> Result<Arc<dyn FoundGpu>, String> {
         let mut found = Err("no GPU that this build can use".to_owned());
         for api in backends.iter().filter_map(|backend| backend.api) {
             found = match self.gpu_layers {
-                None => api.discrete(self.gpu_bytes()),
-                Some(_) => api.best(),
+                None => api.discrete(self.gpu_bytes()).await,
+                Some(_) => api.best().await,
             };
             if found.is_ok() {
                 break;
@@ -73,7 +76,7 @@ impl DeviceNeeds {
     }
 }
 
-/// Result of [`Device::choose`], which is not open. `Display`: the device, or the reason for the CPU.
+/// Result of `Device::choose`, which is not open. `Display`: the device, or the reason for the CPU.
 #[derive(Debug, Clone)]
 pub struct ChosenDevice {
     /// GPU, or GPUs that compute each layer together; `None`: the CPU.
@@ -103,7 +106,16 @@ impl Device {
     /// # Errors
     /// If the GPU that is named does not exist, the build has no GPUs, or layers on a GPU are asked for beside
     /// [`Device::Cpu`].
+    #[cfg(not(target_arch = "wasm32"))]
     pub fn choose(self, needs: DeviceNeeds) -> Result<ChosenDevice, Error> {
+        pollster::block_on(self.choose_async(needs))
+    }
+
+    /// As `choose`, without blocking.
+    ///
+    /// # Errors
+    /// As `choose`.
+    pub async fn choose_async(self, needs: DeviceNeeds) -> Result<ChosenDevice, Error> {
         let (gpu, reason) = match (self, needs.gpu_layers) {
             (Self::Cpu, None) | (_, Some(GpuLayers::Last(0))) => (None, None),
             (Self::Cpu, Some(_)) => {
@@ -111,11 +123,11 @@ impl Device {
                 let option = "gpu_layers";
                 return Err(stonechat_llm::Error::Option { option, expected, got }.into());
             }
-            (Self::Auto, _) => match needs.find_gpu() {
+            (Self::Auto, _) => match needs.find_gpu().await {
                 Ok(gpu) => (Some(gpu), None),
                 Err(reason) => (None, Some(reason)),
             },
-            (device, _) => (Some(registry::api(device)?.named(device)?), None),
+            (device, _) => (Some(registry::api(device)?.named(device).await?), None),
         };
         Ok(ChosenDevice { gpu, reason, needs, is_auto: self == Self::Auto })
     }
@@ -153,7 +165,20 @@ impl ChosenDevice {
     ///
     /// # Errors
     /// If the device cannot be opened.
+    #[cfg(not(target_arch = "wasm32"))]
     pub fn open(
+        self,
+        open_cpu: impl FnOnce() -> Result<Cpu, stonechat_nn::Error>,
+        on_fallback: impl FnMut(&str),
+    ) -> Result<OpenDevice, Error> {
+        pollster::block_on(self.open_async(open_cpu, on_fallback))
+    }
+
+    /// As `open`, without blocking.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub async fn open_async(
         self,
         open_cpu: impl FnOnce() -> Result<Cpu, stonechat_nn::Error>,
         mut on_fallback: impl FnMut(&str),
@@ -164,9 +189,9 @@ impl ChosenDevice {
             on_fallback(&format!("all layers are on the CPU: {reason}"));
         }
         while let Some(found) = gpu {
-            gpu = match found.open() {
+            gpu = match found.open().await {
                 Err(error) if is_auto => {
-                    let next = needs.first_gpu(registry::after(found.device())).ok();
+                    let next = needs.first_gpu(registry::after(found.device())).await.ok();
                     let other = next.as_ref().map(|next| next.device().to_string());
                     let other = other.as_deref().unwrap_or("the CPU");
                     let (name, device) = (found.name(), found.device());
@@ -208,6 +233,10 @@ fn has_device_file() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
+    use stonechat_nn::BoxFuture;
+
     use super::super::gpu::OpenGpu;
     use super::{Arc, ChosenDevice, Cpu, Device, DeviceNeeds, Error, FoundGpu};
 
@@ -232,8 +261,8 @@ mod tests {
             None
         }
 
-        fn open(&self) -> Result<OpenGpu, Error> {
-            Err(Error::NoGpuSupport { feature: "wgpu" })
+        fn open(&self) -> BoxFuture<'_, Result<OpenGpu, Error>> {
+            Box::pin(ready(Err(Error::NoGpuSupport { feature: "wgpu" })))
         }
     }
 

@@ -1,12 +1,13 @@
 //! NVIDIA GPUs through their driver.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::sync::Arc;
 
 use bytesize::ByteSize;
 use serde_json::json;
 use stonechat_compute::cuda::{CudaDevice, Gpu, devices};
-use stonechat_nn::{Cuda, CudaGroup};
+use stonechat_nn::{BoxFuture, Cuda, CudaGroup};
 
 use super::gpu::{FoundGpu, GpuApi, GpuInfo, OpenGpu};
 use super::gpu_ranks::GpuRanks;
@@ -21,42 +22,53 @@ pub(super) const API: Option<&dyn GpuApi> = Some(&NvidiaGpus);
 struct NvidiaGpus;
 
 impl GpuApi for NvidiaGpus {
-    fn discrete(&self, needed: u64) -> Result<Arc<dyn FoundGpu>, String> {
-        let all = devices().unwrap_or_default();
-        let fits = |gpu: &CudaDevice| has_kernels(gpu) && needed <= gpu.total_memory_bytes;
-        match all.into_iter().find(fits) {
-            Some(gpu) => Ok(Arc::new(NvidiaGpu::single(gpu))),
-            None => Err("no GPU that this build can use".to_owned()),
-        }
+    fn discrete(&self, needed: u64) -> BoxFuture<'_, Result<Arc<dyn FoundGpu>, String>> {
+        Box::pin(ready(discrete(needed)))
     }
 
-    fn best(&self) -> Result<Arc<dyn FoundGpu>, String> {
-        self.discrete(0)
+    fn best(&self) -> BoxFuture<'_, Result<Arc<dyn FoundGpu>, String>> {
+        Box::pin(ready(discrete(0)))
     }
 
-    fn named(&self, device: Device) -> Result<Arc<dyn FoundGpu>, Error> {
-        let all = devices().map_err(stonechat_nn::Error::from)?;
-        let indexes = device.indexes();
-        if indexes.is_empty() {
-            // A GPU without kernels is refused with the reason when it is opened.
-            let best = all.iter().find(|gpu| has_kernels(gpu)).or(all.first());
-            let best = best.cloned().ok_or_else(|| no_device(None, &all))?;
-            return Ok(Arc::new(NvidiaGpu::single(best)));
-        }
-        let gpu =
-            |index: usize| all.get(index).cloned().ok_or_else(|| no_device(Some(index), &all));
-        let gpus = indexes.into_iter().map(gpu).collect::<Result<_, _>>()?;
-        Ok(Arc::new(NvidiaGpu { device, gpus }))
+    fn named(&self, device: Device) -> BoxFuture<'_, Result<Arc<dyn FoundGpu>, Error>> {
+        Box::pin(ready(named(device)))
     }
 
-    fn list(&self) -> Result<Vec<GpuInfo>, String> {
-        let all = devices().map_err(|error| match error {
-            stonechat_compute::Error::NoCuda { reason } => reason,
-            error => error.to_string(),
-        })?;
-        let info = |gpu| info(gpu, &all).map_err(|error| error.to_string());
-        all.iter().map(info).collect()
+    fn list(&self) -> BoxFuture<'_, Result<Vec<GpuInfo>, String>> {
+        Box::pin(ready(list()))
     }
+}
+
+fn discrete(needed: u64) -> Result<Arc<dyn FoundGpu>, String> {
+    let all = devices().unwrap_or_default();
+    let fits = |gpu: &CudaDevice| has_kernels(gpu) && needed <= gpu.total_memory_bytes;
+    match all.into_iter().find(fits) {
+        Some(gpu) => Ok(Arc::new(NvidiaGpu::single(gpu))),
+        None => Err("no GPU that this build can use".to_owned()),
+    }
+}
+
+fn named(device: Device) -> Result<Arc<dyn FoundGpu>, Error> {
+    let all = devices().map_err(stonechat_nn::Error::from)?;
+    let indexes = device.indexes();
+    if indexes.is_empty() {
+        // A GPU without kernels is refused with the reason when it is opened.
+        let best = all.iter().find(|gpu| has_kernels(gpu)).or(all.first());
+        let best = best.cloned().ok_or_else(|| no_device(None, &all))?;
+        return Ok(Arc::new(NvidiaGpu::single(best)));
+    }
+    let gpu = |index: usize| all.get(index).cloned().ok_or_else(|| no_device(Some(index), &all));
+    let gpus = indexes.into_iter().map(gpu).collect::<Result<_, _>>()?;
+    Ok(Arc::new(NvidiaGpu { device, gpus }))
+}
+
+fn list() -> Result<Vec<GpuInfo>, String> {
+    let all = devices().map_err(|error| match error {
+        stonechat_compute::Error::NoCuda { reason } => reason,
+        error => error.to_string(),
+    })?;
+    let info = |gpu| info(gpu, &all).map_err(|error| error.to_string());
+    all.iter().map(info).collect()
 }
 
 fn has_kernels(gpu: &CudaDevice) -> bool {
@@ -124,6 +136,14 @@ impl NvidiaGpu {
     fn single(gpu: CudaDevice) -> Self {
         Self { device: Device::Cuda(Some(gpu.index)), gpus: vec![gpu] }
     }
+
+    fn open_now(&self) -> Result<OpenGpu, Error> {
+        let device = match self.gpus.as_slice() {
+            [gpu] => Cuda::open(gpu)?.into(),
+            gpus => CudaGroup::open(gpus)?.into(),
+        };
+        Ok(OpenGpu { device, kernels: None })
+    }
 }
 
 impl FoundGpu for NvidiaGpu {
@@ -150,11 +170,7 @@ impl FoundGpu for NvidiaGpu {
         Some(bytes.values().min()? * bytes.len() as u64)
     }
 
-    fn open(&self) -> Result<OpenGpu, Error> {
-        let device = match self.gpus.as_slice() {
-            [gpu] => Cuda::open(gpu)?.into(),
-            gpus => CudaGroup::open(gpus)?.into(),
-        };
-        Ok(OpenGpu { device, kernels: None })
+    fn open(&self) -> BoxFuture<'_, Result<OpenGpu, Error>> {
+        Box::pin(ready(self.open_now()))
     }
 }

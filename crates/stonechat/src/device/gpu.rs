@@ -3,25 +3,28 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use stonechat_nn::BoxFuture;
+
 use super::name::Device;
 use crate::Error;
 
 /// GPU memory that stays free of weights: for kernels, uploads and other programs.
 pub(super) const RESERVED_BYTES: u64 = 512 << 20;
 
-/// API of GPUs. A backend implements it in a file of its own and has a row in `registry`.
+/// API of GPUs. A backend implements it in a file of its own and has a row in `registry`. A browser finds and opens its GPUs
+/// in promises.
 pub(super) trait GpuApi: Sync {
     /// First discrete GPU with kernels and `needed` bytes of memory; the reason if there is none.
-    fn discrete(&self, needed: u64) -> Result<Arc<dyn FoundGpu>, String>;
+    fn discrete(&self, needed: u64) -> BoxFuture<'_, Result<Arc<dyn FoundGpu>, String>>;
 
     /// Best GPU with kernels, integrated ones included; the reason if there is none.
-    fn best(&self) -> Result<Arc<dyn FoundGpu>, String>;
+    fn best(&self) -> BoxFuture<'_, Result<Arc<dyn FoundGpu>, String>>;
 
     /// GPUs that the indexes of `device` name; the best GPU if it has no index.
-    fn named(&self, device: Device) -> Result<Arc<dyn FoundGpu>, Error>;
+    fn named(&self, device: Device) -> BoxFuture<'_, Result<Arc<dyn FoundGpu>, Error>>;
 
     /// GPUs of this machine; the reason if none can be listed.
-    fn list(&self) -> Result<Vec<GpuInfo>, String>;
+    fn list(&self) -> BoxFuture<'_, Result<Vec<GpuInfo>, String>>;
 }
 
 /// Chosen GPU, or group of GPUs, that is not open.
@@ -39,7 +42,7 @@ pub(super) trait FoundGpu: Debug + Send + Sync {
     fn memory_bytes(&self) -> Option<u64>;
 
     /// Opens the GPU.
-    fn open(&self) -> Result<OpenGpu, Error>;
+    fn open(&self) -> BoxFuture<'_, Result<OpenGpu, Error>>;
 }
 
 /// Open GPU.

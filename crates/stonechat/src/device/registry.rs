@@ -81,11 +81,21 @@ pub struct GpuList {
 }
 
 /// Lists the GPUs of every backend, also of those that are not in this build.
+#[cfg(not(target_arch = "wasm32"))]
 #[must_use]
 pub fn list_gpus() -> Vec<GpuList> {
-    let list = |&Backend { name, api, .. }: &Backend| {
-        let not_built = || Err(format!("not in this build (feature `{name}`)"));
-        GpuList { backend: name, gpus: api.map_or_else(not_built, |api| api.list()) }
-    };
-    BACKENDS.iter().map(list).collect()
+    pollster::block_on(list_gpus_async())
+}
+
+/// As `list_gpus`, without blocking.
+pub async fn list_gpus_async() -> Vec<GpuList> {
+    let mut lists = Vec::new();
+    for &Backend { name, api, .. } in &BACKENDS {
+        let gpus = match api {
+            Some(api) => api.list().await,
+            None => Err(format!("not in this build (feature `{name}`)")),
+        };
+        lists.push(GpuList { backend: name, gpus });
+    }
+    lists
 }

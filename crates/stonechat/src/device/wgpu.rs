@@ -1,16 +1,15 @@
-//! GPUs through wgpu: Vulkan, Metal, DirectX 12.
+//! GPUs through wgpu: Vulkan, Metal, DirectX 12, WebGPU.
 
+#[cfg(not(target_arch = "wasm32"))]
 mod kernel_cache;
 
 use std::sync::Arc;
 
 use bytesize::ByteSize;
-use pollster::block_on;
 use serde_json::json;
 use stonechat_compute::wgpu::{Adapter, adapters, pick};
-use stonechat_nn::Wgpu;
+use stonechat_nn::{BoxFuture, Wgpu};
 
-use self::kernel_cache::KernelCache;
 use super::gpu::{FoundGpu, GpuApi, GpuInfo, KernelFile, OpenGpu};
 use super::name::Device;
 use crate::Error;
@@ -21,36 +20,42 @@ pub(super) const API: Option<&dyn GpuApi> = Some(&Adapters);
 struct Adapters;
 
 impl GpuApi for Adapters {
-    fn discrete(&self, needed: u64) -> Result<Arc<dyn FoundGpu>, String> {
-        let mut all = block_on(adapters());
-        all.retain(Adapter::is_discrete);
-        if all.is_empty() {
-            return Err("no discrete GPU".to_owned());
-        }
-        let fits = |gpu: &Adapter| gpu.total_memory_bytes.is_none_or(|total| needed <= total);
-        match all.into_iter().find(fits) {
-            Some(adapter) => Ok(Arc::new(adapter)),
-            None => Err("the weights do not fit the memory of a GPU".to_owned()),
-        }
+    fn discrete(&self, needed: u64) -> BoxFuture<'_, Result<Arc<dyn FoundGpu>, String>> {
+        Box::pin(async move {
+            let mut all = adapters().await;
+            all.retain(Adapter::is_discrete);
+            if all.is_empty() {
+                return Err("no discrete GPU".to_owned());
+            }
+            let fits = |gpu: &Adapter| gpu.total_memory_bytes.is_none_or(|total| needed <= total);
+            match all.into_iter().find(fits) {
+                Some(adapter) => Ok(Arc::new(adapter) as _),
+                None => Err("the weights do not fit the memory of a GPU".to_owned()),
+            }
+        })
     }
 
-    fn best(&self) -> Result<Arc<dyn FoundGpu>, String> {
-        self.named(Device::Wgpu(None)).map_err(|error| error.to_string())
+    fn best(&self) -> BoxFuture<'_, Result<Arc<dyn FoundGpu>, String>> {
+        Box::pin(async { self.named(Device::Wgpu(None)).await.map_err(|error| error.to_string()) })
     }
 
-    fn named(&self, device: Device) -> Result<Arc<dyn FoundGpu>, Error> {
-        let all = block_on(adapters());
-        let index = device.indexes().first().copied();
-        let adapter = pick(&all, index).map_err(stonechat_nn::Error::from)?;
-        Ok(Arc::new(adapter.clone()))
+    fn named(&self, device: Device) -> BoxFuture<'_, Result<Arc<dyn FoundGpu>, Error>> {
+        Box::pin(async move {
+            let all = adapters().await;
+            let index = device.indexes().first().copied();
+            let adapter = pick(&all, index).map_err(stonechat_nn::Error::from)?;
+            Ok(Arc::new(adapter.clone()) as _)
+        })
     }
 
-    fn list(&self) -> Result<Vec<GpuInfo>, String> {
-        let all = block_on(adapters());
-        if all.is_empty() {
-            return Err("no Vulkan, Metal or DirectX 12 adapter".to_owned());
-        }
-        Ok(all.iter().map(info).collect())
+    fn list(&self) -> BoxFuture<'_, Result<Vec<GpuInfo>, String>> {
+        Box::pin(async {
+            let all = adapters().await;
+            if all.is_empty() {
+                return Err("no Vulkan, Metal, DirectX 12 or WebGPU adapter".to_owned());
+            }
+            Ok(all.iter().map(info).collect())
+        })
     }
 }
 
@@ -111,10 +116,24 @@ impl FoundGpu for Adapter {
         self.total_memory_bytes
     }
 
-    fn open(&self) -> Result<OpenGpu, Error> {
-        let device = block_on(Wgpu::open(self, None))?;
-        let kernels = KernelCache::open(device.gpu());
-        let kernels = kernels.map(|kernels| Arc::new(kernels) as Arc<dyn KernelFile>);
-        Ok(OpenGpu { device: device.into(), kernels })
+    fn open(&self) -> BoxFuture<'_, Result<OpenGpu, Error>> {
+        Box::pin(async {
+            let device = Wgpu::open(self, None).await?;
+            let kernels = kernel_file(&device);
+            Ok(OpenGpu { device: device.into(), kernels })
+        })
     }
+}
+
+/// Cache of the kernels of an open GPU.
+#[cfg(not(target_arch = "wasm32"))]
+fn kernel_file(device: &Wgpu) -> Option<Arc<dyn KernelFile>> {
+    let kernels = kernel_cache::KernelCache::open(device.gpu())?;
+    Some(Arc::new(kernels))
+}
+
+/// Browsers keep compiled kernels themselves.
+#[cfg(target_arch = "wasm32")]
+fn kernel_file(_: &Wgpu) -> Option<Arc<dyn KernelFile>> {
+    None
 }

@@ -1,5 +1,7 @@
 //! Programs of cases: recorded once for a device, run fused and unfused, compared with the oracle.
 
+use std::cell::RefCell;
+
 use pollster::block_on;
 use stonechat_compute::{DType, SharedBytes};
 use stonechat_nn::op::{Count, MatmulArgs, Op, Port, RowTable, Rows, SlotTable, Tensor, Weight};
@@ -9,7 +11,7 @@ use stonechat_nn::{
     SegmentName, StateRun, Step, fuse,
 };
 
-use super::{Tolerance, Tolerances};
+use super::{EXACT, Tolerance, Tolerances};
 use crate::{Lcg, random_weights};
 
 /// Slots of rows that are no tokens of the step.
@@ -21,7 +23,57 @@ pub(super) struct Suite<'a> {
     pub(super) devices: &'a [Device],
     pub(super) oracle: &'a Device,
     pub(super) tolerances: Tolerances,
+    /// Takes the results that are not waited for.
+    pub(super) deferred: Option<&'a Deferred>,
 }
+
+/// Results that are still on their devices: in a browser nothing may block until they have arrived.
+#[derive(Debug, Default)]
+pub struct Deferred {
+    all: RefCell<Vec<Pending>>,
+}
+
+/// Results of steps of a case that are fetched, oldest first.
+#[derive(Debug)]
+struct Pending {
+    executable: Box<dyn Executable>,
+    /// Name of the case, and of each step.
+    name: String,
+    steps: &'static [&'static str],
+    expected: Vec<f32>,
+    tolerance: Tolerance,
+}
+
+impl Deferred {
+    /// Waits for all results and compares them. Returns their number.
+    ///
+    /// # Panics
+    /// At the first value out of tolerance, and if a device failed.
+    pub async fn compare(self) -> usize {
+        let mut n = 0;
+        let mut values = Vec::new();
+        for mut pending in self.all.into_inner() {
+            for step in pending.steps {
+                let result = pending.executable.collect(&mut values).await;
+                result.unwrap_or_else(|error| panic!("{}, {step} step: {error}", pending.name));
+                let describe = || format!("{}, {step} step", pending.name);
+                compare(&values, &pending.expected, pending.tolerance, describe);
+                n += 1;
+            }
+        }
+        n
+    }
+
+    /// Adds one step, whose results `executable` has fetched.
+    pub(super) fn add(&self, name: String, executable: Box<dyn Executable>, expected: Vec<f32>) {
+        let steps: &[&str] = &["only"];
+        let pending = Pending { executable, name, steps, expected, tolerance: EXACT };
+        self.all.borrow_mut().push(pending);
+    }
+}
+
+/// Names of the steps of a case, which have equal results.
+const STEPS: &[&str] = &["first", "repeated"];
 
 /// Tables of a step.
 #[derive(Debug, Default)]
@@ -106,14 +158,21 @@ impl Suite<'_> {
             for (way, mut executable) in executables(device, &program, &data.tables.counts) {
                 // NaN in all values that depend on imports: a result that is not written fails the case.
                 data.run(&mut *executable, Some(f32::NAN));
-                for repeated in [false, true] {
+                let name = || format!("{}: {name}, {way}", device.describe());
+                for (i, step) in STEPS.iter().enumerate() {
                     data.run(&mut *executable, None);
-                    let got = data.read(&mut *executable, repeated);
-                    let describe = || {
-                        let run = if repeated { "repeated" } else { "first" };
-                        format!("{}: {name}, {way}, {run} step", device.describe())
-                    };
+                    if self.deferred.is_some() {
+                        data.fetch(&mut *executable);
+                        continue;
+                    }
+                    let got = data.read(&mut *executable, i > 0);
+                    let describe = || format!("{}, {step} step", name());
                     compare(&got, &expected, tolerance, describe);
+                }
+                if let Some(deferred) = self.deferred {
+                    let (name, steps, expected) = (name(), STEPS, expected.clone());
+                    let pending = Pending { executable, name, steps, expected, tolerance };
+                    deferred.all.borrow_mut().push(pending);
                 }
             }
         }
@@ -207,10 +266,14 @@ impl HostData {
         executable.run(&Step { segments: &[SegmentName::Body], copies, states, ..step });
     }
 
-    /// All outputs, at once if the device needs no wait and `at_once` says so.
-    fn read(&self, executable: &mut dyn Executable, at_once: bool) -> Vec<f32> {
+    fn fetch(&self, executable: &mut dyn Executable) {
         let ranges = self.outputs.iter().map(|&(port, len)| PortRange::first(port, len));
         executable.fetch(&ranges.collect::<Vec<_>>(), true);
+    }
+
+    /// All outputs, at once if the device needs no wait and `at_once` says so.
+    fn read(&self, executable: &mut dyn Executable, at_once: bool) -> Vec<f32> {
+        self.fetch(executable);
         let mut values = Vec::new();
         let result = if at_once { executable.collect_now(&mut values) } else { None };
         result

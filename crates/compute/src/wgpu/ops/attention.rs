@@ -52,11 +52,23 @@ fn source(dtype: KvDType, slots: u32, words: u32, variant: Variant) -> Source {
 pub(super) fn sources(variant: Variant) -> Vec<Source> {
     let mut all = Vec::new();
     for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
-        for (slots, words) in [(4, 1), (8, 2), (16, 1), (4, 8)] {
-            all.push(source(dtype, slots, words, variant));
+        for head_dim in [64, 256, MAX_HEAD_DIM] {
+            let layout = KvLayout { n_kv_heads: 1, head_dim, dtype };
+            for slots in [4, max_slots(layout)] {
+                all.push(source(dtype, slots as u32, lane_words(layout) as u32, variant));
+            }
         }
     }
     all
+}
+
+/// Most slots of a workgroup: their queries, weights and sums fit 16 KiB of workgroup memory.
+fn max_slots(layout: KvLayout) -> usize {
+    match lane_words(layout) * WORKGROUP as usize * elements_per_word(layout.dtype) {
+        ..=128 => 16,
+        129..=256 => 8,
+        _ => 4,
+    }
 }
 
 /// Checks the shapes.
@@ -82,14 +94,7 @@ fn lane_words(layout: KvLayout) -> usize {
 fn blocks_grid(shape: AttentionShape, rows: &[QueryRow]) -> AttentionGrid {
     let (layout, group) = (shape.layout, shape.group());
     let longest = rows.chunk_by(QueryRow::has_pages_of).map(<[_]>::len).max().unwrap_or(1);
-    // Queries, weights and sums of the slots fit 16 KiB of workgroup memory.
-    let channels = lane_words(layout) * WORKGROUP as usize * elements_per_word(layout.dtype);
-    let max_slots = match channels {
-        ..=128 => 16,
-        129..=256 => 8,
-        _ => 4,
-    };
-    let slots = (group * longest).next_power_of_two().clamp(4, max_slots);
+    let slots = (group * longest).next_power_of_two().clamp(4, max_slots(layout));
     let heads_per_block = group.min(slots);
     let block_rows = slots / heads_per_block;
     let n_blocks = blocks(rows, block_rows).count();

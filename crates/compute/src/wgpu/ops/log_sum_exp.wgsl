@@ -23,8 +23,9 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     }
     sum = reduce_add(sum, lid);
     if lid == 0u {
-        // A row of -inf alone.
+        // A row of -inf alone. Browsers refuse constants that are no finite number.
+        var infinity = 0xff800000u;
         let is_empty = largest == LOWEST;
-        out[t] = select(largest + log(sum), bitcast<f32>(0xff800000u), is_empty);
+        out[t] = select(largest + log(sum), bitcast<f32>(infinity), is_empty);
     }
 }

@@ -49,13 +49,15 @@ fn value_at(c: u32) -> f32 {
 
 fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
     let t = group.x;
-    is_key = group.y >= p.n_heads;
+    // Browsers accept barriers behind a condition that they know to be uniform, which no private variable is.
+    let has_key = group.y >= p.n_heads;
+    is_key = has_key;
     // Queries and keys have one rotation.
     let angles = table_row(t, p.q_rotation);
     let first = angle(lid, p.q_rotation, angles);
     let page = data[p.slots + 2u * t];
     let slot = data[p.slots + 2u * t + 1u];
-    if !is_key {
+    if !has_key {
         head_at = p.q_offset + t * p.q_stride + group.y * p.head_dim;
         load_head(p.head_dim, p.q_rotation, lid);
         store_rotated(p.head_dim, p.q_rotation, angles, first, lid);

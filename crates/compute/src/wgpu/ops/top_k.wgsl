@@ -59,6 +59,7 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
         }
     }
 
+    let scope = shuffle_scope(lid);
     // Bitonic sort (Batcher 1968): sorts runs of `size`, every other one in reverse.
     for (var size = 2u; size <= p.sort_len; size = size * 2u) {
         for (var step = size / 2u; step > 0u; step = step / 2u) {
@@ -68,8 +69,8 @@ fn kernel_main(group: vec3<u32>, groups: vec3<u32>, lid: u32) {
                 others = keys.zwxy;
                 other_columns = columns.zwxy;
             } else if step > 2u {
-                others = shuffle_xor(keys, step / 4u, lid);
-                other_columns = shuffle_xor(columns, step / 4u, lid);
+                others = shuffle_xor(keys, step / 4u, scope, lid);
+                other_columns = shuffle_xor(columns, step / 4u, scope, lid);
             }
             let is_low = (item & vec4<u32>(step)) == vec4<u32>(0u);
             let is_forwards = (item & vec4<u32>(size)) == vec4<u32>(0u);

@@ -5,14 +5,13 @@ use axum::extract::multipart::{Field, Multipart, MultipartError};
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use stonechat_api::speech::{Fields, MAX_FIELD_BYTES};
 
-use super::fields::Fields;
 use super::upload;
 use crate::audio_memory::{AudioMemory, Charge};
 use crate::{ApiError, ApiResult, AppState};
 
-/// Maximum bytes of all fields but the file, and number of fields.
-const MAX_FIELD_BYTES: usize = 1 << 20;
+/// Maximum number of fields.
 const MAX_FIELDS: usize = 1000;
 /// Bytes of a body beside its file.
 const MAX_OTHER_BYTES: u64 = 2 << 20;
@@ -57,8 +56,12 @@ pub(super) async fn read(
             continue;
         }
         let text = read_text(&mut field, &name, &mut n_left).await?;
-        if let Err(error) = fields.set(&name, &text) {
-            first_error.get_or_insert(error);
+        match fields.set(&name, &text) {
+            Ok(true) => {}
+            Ok(false) => tracing::debug!("unknown field `{name}` of an audio request"),
+            Err(error) => {
+                first_error.get_or_insert(error);
+            }
         }
     }
     if let Some(error) = first_error {

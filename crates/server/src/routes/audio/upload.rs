@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
 use stonechat::audio::{Decoder, Error, SAMPLE_RATE};
 use tokio::task::spawn_blocking;
 
@@ -55,8 +54,8 @@ fn decode_while(
     drop(file_charge);
     let samples = decoded.map(|audio| audio.samples).map_err(|error| {
         let status = match error {
-            Error::TooLong { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            _ => StatusCode::BAD_REQUEST,
+            Error::TooLong { .. } => 413,
+            _ => 400,
         };
         let error = ApiError::of_status(status, format!("`file`: {error}"));
         error.with_field("param", "file".into())

@@ -1,0 +1,299 @@
+//! `/completion` and `/infill` of llama-server.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use stonechat::llm::{ModelInfo, TokenProbs};
+use stonechat::text::Tokenizer;
+use stonechat::{Completion, Finish, GenerateOptions, Request, RequestEvent};
+
+use crate::generation::{
+    GenerationFields, ProbFields, RequestStats, Usage, native_probabilities, prompts, settings,
+};
+use crate::limits::{MAX_TEXTS, check_items, check_texts};
+use crate::text::{AnswerWriter, Dialect, Model, Prepared};
+use crate::{ApiResult, Defaults};
+
+/// Fields of `/completion` beside those of generation.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct PromptFields {
+    /// A text, token ids, both in turn, or a list of such prompts.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    prompt: Value,
+    /// Fields of the answer to return; a field inside another is `outer/inner`.
+    #[serde(default)]
+    response_fields: Option<Vec<String>>,
+}
+
+/// Fields of `/infill` beside those of generation.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct InfillFields {
+    /// Text before the gap.
+    input_prefix: String,
+    /// Text after the gap.
+    input_suffix: String,
+    /// Other files, which come before.
+    #[serde(default)]
+    input_extra: Vec<ExtraFile>,
+    /// Start of the text in the gap.
+    #[serde(default)]
+    prompt: String,
+    /// Fields of the answer to return.
+    #[serde(default)]
+    response_fields: Option<Vec<String>>,
+}
+
+/// Another file of an infill.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ExtraFile {
+    /// Name.
+    #[serde(default)]
+    filename: String,
+    /// Content.
+    text: String,
+}
+
+impl Dialect for PromptFields {
+    fn check(&mut self) -> ApiResult<()> {
+        check_items("prompt", &self.prompt, MAX_TEXTS)
+    }
+
+    fn prepare(
+        self,
+        fields: &GenerationFields,
+        model: Model<'_>,
+        defaults: &Defaults<'_>,
+    ) -> ApiResult<Prepared> {
+        let prompts = prompts(&self.prompt, &model.llm.info().model)?;
+        prepare(prompts, self.response_fields, fields, model, defaults)
+    }
+}
+
+impl Dialect for InfillFields {
+    fn prepare(
+        self,
+        fields: &GenerationFields,
+        model: Model<'_>,
+        defaults: &Defaults<'_>,
+    ) -> ApiResult<Prepared> {
+        let info = &model.llm.info().model;
+        let mut prefix = String::new();
+        for file in &self.input_extra {
+            prefix += &format!("{}\n{}\n", file.filename, file.text);
+        }
+        prefix += &self.input_prefix;
+        let mut prompt = info.infill(&prefix, &self.input_suffix)?;
+        prompt.extend(info.tokenizer().tokenize(&self.prompt, false, true));
+        prepare(vec![prompt], self.response_fields, fields, model, defaults)
+    }
+}
+
+fn prepare(
+    prompts: Vec<Vec<u32>>,
+    response_fields: Option<Vec<String>>,
+    fields: &GenerationFields,
+    model: Model<'_>,
+    defaults: &Defaults<'_>,
+) -> ApiResult<Prepared> {
+    check_texts(prompts.len(), fields.n_choices())?;
+    let options = fields.options(model.llm.info(), defaults, fields.n_probs())?;
+    let mut writer = NativeAnswer::new(fields, model, &prompts, &options);
+    writer.selection = response_fields.unwrap_or_default();
+    let request = fields.schedule(Request::new(Vec::new(), options));
+    Ok(Prepared::new(prompts, request, writer))
+}
+
+/// Common fields of the objects of an answer.
+pub(crate) struct NativeAnswer {
+    id: String,
+    model: Arc<ModelInfo>,
+    options: GenerateOptions,
+    /// Texts of the prompts.
+    prompts: Vec<String>,
+    n_choices: usize,
+    probs: ProbFields,
+    id_slot: i64,
+    returns_tokens: bool,
+    has_progress: bool,
+    has_timings_per_token: bool,
+    /// Fields to return; all if there are none.
+    selection: Vec<String>,
+}
+
+impl NativeAnswer {
+    /// Common fields of the answer to a request.
+    pub(crate) fn new(
+        fields: &GenerationFields,
+        model: Model<'_>,
+        prompts: &[Vec<u32>],
+        options: &GenerateOptions,
+    ) -> Self {
+        let info = &model.llm.info().model;
+        let tokenizer = info.tokenizer();
+        Self {
+            id: model.id.to_owned(),
+            model: Arc::clone(info),
+            prompts: prompts.iter().map(|tokens| tokenizer.decode_with_special(tokens)).collect(),
+            n_choices: fields.n_choices(),
+            probs: fields.prob_fields(options.n_probs),
+            id_slot: fields.id_slot.unwrap_or(-1),
+            returns_tokens: fields.return_tokens.unwrap_or(false),
+            has_progress: fields.return_progress.unwrap_or(false),
+            has_timings_per_token: fields.timings_per_token.unwrap_or(false),
+            selection: Vec::new(),
+            options: options.clone(),
+        }
+    }
+
+    fn tokenizer(&self) -> &Tokenizer {
+        self.model.tokenizer()
+    }
+
+    /// `generation_settings` of an ended text.
+    fn settings(&self, completion: &Completion) -> Value {
+        let Self { options, probs, .. } = self;
+        let mut sampling = options.sampling.clone();
+        if options.ignore_eos {
+            let ends = self.tokenizer().ends_of_generation();
+            sampling.logit_bias.extend(ends.map(|token| (token, f32::NEG_INFINITY)));
+        }
+        let mut settings = settings(&sampling, options.n_predict);
+        settings["seed"] = completion.seed.into();
+        settings["stop"] = json!(options.stop);
+        settings["ignore_eos"] = options.ignore_eos.into();
+        settings["n_probs"] = probs.n.into();
+        settings["post_sampling_probs"] = probs.is_post_sampling.into();
+        settings["timings_per_token"] = self.has_timings_per_token.into();
+        settings
+    }
+
+    /// The object of an ended text, with or without its content.
+    pub(crate) fn last(
+        &self,
+        (prompt, choice): (usize, usize),
+        completions: &[Completion],
+        is_whole: bool,
+    ) -> Value {
+        let completion = &completions[choice];
+        let (stop_type, word) = match completion.finish {
+            Finish::EndOfText | Finish::GrammarEnd => ("eos", ""),
+            Finish::StopString => ("word", completion.stop.as_deref().unwrap_or_default()),
+            _ => ("limit", ""),
+        };
+        let usage = Usage::of(&completions[choice..=choice]);
+        let mut settings = self.settings(completion);
+        settings["stream"] = (!is_whole).into();
+        let mut object = json!({
+            "index": prompt * self.n_choices + choice,
+            "content": if is_whole { completion.text.as_str() } else { "" },
+            "tokens": if is_whole && self.returns_tokens { json!(completion.tokens) } else { json!([]) },
+            "id_slot": self.id_slot,
+            "stop": true,
+            "model": self.id,
+            "tokens_predicted": completion.tokens.len(),
+            "tokens_evaluated": completion.prompt_tokens,
+            "generation_settings": settings,
+            "prompt": self.prompts[prompt],
+            "has_new_line": completion.text.contains('\n'),
+            "truncated": completion.finish == Finish::ContextFull,
+            "stop_type": stop_type,
+            "stopping_word": word,
+            "tokens_cached": completion.prompt_tokens + completion.tokens.len().saturating_sub(1),
+            "timings": usage.timings(),
+        });
+        if is_whole && self.probs.n > 0 {
+            object["completion_probabilities"] =
+                native_probabilities(self.tokenizer(), &completion.probs, self.probs);
+        }
+        object
+    }
+
+    /// The fields that the client asked for.
+    fn selected(&self, object: Value) -> Value {
+        if self.selection.is_empty() {
+            return object;
+        }
+        let mut selected = Map::new();
+        for field in &self.selection {
+            let found = field.split('/').try_fold(&object, |value, key| value.get(key));
+            if let Some(value) = found {
+                selected.insert(field.clone(), value.clone());
+            }
+        }
+        selected.into()
+    }
+
+    /// Object of a step of the text with this index.
+    fn partial(&self, stats: &RequestStats, index: usize, text: &str, tokens: &[u32]) -> Value {
+        json!({
+            "index": index,
+            "content": text,
+            "tokens": tokens,
+            "stop": false,
+            "id_slot": self.id_slot,
+            "tokens_predicted": stats.generated_tokens,
+            "tokens_evaluated": stats.prompt_tokens,
+        })
+    }
+}
+
+impl AnswerWriter for NativeAnswer {
+    fn ends_with_done(&self) -> bool {
+        false
+    }
+
+    fn event(
+        &mut self,
+        prompt: usize,
+        stats: &RequestStats,
+        event: RequestEvent,
+        objects: &mut Vec<Value>,
+    ) {
+        let first = prompt * self.n_choices;
+        match event {
+            RequestEvent::Started { .. } | RequestEvent::Prompt { .. } if self.has_progress => {
+                let mut object = self.partial(stats, first, "", &[]);
+                object["prompt_progress"] = stats.progress();
+                object["timings"] = stats.usage().timings();
+                objects.push(object);
+            }
+            RequestEvent::Text { choice, tokens, text } => {
+                if text.is_empty() && tokens.is_empty() {
+                    return;
+                }
+                let ids: Vec<u32> = tokens.iter().map(|token| token.token).collect();
+                let mut object = self.partial(stats, first + choice, &text, &ids);
+                if self.probs.n > 0 {
+                    let probs: Vec<TokenProbs> =
+                        tokens.into_iter().filter_map(|token| token.probs).collect();
+                    object["completion_probabilities"] =
+                        native_probabilities(self.tokenizer(), &probs, self.probs);
+                }
+                if self.has_timings_per_token {
+                    object["timings"] = stats.usage().timings();
+                }
+                objects.push(object);
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, prompt: usize, completions: &[Completion], objects: &mut Vec<Value>) {
+        let object = |choice| self.last((prompt, choice), completions, false);
+        objects.extend((0..completions.len()).map(object));
+    }
+
+    /// One text is an object, several are a list.
+    fn whole(&self, texts: &[Vec<Completion>]) -> Value {
+        let mut answers = Vec::new();
+        for (prompt, completions) in texts.iter().enumerate() {
+            let object = |choice| self.selected(self.last((prompt, choice), completions, true));
+            answers.extend((0..completions.len()).map(object));
+        }
+        if answers.len() == 1 { answers.swap_remove(0) } else { answers.into() }
+    }
+}

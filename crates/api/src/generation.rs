@@ -1,0 +1,19 @@
+//! Shared parts of all dialects of generated text: fields of a body, the running request, its usage, probabilities.
+
+mod fields;
+mod logit_bias;
+mod probabilities;
+mod prompt;
+mod run;
+mod settings;
+mod usage;
+
+pub use fields::{GenerationFields, ResponseFormat, Samplers, Stop, StreamOptions};
+pub use run::{RequestStats, Run};
+pub use settings::settings;
+
+pub(crate) use probabilities::{
+    ProbFields, chat_logprobs, completion_logprobs, native_probabilities,
+};
+pub(crate) use prompt::prompts;
+pub(crate) use usage::Usage;

@@ -1,0 +1,58 @@
+//! JSON of OpenAI's and llama-server's APIs: bodies of requests to requests of the engine, and its results to answers. No HTTP,
+//! no sockets, no files.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`text`] | requests for generated text in any dialect: body, requests of the engine, answer |
+//! | [`chat`] | OpenAI's chat completions |
+//! | [`completions`] | OpenAI's text completions |
+//! | [`completion`] | `/completion` and `/infill` of llama-server |
+//! | [`embeddings`], [`tokenize`], [`template`] | embeddings, tokens, prompts of chats |
+//! | [`speech`] | transcriptions: fields, answers, events |
+//! | [`generation`] | fields of generation, the running request, its counts |
+//! | [`json`], `limits` | JSON with limits, whose errors name the field |
+//! | `error`, `defaults`, [`ids`] | [`ApiError`]; [`Defaults`]; identifiers of answers |
+//!
+//! ```no_run
+//! use stonechat_api::chat::ChatBody;
+//! use stonechat_api::generation::Run;
+//! use stonechat_api::text::{Body, Model};
+//! use stonechat_api::{ApiResult, Defaults, ParseBody};
+//!
+//! async fn answer(llm: &stonechat::Llm, body: &[u8]) -> ApiResult<()> {
+//!     let sampling = Default::default();
+//!     let defaults = Defaults::new(&sampling);
+//!     let body = Body::<ChatBody>::parse(body, &defaults)?;
+//!     let mut prepared = body.prepare(Model { llm, id: "tiny", name: "tiny" }, &defaults)?;
+//!     for request in prepared.requests {
+//!         let mut run = Run::start(llm, request);
+//!         while let Some(event) = run.next().await? {
+//!             prepared.answer.event(run.stats(), event).iter().for_each(|chunk| println!("{chunk}"));
+//!         }
+//!         prepared.answer.end(run.completions()).iter().for_each(|chunk| println!("{chunk}"));
+//!     }
+//!     Ok(())
+//! }
+//! ```
+#![forbid(unsafe_code)]
+
+mod defaults;
+mod error;
+mod limits;
+
+pub mod chat;
+mod chat_body;
+pub mod completion;
+pub mod completions;
+pub mod embeddings;
+pub mod generation;
+pub mod ids;
+pub mod json;
+pub mod speech;
+pub mod template;
+pub mod text;
+pub mod tokenize;
+
+pub use defaults::Defaults;
+pub use error::{ApiError, ApiResult};
+pub use json::ParseBody;

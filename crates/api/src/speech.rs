@@ -1,0 +1,9 @@
+//! Transcriptions in OpenAI's format: fields of a form or an object to options of Whisper, a transcript to an answer.
+
+mod answer;
+mod events;
+mod fields;
+
+pub use answer::{SpeechAnswer, TranscriptionAnswer};
+pub use events::SpeechEvents;
+pub use fields::{AudioFormat, Fields, MAX_FIELD_BYTES};

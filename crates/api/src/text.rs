@@ -1,0 +1,208 @@
+//! Requests for generated text in any dialect: from a body to requests of the engine, and from their events to JSON.
+//!
+//! ```text
+//! bytes ──► Body::parse ──► Body::prepare ──► requests ──► Run ──► events, texts
+//!                                │                                     │
+//!                                └──────────► Answer ◄─────────────────┘──► objects of a stream, or one object
+//! ```
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use stonechat::{Completion, Llm, Request, RequestEvent};
+
+use crate::generation::{GenerationFields, RequestStats};
+use crate::json::{JsonFields, ParseBody};
+use crate::{ApiResult, Defaults};
+
+/// Model that answers a request, with its names.
+#[derive(Debug, Clone, Copy)]
+pub struct Model<'a> {
+    /// The model.
+    pub llm: &'a Llm,
+    /// Name in answers of llama-server.
+    pub id: &'a str,
+    /// Name in answers of OpenAI: the requested one, if the model has it.
+    pub name: &'a str,
+}
+
+/// Fields of a body that a dialect has beside those of generation.
+pub trait Dialect: DeserializeOwned + Send {
+    /// Checks that need no model.
+    ///
+    /// # Errors
+    /// 400 with the field.
+    fn check(&mut self) -> ApiResult<()> {
+        Ok(())
+    }
+
+    /// Requests of the engine, and the writer of their answer.
+    ///
+    /// # Errors
+    /// 400 with the field; 501 if the model has no tokens for it.
+    fn prepare(
+        self,
+        fields: &GenerationFields,
+        model: Model<'_>,
+        defaults: &Defaults<'_>,
+    ) -> ApiResult<Prepared>;
+}
+
+/// Body of a request for generated text.
+#[derive(Debug)]
+pub struct Body<T> {
+    own: T,
+    fields: GenerationFields,
+}
+
+/// Requests of a body, and the answer to them.
+#[derive(Debug)]
+pub struct Prepared {
+    /// A request for each prompt.
+    pub requests: Requests,
+    /// Answer to the requests in this order.
+    pub answer: Answer,
+}
+
+impl Prepared {
+    /// The same request for each prompt; that of `request` is not used.
+    pub(crate) fn new(
+        prompts: Vec<Vec<u32>>,
+        request: Request,
+        writer: impl AnswerWriter + 'static,
+    ) -> Self {
+        let writer = Box::new(writer);
+        let answer = Answer { writer, n_prompts: prompts.len(), prompt: 0 };
+        Self { requests: Requests { prompts: prompts.into_iter(), request }, answer }
+    }
+}
+
+/// Requests of a body, one for each prompt. Options, which may be large, are copied when the request is taken.
+#[derive(Debug)]
+pub struct Requests {
+    prompts: std::vec::IntoIter<Vec<u32>>,
+    request: Request,
+}
+
+impl Iterator for Requests {
+    type Item = Request;
+
+    fn next(&mut self) -> Option<Request> {
+        let prompt = self.prompts.next()?;
+        Some(Request { prompt, ..self.request.clone() })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.prompts.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Requests {}
+
+impl<T: Dialect> ParseBody for Body<T> {
+    /// Parses a body and checks the limits of its fields. The time of the request counts from now.
+    fn parse(body: &[u8], defaults: &Defaults<'_>) -> ApiResult<Self> {
+        let mut body = JsonFields::parse(body, defaults.max_choices)?;
+        let (own, fields) = (body.take::<T>(), body.take::<GenerationFields>());
+        body.check_rest()?;
+        let (mut own, mut fields) = (own?, fields?);
+        fields.set_deadline(defaults.timeout);
+        own.check()?;
+        Ok(Self { own, fields })
+    }
+}
+
+impl<T: Dialect> Body<T> {
+    /// Fields of generation.
+    #[must_use]
+    pub fn fields(&self) -> &GenerationFields {
+        &self.fields
+    }
+
+    /// Tokenizes the prompts and compiles the grammar, which may take milliseconds.
+    ///
+    /// # Errors
+    /// 400 with the field; 501 if the model has no tokens for an infill.
+    pub fn prepare(self, model: Model<'_>, defaults: &Defaults<'_>) -> ApiResult<Prepared> {
+        self.own.prepare(&self.fields, model, defaults)
+    }
+}
+
+/// Answer to the requests of a body.
+///
+/// A stream takes the prompts in turn: their events by [`event`](Self::event), then their texts by [`end`](Self::end). One
+/// object takes the texts of all prompts by [`whole`](Self::whole).
+pub struct Answer {
+    writer: Box<dyn AnswerWriter>,
+    n_prompts: usize,
+    /// Index of the prompt whose events come next.
+    prompt: usize,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer")
+            .field("n_prompts", &self.n_prompts)
+            .field("prompt", &self.prompt)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writer of the answer of a dialect.
+pub(crate) trait AnswerWriter: Send {
+    /// Whether a stream of server-sent events ends with `[DONE]`.
+    fn ends_with_done(&self) -> bool {
+        true
+    }
+
+    /// Appends the objects of an event of prompt `prompt`.
+    fn event(
+        &mut self,
+        prompt: usize,
+        stats: &RequestStats,
+        event: RequestEvent,
+        objects: &mut Vec<Value>,
+    );
+
+    /// Appends the objects at the end of the texts of prompt `prompt`.
+    fn end(&mut self, prompt: usize, completions: &[Completion], objects: &mut Vec<Value>);
+
+    /// Appends the objects after the last prompt.
+    fn finish(&mut self, _: &mut Vec<Value>) {}
+
+    /// The whole answer from the texts of each prompt.
+    fn whole(&self, texts: &[Vec<Completion>]) -> Value;
+}
+
+impl Answer {
+    /// Objects of an event of the running prompt, whose counts are `stats`.
+    pub fn event(&mut self, stats: &RequestStats, event: RequestEvent) -> Vec<Value> {
+        let mut objects = Vec::new();
+        self.writer.event(self.prompt, stats, event, &mut objects);
+        objects
+    }
+
+    /// Objects at the end of the running prompt. The next one follows.
+    pub fn end(&mut self, completions: &[Completion]) -> Vec<Value> {
+        let mut objects = Vec::new();
+        self.writer.end(self.prompt, completions, &mut objects);
+        self.prompt += 1;
+        if self.prompt == self.n_prompts {
+            self.writer.finish(&mut objects);
+        }
+        objects
+    }
+
+    /// The answer in one object, from the texts of each prompt.
+    #[must_use]
+    pub fn whole(&self, texts: &[Vec<Completion>]) -> Value {
+        self.writer.whole(texts)
+    }
+
+    /// Whether a stream of server-sent events ends with `[DONE]`.
+    #[must_use]
+    pub fn ends_with_done(&self) -> bool {
+        self.writer.ends_with_done()
+    }
+}

@@ -1,0 +1,1 @@
+"use strict";(()=>{var e=class extends AudioWorkletProcessor{block=new Float32Array(4096);filled=0;process(o){let r=o[0]?.[0];if(!r)return!0;for(let s of r)this.block[this.filled++]=s,this.filled===4096&&(this.port.postMessage(this.block,[this.block.buffer]),this.block=new Float32Array(4096),this.filled=0);return!0}};registerProcessor("capture",e);})();

@@ -1,0 +1,112 @@
+//! Requests to a language model.
+
+use serde_json::{Value, json};
+use stonechat::Llm;
+use stonechat::sampling::SamplingOptions;
+use stonechat_api::chat::ChatBody;
+use stonechat_api::completion::PromptFields;
+use stonechat_api::completions::CompletionFields;
+use stonechat_api::embeddings::EmbeddingsBody;
+use stonechat_api::generation::Run;
+use stonechat_api::json::ParseBody;
+use stonechat_api::template::PromptBody;
+use stonechat_api::text::{Body, Dialect, Model};
+use stonechat_api::tokenize::{DetokenizeBody, TokenizeBody};
+use stonechat_api::{ApiError, ApiResult, Defaults, json as body_json};
+
+use crate::job::{Cancel, Events};
+
+/// Names of the requests.
+const METHODS: &str =
+    "chat, completion, native_completion, embeddings, tokenize, detokenize or apply_template";
+
+/// Answers a request by the name of its method.
+pub(crate) async fn answer(
+    llm: Llm,
+    name: String,
+    (method, body): (String, String),
+    events: Events,
+    cancel: Cancel,
+) -> ApiResult<String> {
+    let (request, body) = (Request { llm: &llm, name: &name, events, cancel }, body.as_bytes());
+    match method.as_str() {
+        "chat" => request.text::<ChatBody>(body).await,
+        "completion" => request.text::<CompletionFields>(body).await,
+        "native_completion" => request.text::<PromptFields>(body).await,
+        "embeddings" => request.embed(body).await,
+        "tokenize" => {
+            let body: TokenizeBody = body_json::from_bytes(body)?;
+            json_of(&body.answer(&llm.info().model)?)
+        }
+        "detokenize" => {
+            let body: DetokenizeBody = body_json::from_bytes(body)?;
+            json_of(&body.answer(&llm.info().model)?)
+        }
+        "apply_template" => {
+            let body: PromptBody = body_json::from_bytes(body)?;
+            json_of(&body.prompt(llm.info())?)
+        }
+        other => Err(ApiError::field("method", METHODS, format!("`{other}`"))),
+    }
+}
+
+/// A request to one model.
+struct Request<'a> {
+    llm: &'a Llm,
+    name: &'a str,
+    events: Events,
+    cancel: Cancel,
+}
+
+impl Request<'_> {
+    /// Generates the texts of a body, prompt by prompt. A stream sends its objects as events.
+    async fn text<T: Dialect>(&self, body: &[u8]) -> ApiResult<String> {
+        let sampling = SamplingOptions::default();
+        let defaults =
+            Defaults { max_choices: self.llm.info().n_parallel, ..Defaults::new(&sampling) };
+        let body = Body::<T>::parse(body, &defaults)?;
+        let is_stream = body.fields().is_stream();
+        let model = Model { llm: self.llm, id: self.name, name: self.name };
+        let mut prepared = body.prepare(model, &defaults)?;
+        let send = |objects: Vec<Value>| {
+            objects.iter().filter(|_| is_stream).for_each(|object| self.events.send(object));
+        };
+        let mut texts = Vec::with_capacity(prepared.requests.len());
+        for request in prepared.requests {
+            let mut run = Run::start(self.llm, request);
+            self.cancel.add(run.cancel_token());
+            while let Some(event) = run.next().await? {
+                send(prepared.answer.event(run.stats(), event));
+            }
+            send(prepared.answer.end(run.completions()));
+            texts.push(run.take_completions());
+        }
+        Ok(prepared.answer.whole(&texts).to_string())
+    }
+
+    /// Embeds the inputs of a body.
+    async fn embed(&self, body: &[u8]) -> ApiResult<String> {
+        let sampling = SamplingOptions::default();
+        let defaults = Defaults::new(&sampling);
+        let request = EmbeddingsBody::parse(body, &defaults)?.openai(&defaults)?;
+        let prepared = request.prepare(self.llm.info(), self.name, &defaults)?;
+        let job = self.llm.embed(prepared.inputs, prepared.pooling);
+        self.cancel.add(job.cancel_token());
+        Ok(prepared.answer.whole(job.await?).to_string())
+    }
+}
+
+/// JSON of an answer.
+fn json_of(answer: &impl serde::Serialize) -> ApiResult<String> {
+    serde_json::to_string(answer).map_err(|error| ApiError::server(error.to_string()))
+}
+
+/// Properties of the model, as JSON.
+pub(crate) fn info(llm: &Llm) -> Value {
+    let info = llm.info();
+    json!({
+        "n_ctx": info.n_ctx,
+        "n_parallel": info.n_parallel,
+        "vocab": info.model.config().vocab_size,
+    })
+}
