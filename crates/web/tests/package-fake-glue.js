@@ -31,7 +31,7 @@ export function initSync({ module, memory: given, thread_stack_size }) {
 export function build_info() {
   const isa = { relaxed: "relaxed", scalar: "scalar" }[binary] ?? "simd128";
   const is_gpu = binary === "gpu";
-  return JSON.stringify({ version: "0.0.0", isa, has_threads: !is_gpu, has_gpu: is_gpu, has_language: true });
+  return JSON.stringify({ version: "0.0.0", isa, has_threads: !is_gpu, has_gpu: is_gpu, has_language: true, vad_weights: "external" });
 }
 
 export function self_test() {

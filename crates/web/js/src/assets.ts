@@ -52,11 +52,11 @@ export interface Glue {
   default(options: GlueInit): Promise<unknown>;
   initSync(options: { module: WebAssembly.Module; memory: WebAssembly.Memory; thread_stack_size: number }): unknown;
   build_info(): string;
-  self_test?(): void;
+  self_test(): void;
   thread_main?(): void;
   wait_for_threads?(n: number): boolean;
-  /** Gives the engine the weights of voice activity detection, if they are not in the binary. */
-  set_vad_weights?(bytes: Uint8Array): void;
+  /** Gives the engine the weights of voice activity detection, if `build_info` says that they are not in the binary. */
+  set_vad_weights(bytes: Uint8Array): void;
   inspect(files: SourceFile[]): string;
   Model: { open(files: SourceFile[], options: string, onProgress: (fraction: number) => void): Promise<EngineModel> };
 }

@@ -95,9 +95,9 @@ async function startModule(start: Start, call: LoadCall, post: Post, signal: Abo
   const { name, glue, compiled, urls, count, reason } = start;
   const made = compiled.memory && makeMemory(compiled.memory);
   await glue.default({ module_or_path: compiled.module, ...(made && { memory: made.memory }) });
-  glue.self_test?.();
-  const { isa, version } = JSON.parse(glue.build_info()) as Record<string, unknown>;
-  if (glue.set_vad_weights && call.kind === "speech") {
+  glue.self_test();
+  const { isa, version, vad_weights } = JSON.parse(glue.build_info()) as Record<string, unknown>;
+  if (vad_weights === "external" && call.kind === "speech") {
     glue.set_vad_weights(await vadWeights(call.assets, signal));
   }
   const pool: Peer[] = [];
