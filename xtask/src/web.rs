@@ -107,16 +107,18 @@ pub(crate) struct WebArgs {
     /// Build only this binary; may be repeated
     #[arg(long, value_enum)]
     binary: Vec<Binary>,
-    /// Export the conformance suite, too, into target/web/test
+    /// Build for tests, into target/web/quick: little optimized, with the conformance suite as an export
     #[arg(long)]
-    conformance: bool,
+    quick: bool,
+    /// Run the tests of the binaries after the build
+    #[arg(long)]
+    test: bool,
 }
 
 /// Builds the binaries and the package into `target/web`.
 pub(crate) fn run(args: &WebArgs) -> Result<()> {
     let chosen = |binary: &&Binary| args.binary.is_empty() || args.binary.contains(binary);
-    let folder =
-        shell::target_dir().join("web").join(if args.conformance { "test" } else { "package" });
+    let folder = shell::target_dir().join("web").join(if args.quick { "quick" } else { "package" });
     let dist = folder.join("dist");
     fs::create_dir_all(&dist).with_context(|| format!("cannot create {}", dist.display()))?;
     page::install(&web_folder())?;
@@ -127,13 +129,36 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
     let mut is_small = true;
     for binary in Binary::value_variants().iter().filter(chosen) {
         let recipe = binary.recipe();
-        let wasm = link(&recipe, args.conformance)?;
-        let bytes = pack(&recipe, &wasm, &dist)?;
+        let wasm = link(&recipe, args.quick)?;
+        let bytes = pack(&recipe, &wasm, &dist, args.quick)?;
         let gzip = gzip_len(&bytes)?;
         println!("{:8} {:9} bytes, {gzip} after gzip", recipe.name, bytes.len());
-        is_small &= args.conformance || gzip <= recipe.budget;
+        is_small &= args.quick || gzip <= recipe.budget;
     }
     ensure!(is_small, "expected at most 2,000,000 bytes after gzip of each binary");
+    if args.test {
+        for binary in Binary::value_variants().iter().filter(chosen) {
+            test(&binary.recipe(), &folder, args.quick)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the tests of a binary in Chromium: models beside the native program and, of a quick build, the conformance suite.
+fn test(recipe: &Recipe, folder: &Path, is_quick: bool) -> Result<()> {
+    let mut suites = vec!["tests/package-models.mjs"];
+    if is_quick && recipe.has_threads {
+        suites.push("tests/package-conformance.mjs");
+    }
+    for suite in suites {
+        let mut node = shell::program("node");
+        node.current_dir(web_folder()).args(["--test", suite]);
+        node.env("PACKAGE", folder).env("BINARY", recipe.name);
+        if is_quick {
+            node.env("CLIPS", "1").env("NAMES", "tiny.en,smollm2-135m");
+        }
+        shell::run(&mut node)?;
+    }
     Ok(())
 }
 
@@ -142,21 +167,14 @@ fn web_folder() -> PathBuf {
 }
 
 /// Compiles and links a binary.
-fn link(recipe: &Recipe, has_conformance: bool) -> Result<PathBuf> {
+fn link(recipe: &Recipe, is_quick: bool) -> Result<PathBuf> {
+    let profile = if is_quick { "web-quick" } else { "web" };
     let mut build = shell::cargo();
-    build.args([
-        "build",
-        "--package",
-        "stonechat-web",
-        "--lib",
-        "--profile",
-        "web",
-        "--target",
-        TARGET,
-    ]);
+    build.args(["build", "--package", "stonechat-web", "--lib", "--target", TARGET]);
+    build.args(["--profile", profile]);
     let target = shell::target_dir().join("wasm");
     build.arg("--target-dir").arg(&target);
-    for feature in recipe.features.iter().copied().chain(has_conformance.then_some("conformance")) {
+    for feature in recipe.features.iter().copied().chain(is_quick.then_some("conformance")) {
         build.args(["--features", feature]);
     }
     build_std::from_source(&mut build, TARGET, "std,panic_abort")?;
@@ -164,11 +182,11 @@ fn link(recipe: &Recipe, has_conformance: bool) -> Result<PathBuf> {
     let flags = format!("-C linker-flavor=wasm-ld {} {threads}", recipe.flags);
     build.env(FLAGS, flags).env(LINKER, WASM_LD);
     shell::run(&mut build)?;
-    Ok(target.join(TARGET).join("web/stonechat_web.wasm"))
+    Ok(target.join(TARGET).join(profile).join("stonechat_web.wasm"))
 }
 
 /// Writes the module and its JavaScript to `dist`; returns the module.
-fn pack(recipe: &Recipe, wasm: &Path, dist: &Path) -> Result<Vec<u8>> {
+fn pack(recipe: &Recipe, wasm: &Path, dist: &Path, is_quick: bool) -> Result<Vec<u8>> {
     let name = format!("stonechat-{}", recipe.name);
     let mut bindgen = shell::cargo();
     bindgen.args(["run", "--quiet", "--release", "--package", "xtask-bindgen", "--"]);
@@ -176,6 +194,10 @@ fn pack(recipe: &Recipe, wasm: &Path, dist: &Path) -> Result<Vec<u8>> {
     shell::run(&mut bindgen)?;
     let (generated, packed) =
         (dist.join(format!("{name}_bg.wasm")), dist.join(format!("{name}.wasm")));
+    if is_quick {
+        fs::rename(&generated, &packed)?;
+        return fs::read(&packed).with_context(|| format!("cannot read {}", packed.display()));
+    }
     let mut optimize = shell::program("node");
     optimize.arg(web_folder().join("node_modules/binaryen/bin/wasm-opt"));
     optimize.args(["-O3", "--enable-bulk-memory", "--enable-mutable-globals"]);
