@@ -8,7 +8,7 @@ use crate::{build_std, shell};
 
 const TARGET: &str = "wasm32-unknown-unknown";
 const FLAGS: &str = "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS";
-const PACKAGES: [&str; 9] = [
+const PACKAGES: [&str; 10] = [
     "stonechat-compute",
     "stonechat-quant",
     "stonechat-formats",
@@ -18,6 +18,7 @@ const PACKAGES: [&str; 9] = [
     "stonechat-sampling",
     "stonechat-whisper",
     "stonechat-llm",
+    "stonechat-api",
 ];
 
 /// Crate that only this check builds without its default features.

@@ -11,12 +11,13 @@ use web_time::{SystemTime, UNIX_EPOCH};
 use crate::completion::NativeAnswer;
 use crate::generation::{GenerationFields, ProbFields, RequestStats, Usage, chat_logprobs};
 use crate::ids::new_id;
-use crate::text::{AnswerWriter, Dialect, Model, Prepared};
+use crate::text::{Answer, Dialect, Model, Prepared};
 use crate::{ApiResult, Defaults};
 
 pub use crate::chat_body::ChatBody;
 
 /// Common fields of the objects of an answer.
+#[derive(Debug)]
 struct ChatAnswer {
     head: AnswerHead,
     model: Arc<ModelInfo>,
@@ -48,7 +49,7 @@ impl Dialect for ChatBody {
         let mut request = fields.schedule(model.llm.request(chat)?);
         let prompts = vec![std::mem::take(&mut request.prompt)];
         let is_verbose = fields.verbose == Some(true);
-        let writer = ChatAnswer {
+        let answer = ChatAnswer {
             head: AnswerHead::new("chatcmpl-", model),
             model: Arc::clone(&info.model),
             probs: n_probs.map(|n| fields.prob_fields(n)),
@@ -59,11 +60,12 @@ impl Dialect for ChatBody {
             has_progress: fields.return_progress.unwrap_or(false),
             includes_usage: fields.includes_usage(),
         };
-        Ok(Prepared::new(prompts, request, writer))
+        Ok(Prepared::new(prompts, request, answer))
     }
 }
 
 /// Fields that all objects of an answer of OpenAI have.
+#[derive(Debug)]
 pub(crate) struct AnswerHead {
     id: String,
     created: u64,
@@ -127,26 +129,18 @@ impl ChatAnswer {
     }
 }
 
-impl AnswerWriter for ChatAnswer {
-    fn event(
-        &mut self,
-        _: usize,
-        stats: &RequestStats,
-        event: RequestEvent,
-        chunks: &mut Vec<Value>,
-    ) {
+impl Answer for ChatAnswer {
+    fn event(&mut self, stats: &RequestStats, event: RequestEvent) -> Vec<Value> {
         match event {
             RequestEvent::Started { .. } => {
-                for index in 0..self.n_choices {
-                    let delta = json!({"role": "assistant", "content": null});
-                    chunks.push(self.chunk(index, delta, None));
-                }
-                chunks.extend(self.progress(stats));
+                let delta = || json!({"role": "assistant", "content": null});
+                let firsts = (0..self.n_choices).map(|index| self.chunk(index, delta(), None));
+                firsts.chain(self.progress(stats)).collect()
             }
-            RequestEvent::Prompt { .. } => chunks.extend(self.progress(stats)),
+            RequestEvent::Prompt { .. } => self.progress(stats).into_iter().collect(),
             RequestEvent::Text { choice, tokens, text } => {
                 if text.is_empty() && (self.probs.is_none() || tokens.is_empty()) {
-                    return;
+                    return Vec::new();
                 }
                 let mut chunk = self.chunk(choice, json!({"content": text}), None);
                 if let Some(fields) = self.probs {
@@ -158,14 +152,15 @@ impl AnswerWriter for ChatAnswer {
                 if self.has_timings_per_token {
                     chunk["timings"] = stats.usage().timings();
                 }
-                chunks.push(chunk);
+                vec![chunk]
             }
-            _ => {}
+            _ => Vec::new(),
         }
     }
 
-    /// Appends the reasons of the end, and the counts.
-    fn end(&mut self, _: usize, completions: &[Completion], chunks: &mut Vec<Value>) {
+    /// The reasons of the end, and the counts.
+    fn end(&mut self, completions: &[Completion]) -> Vec<Value> {
+        let mut chunks = Vec::new();
         let usage = Usage::of(completions);
         for (index, completion) in completions.iter().enumerate() {
             let mut chunk = self.chunk(index, json!({}), Some(completion.finish));
@@ -182,6 +177,7 @@ impl AnswerWriter for ChatAnswer {
             usage.write(&mut chunk);
             chunks.push(chunk);
         }
+        chunks
     }
 
     /// `chat.completion`.

@@ -12,7 +12,7 @@ use crate::generation::{
     GenerationFields, ProbFields, RequestStats, Usage, native_probabilities, prompts, settings,
 };
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
-use crate::text::{AnswerWriter, Dialect, Model, Prepared};
+use crate::text::{Answer, Dialect, Model, Prepared};
 use crate::{ApiResult, Defaults};
 
 /// Fields of `/completion` beside those of generation.
@@ -101,19 +101,22 @@ fn prepare(
 ) -> ApiResult<Prepared> {
     check_texts(prompts.len(), fields.n_choices())?;
     let options = fields.options(model.llm.info(), defaults, fields.n_probs())?;
-    let mut writer = NativeAnswer::new(fields, model, &prompts, &options);
-    writer.selection = response_fields.unwrap_or_default();
+    let mut answer = NativeAnswer::new(fields, model, &prompts, &options);
+    answer.selection = response_fields.unwrap_or_default();
     let request = fields.schedule(Request::new(Vec::new(), options));
-    Ok(Prepared::new(prompts, request, writer))
+    Ok(Prepared::new(prompts, request, answer))
 }
 
 /// Common fields of the objects of an answer.
+#[derive(Debug)]
 pub(crate) struct NativeAnswer {
     id: String,
     model: Arc<ModelInfo>,
     options: GenerateOptions,
     /// Texts of the prompts.
     prompts: Vec<String>,
+    /// Index of the running prompt.
+    prompt: usize,
     n_choices: usize,
     probs: ProbFields,
     id_slot: i64,
@@ -138,6 +141,7 @@ impl NativeAnswer {
             id: model.id.to_owned(),
             model: Arc::clone(info),
             prompts: prompts.iter().map(|tokens| tokenizer.decode_with_special(tokens)).collect(),
+            prompt: 0,
             n_choices: fields.n_choices(),
             probs: fields.prob_fields(options.n_probs),
             id_slot: fields.id_slot.unwrap_or(-1),
@@ -241,29 +245,23 @@ impl NativeAnswer {
     }
 }
 
-impl AnswerWriter for NativeAnswer {
+impl Answer for NativeAnswer {
     fn ends_with_done(&self) -> bool {
         false
     }
 
-    fn event(
-        &mut self,
-        prompt: usize,
-        stats: &RequestStats,
-        event: RequestEvent,
-        objects: &mut Vec<Value>,
-    ) {
-        let first = prompt * self.n_choices;
+    fn event(&mut self, stats: &RequestStats, event: RequestEvent) -> Vec<Value> {
+        let first = self.prompt * self.n_choices;
         match event {
             RequestEvent::Started { .. } | RequestEvent::Prompt { .. } if self.has_progress => {
                 let mut object = self.partial(stats, first, "", &[]);
                 object["prompt_progress"] = stats.progress();
                 object["timings"] = stats.usage().timings();
-                objects.push(object);
+                vec![object]
             }
             RequestEvent::Text { choice, tokens, text } => {
                 if text.is_empty() && tokens.is_empty() {
-                    return;
+                    return Vec::new();
                 }
                 let ids: Vec<u32> = tokens.iter().map(|token| token.token).collect();
                 let mut object = self.partial(stats, first + choice, &text, &ids);
@@ -276,15 +274,17 @@ impl AnswerWriter for NativeAnswer {
                 if self.has_timings_per_token {
                     object["timings"] = stats.usage().timings();
                 }
-                objects.push(object);
+                vec![object]
             }
-            _ => {}
+            _ => Vec::new(),
         }
     }
 
-    fn end(&mut self, prompt: usize, completions: &[Completion], objects: &mut Vec<Value>) {
-        let object = |choice| self.last((prompt, choice), completions, false);
-        objects.extend((0..completions.len()).map(object));
+    fn end(&mut self, completions: &[Completion]) -> Vec<Value> {
+        let object = |choice| self.last((self.prompt, choice), completions, false);
+        let objects = (0..completions.len()).map(object).collect();
+        self.prompt += 1;
+        objects
     }
 
     /// One text is an object, several are a list.

@@ -13,7 +13,7 @@ use crate::generation::{
     GenerationFields, ProbFields, RequestStats, Usage, completion_logprobs, prompts,
 };
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
-use crate::text::{AnswerWriter, Dialect, Model, Prepared};
+use crate::text::{Answer, Dialect, Model, Prepared};
 use crate::{ApiError, ApiResult, Defaults};
 
 /// Fields of a completion beside those of generation.
@@ -32,6 +32,7 @@ pub struct CompletionFields {
 }
 
 /// Common fields of the objects of an answer.
+#[derive(Debug)]
 struct CompletionAnswer {
     head: AnswerHead,
     model: Arc<ModelInfo>,
@@ -44,6 +45,9 @@ struct CompletionAnswer {
     includes_usage: bool,
     /// Characters of each text of the prompt that were sent; `None` before the first.
     lengths: Vec<Option<usize>>,
+    n_prompts: usize,
+    /// Index of the running prompt.
+    prompt: usize,
     /// Counts of the prompts that have ended.
     usage: Usage,
 }
@@ -76,7 +80,7 @@ impl Dialect for CompletionFields {
         }
         let echo = |tokens: &Vec<u32>| info.model.tokenizer().decode(tokens);
         let is_verbose = fields.verbose == Some(true);
-        let writer = CompletionAnswer {
+        let answer = CompletionAnswer {
             head: AnswerHead::new("cmpl-", model),
             model: Arc::clone(&info.model),
             echoes: if has_echo { prompts.iter().map(echo).collect() } else { Vec::new() },
@@ -85,10 +89,12 @@ impl Dialect for CompletionFields {
             native: is_verbose.then(|| NativeAnswer::new(fields, model, &prompts, &options)),
             includes_usage: fields.includes_usage(),
             lengths: vec![None; n_choices],
+            n_prompts: prompts.len(),
+            prompt: 0,
             usage: Usage::default(),
         };
         let request = fields.schedule(Request::new(Vec::new(), options));
-        Ok(Prepared::new(prompts, request, writer))
+        Ok(Prepared::new(prompts, request, answer))
     }
 }
 
@@ -123,31 +129,26 @@ impl CompletionAnswer {
     }
 }
 
-impl AnswerWriter for CompletionAnswer {
-    fn event(
-        &mut self,
-        prompt: usize,
-        _: &RequestStats,
-        event: RequestEvent,
-        chunks: &mut Vec<Value>,
-    ) {
-        let RequestEvent::Text { choice, tokens, text } = event else { return };
-        let echo = self.echo(prompt);
+impl Answer for CompletionAnswer {
+    fn event(&mut self, _: &RequestStats, event: RequestEvent) -> Vec<Value> {
+        let RequestEvent::Text { choice, tokens, text } = event else { return Vec::new() };
+        let echo = self.echo(self.prompt);
         let (text, offset) = match self.lengths[choice] {
             Some(length) => (text, length),
             None => (format!("{echo}{text}"), echo.chars().count()),
         };
         if text.is_empty() && (self.probs.is_none() || tokens.is_empty()) {
-            return;
+            return Vec::new();
         }
         let before = self.lengths[choice].unwrap_or(0);
         self.lengths[choice] = Some(before + text.chars().count());
         let probs: Vec<_> = tokens.into_iter().filter_map(|token| token.probs).collect();
         let logprobs = self.logprobs(&probs, offset);
-        chunks.push(self.chunk((prompt, choice), &text, logprobs, None));
+        vec![self.chunk((self.prompt, choice), &text, logprobs, None)]
     }
 
-    fn end(&mut self, prompt: usize, completions: &[Completion], chunks: &mut Vec<Value>) {
+    fn end(&mut self, completions: &[Completion]) -> Vec<Value> {
+        let (mut chunks, prompt) = (Vec::new(), self.prompt);
         self.usage = self.usage.sum(Usage::of(completions));
         for (choice, completion) in completions.iter().enumerate() {
             // A text without a token repeats the prompt here.
@@ -160,14 +161,13 @@ impl AnswerWriter for CompletionAnswer {
             chunks.push(chunk);
         }
         self.lengths.fill(None);
-    }
-
-    fn finish(&mut self, chunks: &mut Vec<Value>) {
-        if self.includes_usage {
+        self.prompt += 1;
+        if self.includes_usage && self.prompt == self.n_prompts {
             let mut chunk = self.object(json!([]));
             self.usage.write(&mut chunk);
             chunks.push(chunk);
         }
+        chunks
     }
 
     /// `text_completion` of all prompts.

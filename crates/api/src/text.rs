@@ -62,7 +62,7 @@ pub struct Prepared {
     /// A request for each prompt.
     pub requests: Requests,
     /// Answer to the requests in this order.
-    pub answer: Answer,
+    pub answer: Box<dyn Answer>,
 }
 
 impl Prepared {
@@ -70,11 +70,10 @@ impl Prepared {
     pub(crate) fn new(
         prompts: Vec<Vec<u32>>,
         request: Request,
-        writer: impl AnswerWriter + 'static,
+        answer: impl Answer + 'static,
     ) -> Self {
-        let writer = Box::new(writer);
-        let answer = Answer { writer, n_prompts: prompts.len(), prompt: 0 };
-        Self { requests: Requests { prompts: prompts.into_iter(), request }, answer }
+        let requests = Requests { prompts: prompts.into_iter(), request };
+        Self { requests, answer: Box::new(answer) }
     }
 }
 
@@ -133,76 +132,18 @@ impl<T: Dialect> Body<T> {
 ///
 /// A stream takes the prompts in turn: their events by [`event`](Self::event), then their texts by [`end`](Self::end). One
 /// object takes the texts of all prompts by [`whole`](Self::whole).
-pub struct Answer {
-    writer: Box<dyn AnswerWriter>,
-    n_prompts: usize,
-    /// Index of the prompt whose events come next.
-    prompt: usize,
-}
+pub trait Answer: fmt::Debug + Send {
+    /// Objects of an event of the running prompt, whose counts are `stats`.
+    fn event(&mut self, stats: &RequestStats, event: RequestEvent) -> Vec<Value>;
 
-impl fmt::Debug for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer")
-            .field("n_prompts", &self.n_prompts)
-            .field("prompt", &self.prompt)
-            .finish_non_exhaustive()
-    }
-}
+    /// Objects at the end of the running prompt. The next one follows.
+    fn end(&mut self, completions: &[Completion]) -> Vec<Value>;
 
-/// Writer of the answer of a dialect.
-pub(crate) trait AnswerWriter: Send {
+    /// The answer in one object, from the texts of each prompt.
+    fn whole(&self, texts: &[Vec<Completion>]) -> Value;
+
     /// Whether a stream of server-sent events ends with `[DONE]`.
     fn ends_with_done(&self) -> bool {
         true
-    }
-
-    /// Appends the objects of an event of prompt `prompt`.
-    fn event(
-        &mut self,
-        prompt: usize,
-        stats: &RequestStats,
-        event: RequestEvent,
-        objects: &mut Vec<Value>,
-    );
-
-    /// Appends the objects at the end of the texts of prompt `prompt`.
-    fn end(&mut self, prompt: usize, completions: &[Completion], objects: &mut Vec<Value>);
-
-    /// Appends the objects after the last prompt.
-    fn finish(&mut self, _: &mut Vec<Value>) {}
-
-    /// The whole answer from the texts of each prompt.
-    fn whole(&self, texts: &[Vec<Completion>]) -> Value;
-}
-
-impl Answer {
-    /// Objects of an event of the running prompt, whose counts are `stats`.
-    pub fn event(&mut self, stats: &RequestStats, event: RequestEvent) -> Vec<Value> {
-        let mut objects = Vec::new();
-        self.writer.event(self.prompt, stats, event, &mut objects);
-        objects
-    }
-
-    /// Objects at the end of the running prompt. The next one follows.
-    pub fn end(&mut self, completions: &[Completion]) -> Vec<Value> {
-        let mut objects = Vec::new();
-        self.writer.end(self.prompt, completions, &mut objects);
-        self.prompt += 1;
-        if self.prompt == self.n_prompts {
-            self.writer.finish(&mut objects);
-        }
-        objects
-    }
-
-    /// The answer in one object, from the texts of each prompt.
-    #[must_use]
-    pub fn whole(&self, texts: &[Vec<Completion>]) -> Value {
-        self.writer.whole(texts)
-    }
-
-    /// Whether a stream of server-sent events ends with `[DONE]`.
-    #[must_use]
-    pub fn ends_with_done(&self) -> bool {
-        self.writer.ends_with_done()
     }
 }

@@ -13,7 +13,7 @@ use crate::otlp::RequestTrace;
 use crate::tasks::blocking;
 use crate::{AppState, HandlerResult, Json};
 
-pub(crate) use run::TextRun;
+use run::TextRun;
 
 /// Answers a body: opens its model, runs its requests side by side.
 pub(crate) async fn answer<T: Dialect>(
@@ -45,8 +45,8 @@ pub(crate) async fn answer<T: Dialect>(
         return Ok(stream::respond(runs, answer, ping).await?);
     }
     let mut texts = Vec::with_capacity(runs.len());
-    for run in runs {
-        texts.push(run.finish().await?);
+    for mut text in runs {
+        texts.push(text.run.finish().await?.to_vec());
     }
     Ok(Json(answer.whole(&texts)).into_response())
 }

@@ -1,18 +1,21 @@
 //! A running request with its counts and times.
 
 use serde_json::{Value, json};
-use stonechat::{CancelToken, Completion, Error, Job, Llm, Request, RequestEvent};
+use stonechat::{CancelToken, Completion, Job, Llm, Request, RequestEvent};
 use web_time::Instant;
 
 use super::Usage;
+use crate::{ApiError, ApiResult};
 
 /// Texts that are generated after one prompt. Dropping it cancels them.
 #[derive(Debug)]
 pub struct Run {
     job: Job<RequestEvent, Vec<Completion>>,
     stats: RequestStats,
-    /// Texts, once all have ended.
-    completions: Option<Vec<Completion>>,
+    /// Event that [`started`](Self::started) has taken.
+    first: Option<RequestEvent>,
+    /// Texts, once all have ended, or the error.
+    result: Option<ApiResult<Vec<Completion>>>,
 }
 
 /// Counts and times of a running request.
@@ -43,27 +46,50 @@ impl Run {
     /// Queues a request.
     pub fn start(llm: &Llm, request: Request) -> Self {
         let stats = RequestStats::new(request.prompt.len(), request.n_choices);
-        Self { job: llm.generate(request), stats, completions: None }
+        Self { job: llm.generate(request), stats, first: None, result: None }
+    }
+
+    /// Waits until the request has left the queue. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// If the request has failed.
+    pub async fn started(&mut self) -> ApiResult<()> {
+        if self.first.is_none() {
+            self.first = self.next().await?;
+        }
+        Ok(())
     }
 
     /// Waits for the next event; `None` when all texts have ended.
     ///
     /// # Errors
     /// If the request has failed.
-    pub async fn next(&mut self) -> Result<Option<RequestEvent>, Error> {
-        if self.completions.is_some() {
-            return Ok(None);
+    pub async fn next(&mut self) -> ApiResult<Option<RequestEvent>> {
+        if let Some(event) = self.first.take() {
+            return Ok(Some(event));
         }
-        match self.job.next_async().await.transpose()? {
-            Some(event) => {
+        if let Some(result) = &self.result {
+            return result.as_ref().map(|_| None).map_err(Clone::clone);
+        }
+        let result = match self.job.next_async().await {
+            Some(Ok(event)) => {
                 self.stats.record(&event, self.job.started());
-                Ok(Some(event))
+                return Ok(Some(event));
             }
-            None => {
-                self.completions = Some((&mut self.job).await?);
-                Ok(None)
-            }
-        }
+            Some(Err(error)) => Err(error),
+            None => (&mut self.job).await,
+        };
+        let result = self.result.insert(result.map_err(ApiError::from));
+        result.as_ref().map(|_| None).map_err(Clone::clone)
+    }
+
+    /// Waits for the whole texts.
+    ///
+    /// # Errors
+    /// If the request has failed.
+    pub async fn finish(&mut self) -> ApiResult<&[Completion]> {
+        while self.next().await?.is_some() {}
+        Ok(self.completions())
     }
 
     /// Counts and times so far.
@@ -72,15 +98,24 @@ impl Run {
         &self.stats
     }
 
+    /// Texts, or the error; `None` while the request runs.
+    #[must_use]
+    pub fn result(&self) -> Option<Result<&[Completion], &ApiError>> {
+        self.result.as_ref().map(|result| result.as_deref())
+    }
+
     /// Texts; none before all have ended.
     #[must_use]
     pub fn completions(&self) -> &[Completion] {
-        self.completions.as_deref().unwrap_or_default()
+        self.result().and_then(Result::ok).unwrap_or_default()
     }
 
     /// Takes the texts, once all have ended.
     pub fn take_completions(&mut self) -> Vec<Completion> {
-        self.completions.as_mut().map(std::mem::take).unwrap_or_default()
+        match &mut self.result {
+            Some(Ok(completions)) => std::mem::take(completions),
+            _ => Vec::new(),
+        }
     }
 
     /// Token that ends the texts; the answer so far is complete.

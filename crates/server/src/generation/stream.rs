@@ -7,6 +7,7 @@ use axum::response::Response;
 use axum::response::sse::Event;
 use serde_json::Value;
 use stonechat_api::text::Answer;
+use tokio::time::timeout;
 
 use super::TextRun;
 use crate::{ApiResult, sse};
@@ -19,7 +20,7 @@ struct AnswerStream {
     objects: VecDeque<Value>,
     /// Whether `[DONE]` is still to come.
     sends_done: bool,
-    answer: Answer,
+    answer: Box<dyn Answer>,
 }
 
 /// Answers with the events of running requests. `ping` is the interval of comments while there are none.
@@ -28,11 +29,15 @@ struct AnswerStream {
 /// If the first request fails before it leaves the queue.
 pub(super) async fn respond(
     mut runs: VecDeque<TextRun>,
-    answer: Answer,
+    answer: Box<dyn Answer>,
     ping: Option<Duration>,
 ) -> ApiResult<Response> {
-    if let Some(run) = runs.front_mut() {
-        run.begin(ping).await?;
+    if let Some(TextRun { run, .. }) = runs.front_mut() {
+        // An error has a status of its own, unless that takes long: then the stream begins with comments.
+        match ping {
+            None => run.started().await?,
+            Some(limit) => timeout(limit, run.started()).await.unwrap_or(Ok(()))?,
+        }
     }
     let (objects, sends_done) = (VecDeque::new(), answer.ends_with_done());
     let stream = AnswerStream { runs, objects, sends_done, answer };
@@ -50,7 +55,7 @@ impl AnswerStream {
             if let Some(object) = objects.pop_front() {
                 return Some(Event::default().data(object.to_string()));
             }
-            let Some(run) = runs.front_mut() else {
+            let Some(TextRun { run, .. }) = runs.front_mut() else {
                 return std::mem::take(sends_done).then(|| Event::default().data("[DONE]"));
             };
             match run.next().await {

@@ -1,0 +1,193 @@
+//! Bodies to answers, with a language model of random weights.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+use stonechat::sampling::SamplingOptions;
+use stonechat::{Completion, Device, Llm};
+use stonechat_api::chat::ChatBody;
+use stonechat_api::completion::PromptFields;
+use stonechat_api::completions::CompletionFields;
+use stonechat_api::embeddings::{EmbeddingsBody, PreparedEmbeddings};
+use stonechat_api::generation::Run;
+use stonechat_api::json::from_bytes;
+use stonechat_api::template::PromptBody;
+use stonechat_api::text::{Answer, Body, Dialect, Model, Prepared};
+use stonechat_api::tokenize::{DetokenizeBody, TokenizeBody};
+use stonechat_api::{ApiResult, Defaults, ParseBody};
+
+fn llm() -> &'static Llm {
+    static LLM: OnceLock<Llm> = OnceLock::new();
+    LLM.get_or_init(|| {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm/llama.gguf");
+        Llm::builder().device(Device::Cpu).chat_template("chatml").open(path).unwrap()
+    })
+}
+
+fn prepare<T: Dialect>(body: &Value) -> ApiResult<Prepared> {
+    let sampling = SamplingOptions::default();
+    let defaults = Defaults { max_choices: 4, ..Defaults::new(&sampling) };
+    let body = Body::<T>::parse(body.to_string().as_bytes(), &defaults)?;
+    let model = Model { llm: llm(), id: "alias", name: "tiny" };
+    body.prepare(model, &defaults)
+}
+
+/// Objects of the stream, the texts of each prompt, and the answer.
+fn run<T: Dialect>(body: &Value) -> (Vec<Value>, Vec<Vec<Completion>>, Box<dyn Answer>) {
+    let Prepared { requests, mut answer } = prepare::<T>(body).unwrap();
+    let (mut objects, mut texts) = (Vec::new(), Vec::new());
+    for request in requests {
+        let mut run = Run::start(llm(), request);
+        while let Some(event) = pollster::block_on(run.next()).unwrap() {
+            objects.extend(answer.event(run.stats(), event));
+        }
+        objects.extend(answer.end(run.completions()));
+        texts.push(run.completions().to_vec());
+    }
+    (objects, texts, answer)
+}
+
+/// Text of a choice in the chunks of a stream.
+fn streamed(objects: &[Value], index: usize, text: &str) -> String {
+    let choices = objects.iter().filter_map(|object| object["choices"].get(0));
+    let choices = choices.filter(|choice| choice["index"] == index);
+    choices.filter_map(|choice| choice.pointer(text)?.as_str()).collect()
+}
+
+#[test]
+fn the_chunks_of_a_chat_are_its_answer() {
+    let (chunks, texts, answer) = run::<ChatBody>(&json!({
+        "messages": [{"role": "user", "content": "Hi"}],
+        "max_tokens": 6, "n": 2, "seed": 7, "logprobs": true, "top_logprobs": 2, "return_progress": true,
+        "stream": true, "stream_options": {"include_usage": true},
+    }));
+    let whole = answer.whole(&texts);
+    assert!(answer.ends_with_done());
+    assert_eq!((&whole["object"], &whole["model"]), (&"chat.completion".into(), &"tiny".into()));
+    for index in 0..2 {
+        let choice = &whole["choices"][index];
+        assert_eq!(choice["message"]["content"], streamed(&chunks, index, "/delta/content"));
+        assert_eq!(
+            choice["logprobs"]["content"].as_array().unwrap().len(),
+            texts[0][index].tokens.len()
+        );
+    }
+    assert_ne!(texts[0][0].tokens, texts[0][1].tokens, "two seeds");
+    let usage = &chunks.last().unwrap()["usage"];
+    assert_eq!(usage, &whole["usage"]);
+    assert_eq!(usage["completion_tokens"], 12);
+    let progress = chunks.iter().filter_map(|chunk| chunk.get("prompt_progress"));
+    let last = progress.last().unwrap();
+    assert_eq!(
+        (&last["processed"], &last["total"]),
+        (&usage["prompt_tokens"], &usage["prompt_tokens"])
+    );
+    let ids: Vec<&Value> = chunks.iter().map(|chunk| &chunk["id"]).collect();
+    assert!(ids.iter().all(|id| **id == whole["id"]));
+}
+
+#[test]
+fn prompts_come_one_after_the_other() {
+    let body = json!({"prompt": ["a", "b"], "max_tokens": 4, "temperature": 0, "echo": true, "stream": true});
+    let (chunks, texts, answer) = run::<CompletionFields>(&body);
+    let whole = answer.whole(&texts);
+    for (index, prompt) in ["a", "b"].iter().enumerate() {
+        let text = whole["choices"][index]["text"].as_str().unwrap();
+        assert!(text.starts_with(prompt));
+        assert_eq!(text, streamed(&chunks, index, "/text"));
+    }
+    assert_eq!(whole["usage"]["completion_tokens"], 8);
+    let body = json!({"prompt": ["a", "b"], "n_predict": 4, "temperature": 0, "response_fields": ["content", "index"]});
+    let (objects, texts, answer) = run::<PromptFields>(&body);
+    assert!(!answer.ends_with_done());
+    let last = objects.last().unwrap();
+    assert_eq!(
+        (&last["index"], &last["stop"], &last["model"]),
+        (&1.into(), &true.into(), &"alias".into())
+    );
+    let expected: Value =
+        (0..2).map(|i| json!({"content": texts[i][0].text, "index": i})).collect();
+    assert_eq!(answer.whole(&texts), expected);
+}
+
+#[test]
+fn a_cancelled_text_has_an_answer() {
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": true, "stream": true});
+    let Prepared { mut requests, mut answer } = prepare::<ChatBody>(&body).unwrap();
+    let request = requests.next().unwrap();
+    let mut run = Run::start(llm(), request);
+    let mut chunks = Vec::new();
+    while let Some(event) = pollster::block_on(run.next()).unwrap() {
+        chunks.extend(answer.event(run.stats(), event));
+        if run.stats().generated_tokens > 2 {
+            run.cancel_token().cancel();
+        }
+    }
+    chunks.extend(answer.end(run.completions()));
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
+    assert_eq!(streamed(&chunks, 0, "/delta/content"), run.completions()[0].text);
+    assert!(run.completions()[0].tokens.len() < llm().info().n_ctx / 2);
+}
+
+#[test]
+fn fields_are_refused_before_a_request_is_made() {
+    for (body, expected) in [
+        (json!({"messages": [], "n": 5}), "`n`: expected 1 to 4, got 5"),
+        (json!({"messages": []}), "`messages`: expected at least one message, got none"),
+        (
+            json!({"messages": [], "max_tokns": 5}),
+            "`max_tokns`: no such field; did you mean `max_tokens`?",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": "a"}], "logit_bias": [[1e9, 1]]}),
+            "`logit_bias[0]`: expected a token id below",
+        ),
+    ] {
+        let error = prepare::<ChatBody>(&body).unwrap_err();
+        assert!(error.status() == 400 && error.message().starts_with(expected), "{error}");
+    }
+    let error = prepare::<CompletionFields>(&json!({"prompt": "a", "echo": true, "logprobs": 1}));
+    assert_eq!(error.unwrap_err().param(), Some("logprobs"));
+}
+
+#[test]
+fn embeddings_have_two_shapes() {
+    let sampling = SamplingOptions::default();
+    let defaults = Defaults::new(&sampling);
+    let parse = || EmbeddingsBody::parse(br#"{"input": ["ab", "c"], "dimensions": 4}"#, &defaults);
+    let embed = |prepared: PreparedEmbeddings| {
+        let job = llm().embed(prepared.inputs, prepared.pooling);
+        prepared.answer.whole(job.wait().unwrap())
+    };
+    let request = parse().unwrap().openai(&defaults).unwrap();
+    let openai = embed(request.prepare(llm().info(), "tiny", &defaults).unwrap());
+    let request = parse().unwrap().native().unwrap();
+    let native = embed(request.prepare(llm().info(), "tiny", &defaults).unwrap());
+    for index in 0..2 {
+        let vector: Vec<f64> =
+            serde_json::from_value(openai["data"][index]["embedding"].clone()).unwrap();
+        let norm: f64 = vector.iter().map(|value| value * value).sum();
+        assert!(vector.len() == 4 && (norm - 1.0).abs() < 1e-5, "{vector:?}");
+        assert_eq!(native[index]["embedding"][0], openai["data"][index]["embedding"]);
+    }
+}
+
+#[test]
+fn tokens_and_prompts_go_both_ways() {
+    let info = llm().info();
+    let body: TokenizeBody = from_bytes(br#"{"content": "ab c"}"#).unwrap();
+    let tokens = json!(body.answer(&info.model).unwrap());
+    let body: DetokenizeBody = from_bytes(tokens.to_string().as_bytes()).unwrap();
+    assert_eq!(json!(body.answer(&info.model).unwrap()), json!({"content": "ab c"}));
+    let chat = || {
+        from_bytes::<PromptBody>(br#"{"messages": [{"role": "user", "content": "Hi"}]}"#).unwrap()
+    };
+    let prompt = json!(chat().prompt(info).unwrap());
+    assert_eq!(prompt["prompt"], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    let counted = json!(chat().input_tokens(info).unwrap());
+    let request = prepare::<ChatBody>(&json!({"messages": [{"role": "user", "content": "Hi"}]}));
+    assert_eq!(counted["input_tokens"], request.unwrap().requests.next().unwrap().prompt.len());
+}
