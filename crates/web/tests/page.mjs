@@ -711,11 +711,18 @@ const tests = {
     await page.waitForFunction(() => document.querySelectorAll(".word").length === 2);
     await page.evaluate(() => (location.hash = "#/speech"));
     await page.getByRole("button", { name: "Live" }).click();
-    await page.waitForSelector(".live-text >> text=hello", { timeout: 60_000 });
-    await page.getByRole("button", { name: "End" }).click();
-    await page.waitForSelector(".segment >> text=hello there");
+    // Without an output device, as on a server, the audio of Firefox does not start.
+    const noAudio = page.locator(".notice.error >> text=is there an output device?");
+    await page.locator(".live-text >> text=hello").or(noAudio).first().waitFor({ timeout: 60_000 });
+    const isSilent = (await noAudio.count()) > 0;
+    assert.ok(!isSilent || t.browser === "firefox", "Chromium has audio without a device");
+    if (!isSilent) {
+      await page.getByRole("button", { name: "End" }).click();
+      await page.waitForSelector(".segment >> text=hello there");
+    }
     // Nothing was asked of the server.
     assert.deepEqual([t.calls("v1/chat/completions").length, t.calls("v1/audio/transcriptions").length], [0, 0]);
+    return isSilent ? "live speech did not run: this machine has no audio device, which the page says" : "";
   },
 
   async "server: chat, its branches, and the machine"(t) {

@@ -5,6 +5,8 @@ const MAX_SPLIT_BYTES = 200 << 20;
 const MAX_SPLIT_SECONDS = 3600;
 /** Sample rate of the speech models. */
 const RATE = 16_000;
+/** Milliseconds in which the audio of the browser must start. */
+const MAX_START_MS = 10_000;
 /** Maximum length of a recording. */
 export const MAX_RECORDING_SECONDS = 4 * 3600;
 
@@ -111,12 +113,24 @@ export async function startCapture(): Promise<Capture> {
   };
 }
 
+/** Waits until the clock of a context runs: that of Firefox never does without an output device. */
+function started(context: AudioContext): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(() => reject(new Error("the browser does not start its audio: is there an output device?")), MAX_START_MS);
+    void context.resume().then(() => {
+      clearTimeout(timer);
+      resolve();
+    });
+  });
+}
+
 /** Streams the samples of the microphone; the function ends it. */
 export async function streamMicrophone(onSamples: (samples: Float32Array, rate: number) => void): Promise<() => void> {
   const stream = await openMicrophone();
   const context = new AudioContext();
   try {
     await context.audioWorklet.addModule(new URL("capture.js", document.baseURI));
+    await started(context);
   } catch (error) {
     for (const track of stream.getTracks()) track.stop();
     void context.close();
