@@ -210,7 +210,7 @@ describe("cache", () => {
   });
 
   test("two tabs download one file once", async () => {
-    isolated.files["/shared.gguf"] = { bytes: fakeModel({}, 5_000_000), fault: "slow", delay: 5, step: 200_000 };
+    isolated.files["/shared.gguf"] = { bytes: fakeModel({}, 5_000_000), fault: "slow", delay: 60, step: 200_000 };
     await open(isolated, async (page) => {
       const other = await page.context().newPage();
       await other.goto(`${isolated.url}/index.html`);

@@ -10,7 +10,7 @@ import { noise, serve, sha256 } from "./package-server.mjs";
 
 const KIB = 1024;
 const SIZE = 700 * KIB + 123;
-const LIMITS = { chunk: 128 * KIB, probe: 32 * KIB, backoff: 5, maxBackoff: 50, stall: 300, saved: 64 * KIB, progress: 16 * KIB };
+const LIMITS = { chunk: 128 * KIB, probe: 32 * KIB, backoff: 5, maxBackoff: 50, stall: 10_000, saved: 64 * KIB, progress: 16 * KIB };
 
 let source;
 let server;
@@ -100,7 +100,7 @@ test("a server without ranges is read as one stream", async () => {
 for (const [fault, requests] of Object.entries({ breaks: 3, short: 3, stalls: 2 })) {
   test(`a connection that ${fault} is resumed where it stopped`, async () => {
     const one = put({ fault, n: requests });
-    const { target } = await fetchAll(one);
+    const { target } = await fetchAll(one, { limits: { stall: fault === "stalls" ? 1500 : LIMITS.stall } });
     assertBytes(target.bytes, one.file.bytes);
     assert.equal(target.begun, 1);
     const ranges = one.log().map(({ range }) => range);
@@ -268,7 +268,7 @@ test("a cached file is used without the server, and only once it is committed", 
 
 test("two loads of one file download it once", async () => {
   const folder = scratch();
-  const one = put({ fault: "slow", delay: 5 });
+  const one = put({ fault: "slow", delay: 200 });
   const contexts = [context(await source.openFolder(folder)), context(await source.openFolder(folder))];
   const files = await Promise.all(contexts.map((each) => source.fetchFile({ name: "m", url: one.url }, each)));
   files.forEach((file) => assertBytes(contentOf(file), one.file.bytes));

@@ -30,6 +30,9 @@ const PIECE = 4 * 2 ** 20;
 /** Maximum bytes of downloads that are kept in memory. */
 const MAX_IN_MEMORY = 8 * 2 ** 30;
 
+/** Milliseconds after which a load says that it waits for another one. */
+const WAIT_PAUSE = 200;
+
 /** Times that a file is downloaded because its copy is gone or damaged right after. */
 const MAX_TRIES = 3;
 
@@ -98,11 +101,9 @@ async function downloadLocked(
   file: RemoteFile,
   context: CacheContext,
 ): Promise<OpenFile | undefined> {
-  let release = await storage.lock(key, "exclusive", context.signal, true);
-  if (!release) {
-    context.onProgress({ status: "wait", file: file.name, loaded: 0, total: 0 });
-    release = await storage.lock(key, "exclusive", context.signal);
-  }
+  const onWait = () => context.onProgress({ status: "wait", file: file.name, loaded: 0, total: 0 });
+  const timer = setTimeout(onWait, WAIT_PAUSE);
+  const release = await storage.lock(key, "exclusive", context.signal).finally(() => clearTimeout(timer));
   try {
     const folder = await storage.folder(key);
     // The other one may have been faster.
