@@ -20,8 +20,8 @@
 //! | `layout`, `block` | positions of a block in a panel; loads with prefetch |
 //! | `format` | unpacking of each format |
 //! | `kernels` | the kernels of a format on a tier, held by the matrix |
-//! | `gemv` | row-major `x`: up to 16 rows on x86-64 (decode), else any number |
-//! | `gemm` | more rows (prefill) on x86-64 |
+//! | `gemv` | row-major `x`: up to 16 rows (decode), any number on NEON and the scalar tier |
+//! | `gemm` | more rows (prefill) |
 //! | `amx` | more rows on AMX tiles |
 //! | `matmul` | matmuls of one input as one loop of tasks |
 //! | `gated` | gate and up projections of a gated MLP as one loop |

@@ -193,7 +193,10 @@ fn route(logits: &[f64], n_used: usize, routing: Routing) -> Vec<(usize, f64)> {
 fn round_kv(row: &[f64], shape: &KvShape) -> Vec<f64> {
     match shape.dtype {
         KvDType::F32 => row.to_vec(),
-        KvDType::F16 => row.iter().map(|&v| f64::from(half::f16::from_f64(v).to_f32())).collect(),
+        // By way of f32: without an instruction for f64, `half` cuts it off below f32's precision before it rounds.
+        KvDType::F16 => {
+            row.iter().map(|&v| f64::from(half::f16::from_f32(v as f32).to_f32())).collect()
+        }
         KvDType::Q8_0 => {
             row.chunks(shape.head_dim).flat_map(|head| head.chunks(32)).flat_map(round_q8).collect()
         }

@@ -41,7 +41,7 @@ impl Int8 for WasmRelaxed {
     type Sums = v128;
 
     const NAME: &'static str = "relaxed";
-    const GEMM_ROWS: usize = 6;
+    const GEMM_ROWS: usize = 4;
     const HEADROOM: usize = 1 << 16;
 
     #[inline(always)]

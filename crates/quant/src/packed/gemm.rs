@@ -1,4 +1,4 @@
-//! GEMM (prefill): panels times many interleaved rows of q8 activations in integers, on x86-64.
+//! GEMM (prefill): panels times many interleaved rows of q8 activations in integers.
 //!
 //! ```text
 //! for each 240 rows of x:                                MAX_ROWS: their chunk and sums stay in the second-level cache
@@ -20,6 +20,8 @@
 //! | AVX-512 VNNI, 32 registers | 6 * 2 | 6 * 2 | 2 weights, broadcasts from memory | 6 |
 //! | AVX-VNNI, 16 registers | 6 * 2 | in memory | 2 weights, broadcast | 6 |
 //! | AVX2, SSE4.2, 16 registers | 4 * 2 | in memory | 2 weights, magnitudes, ones, products, broadcast | 4 |
+//! | wasm, 16 registers of x86-64 | 4 * 2 | in memory | even and odd bytes of 2 weights and a broadcast, product | 4 |
+//! | wasm relaxed, 16 registers | 4 * 2 | in memory | 2 weights, 2 signs, 2 magnitudes, broadcast, product | 4 |
 //!
 //! Every sum has the same terms in the same order as GEMV's: a row's results do not depend on the number of rows.
 

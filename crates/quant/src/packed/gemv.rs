@@ -1,4 +1,4 @@
-//! GEMV (decode): panels times row-major q8 activations on any instruction set; on x86-64 up to 16 rows.
+//! GEMV (decode): panels times row-major q8 activations on any instruction set; up to 16 rows where there is GEMM.
 //!
 //! ```text
 //! for each panel of 16 weight rows:
