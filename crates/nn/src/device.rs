@@ -197,6 +197,11 @@ pub trait DeviceApi: Debug + Send + Sync {
         Ok(None)
     }
 
+    /// Waits for the errors of what was loaded and allocated, if the device tells them later.
+    fn settled(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Starts to measure the time of kernels; whether the device can.
     fn start_profile(&self) -> bool {
         false

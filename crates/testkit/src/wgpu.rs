@@ -26,8 +26,7 @@ pub fn backends(test: &str) -> Vec<Wgpu> {
         ways.extend([(adapter, Variant::Portable), (any_browser, Variant::Subgroups)]);
     }
     ways.push((adapter, Variant::Subgroups));
-    let has_subgroups = adapter.subgroup_sizes.is_some();
-    ways.retain(|(_, variant)| *variant == Variant::Portable || has_subgroups);
+    ways.retain(|(adapter, variant)| adapter.supports(*variant));
     let open = |(adapter, variant)| block_on(Wgpu::open(adapter, Some(variant)));
     ways.into_iter().map(|way| open(way).expect("an open adapter")).collect()
 }

@@ -7,11 +7,14 @@ use ::wgpu::{
     WgslLanguageFeatures,
 };
 
+use super::gpu::Variant;
 use super::shader::Dialect;
 use crate::{Error, Result};
 
 /// Whether the browser's adapter has subgroups, which wgpu does not see.
 static BROWSER_SUBGROUPS: AtomicBool = AtomicBool::new(false);
+/// Smallest subgroup that the kernels work with: eight invocations hold a group of q8.
+pub(super) const MIN_SUBGROUP: u32 = 8;
 /// Smallest subgroup of WebGPU, for browsers that do not tell it.
 const MIN_WEB_SUBGROUP: u32 = 4;
 
@@ -62,6 +65,15 @@ impl Adapter {
     #[must_use]
     pub fn is_software(&self) -> bool {
         self.kind == "software"
+    }
+
+    /// Whether it can run the kernels of a variant.
+    #[must_use]
+    pub fn supports(&self, variant: Variant) -> bool {
+        match variant {
+            Variant::Portable => true,
+            Variant::Subgroups => self.subgroup_sizes.is_some_and(|(min, _)| min >= MIN_SUBGROUP),
+        }
     }
 
     /// Whether the GPU has its own memory.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use web_time::Instant;
 
-use super::adapter::{Adapter, CoopMatrices};
+use super::adapter::{Adapter, CoopMatrices, MIN_SUBGROUP};
 use super::buffer::GpuBuffer;
 use super::counters::{AtomicCounters, Counters, count};
 use super::memory::Memory;
@@ -32,7 +32,7 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// Every variant.
+    /// Every variant, the fastest last.
     pub const ALL: &[Self] = &[Self::Portable, Self::Subgroups];
 
     /// Name in kernel names and logs.
@@ -118,13 +118,16 @@ impl Gpu {
     /// # Errors
     /// If the driver refuses, or the adapter lacks what `variant` needs.
     pub async fn open(adapter: &Adapter, variant: Option<Variant>) -> Result<Self> {
-        let has_subgroups = adapter.subgroup_sizes.is_some();
         let matrices = adapter.matrices.filter(|_| variant.is_none());
-        let variant =
-            variant.unwrap_or(if has_subgroups { Variant::Subgroups } else { Variant::Portable });
+        let best = Variant::ALL.iter().rev().find(|variant| adapter.supports(**variant));
+        let variant = variant.or(best.copied()).unwrap_or(Variant::Portable);
         let failed = |message: String| Error::Device { message };
-        if variant == Variant::Subgroups && !has_subgroups {
-            return Err(failed(format!("`{}` has no subgroups", adapter.name)));
+        if !adapter.supports(variant) {
+            let found = adapter.subgroup_sizes.map_or(0, |(min, _)| min);
+            let name = &adapter.name;
+            return Err(failed(format!(
+                "`{name}`: expected subgroups of at least {MIN_SUBGROUP}, got {found}"
+            )));
         }
         let limits = adapter.limits.clone();
         let optional = ::wgpu::Features::SUBGROUP

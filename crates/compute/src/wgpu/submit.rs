@@ -46,13 +46,21 @@ pub struct HostCopies {
 
 type MapResult = std::result::Result<(), ::wgpu::BufferAsyncError>;
 
-/// Result of a mapping, set by the device's callback, and the waker of its [`MapFuture`].
+/// Result of a mapping, or the end of submitted work, set by the device's callback, and the waker of its [`MapFuture`].
 #[derive(Debug, Default)]
 struct MapState {
     state: Mutex<(Option<MapResult>, Option<Waker>)>,
 }
 
 impl MapState {
+    fn set(&self, result: MapResult) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 = Some(result);
+        if let Some(waker) = state.1.take() {
+            waker.wake();
+        }
+    }
+
     /// Whether the mapping succeeded. Stays false on failure, which polling the device reports.
     fn is_ready(&self) -> bool {
         matches!(self.state.lock().unwrap_or_else(PoisonError::into_inner).0, Some(Ok(())))
@@ -225,14 +233,25 @@ impl Gpu {
             count(&self.inner.counters.readbacks);
             let mapped = Arc::new(MapState::default());
             copies.mapped.push(Arc::clone(&mapped));
-            readback.raw().map_async(::wgpu::MapMode::Read, 0..*used, move |result| {
-                let mut state = mapped.state.lock().unwrap_or_else(PoisonError::into_inner);
-                state.0 = Some(result);
-                if let Some(waker) = state.1.take() {
-                    waker.wake();
-                }
-            });
+            let set = move |result| mapped.set(result);
+            readback.raw().map_async(::wgpu::MapMode::Read, 0..*used, set);
         }
+    }
+
+    /// Returns the errors of what was allocated and uploaded so far. In browsers these are known when the device is done, for
+    /// which this waits.
+    ///
+    /// # Errors
+    /// If the device is out of memory, was lost or refused a command.
+    pub async fn settled(&self) -> Result<()> {
+        if cfg!(target_arch = "wasm32") {
+            let done = Arc::new(MapState::default());
+            let state = Arc::clone(&done);
+            self.inner.queue.on_submitted_work_done(move || state.set(Ok(())));
+            // The work of a lost device is done, too.
+            let _ = MapFuture(done).await;
+        }
+        self.check()
     }
 
     /// Waits for copies that [`map`](Self::map) ended, and passes their bytes to `take` in order.

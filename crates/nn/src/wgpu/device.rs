@@ -16,7 +16,7 @@ use crate::fuse::Capabilities;
 use crate::gpu::Conversions;
 use crate::host_threads::HostThreads;
 use crate::program::{Counts, Program};
-use crate::{Error, LoadStats, MatrixSource, OpTime};
+use crate::{BoxFuture, Error, LoadStats, MatrixSource, OpTime};
 
 /// An open GPU. Clones share it.
 #[derive(Debug, Clone)]
@@ -107,6 +107,10 @@ impl DeviceApi for Wgpu {
         let buffer = GpuBuffer::new(&self.gpu, size_of_val(values)).map_err(allocation_error)?;
         self.gpu.upload(&buffer, 0, bytemuck::cast_slice(values))?;
         Ok(Weight::new(WeightInfo::values(values.len()), Arc::new(GpuWeight::Values(buffer))))
+    }
+
+    fn settled(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(self.gpu.settled().await?) })
     }
 
     fn start_profile(&self) -> bool {

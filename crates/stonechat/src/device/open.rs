@@ -74,6 +74,17 @@ impl OpenDevice {
         Ok(stonechat_whisper::Model::load(cpu, file, on_progress)?)
     }
 
+    /// Waits for the errors of what was loaded on the GPU: in browsers they come later than the calls.
+    ///
+    /// # Errors
+    /// If the GPU is out of memory or was lost.
+    pub async fn settled(&self) -> Result<(), Error> {
+        match &self.gpu {
+            Some(gpu) => Ok(gpu.settled().await?),
+            None => Ok(()),
+        }
+    }
+
     /// Number of layers of the model in `file` that are on the GPU, at most [`GpuLayers::total`], with a state of these sizes
     /// and `beside` bytes of other models; 0 without a GPU.
     ///
