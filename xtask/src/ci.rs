@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
-use crate::{bench, cargo_deny, models, shell, test, tidy, wasm};
+use crate::{bench, cargo_deny, models, shell, test, tidy, web};
 
 /// Options of `cargo xtask ci`.
 #[derive(Debug, clap::Args)]
@@ -26,11 +26,12 @@ enum Step {
     Clippy,
     Deny,
     Package,
-    Wasm,
+    Page,
     Test,
     Doc,
     Smoke,
     Bench,
+    Web,
 }
 
 /// Runs the steps that are asked for and prints how long each took.
@@ -88,7 +89,7 @@ fn run_step(step: Step) -> Result<()> {
             "--allow-dirty",
             "--quiet",
         ])),
-        Step::Wasm => wasm::run(&wasm::WasmArgs::default()),
+        Step::Page => web::run_page(&web::PageArgs { check: true }),
         Step::Test => test::run(&test::TestArgs::default()),
         Step::Doc => {
             let mut doc = shell::cargo();
@@ -98,6 +99,8 @@ fn run_step(step: Step) -> Result<()> {
         }
         Step::Smoke => smoke(),
         Step::Bench => bench(),
+        // Links what `cargo xtask wasm` checks.
+        Step::Web => web::run(&web::WebArgs { binary: Vec::new(), quick: true, test: true }),
     }
 }
 

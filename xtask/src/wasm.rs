@@ -67,7 +67,7 @@ fn check(packages: &[&str], features: &[&str]) -> Result<()> {
             // The library is compiled although it is only checked against.
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
-            .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", "/usr/bin/wasm-ld")
+            .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", "/usr/bin/wasm-ld-22")
             .env(FLAGS, "-D warnings -C linker-flavor=wasm-ld");
     }
     shell::run(&mut check)

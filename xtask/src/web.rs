@@ -35,7 +35,7 @@ const THREADS: &str = "-C target-feature=+atomics,+bulk-memory,+mutable-globals 
 
 /// Binary for a kind of browser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Binary {
+pub(crate) enum Binary {
     Relaxed,
     Base,
     Scalar,
@@ -93,7 +93,7 @@ impl Binary {
 pub(crate) struct PageArgs {
     /// Write nothing; fail if the checked-in bundle differs from its sources
     #[arg(long)]
-    check: bool,
+    pub(crate) check: bool,
 }
 
 /// Builds or checks the page.
@@ -106,13 +106,13 @@ pub(crate) fn run_page(args: &PageArgs) -> Result<()> {
 pub(crate) struct WebArgs {
     /// Build only this binary; may be repeated
     #[arg(long, value_enum)]
-    binary: Vec<Binary>,
+    pub(crate) binary: Vec<Binary>,
     /// Build for tests, into target/web/quick: little optimized, with the conformance suite as an export
     #[arg(long)]
-    quick: bool,
+    pub(crate) quick: bool,
     /// Run the tests of the binaries after the build
     #[arg(long)]
-    test: bool,
+    pub(crate) test: bool,
 }
 
 /// Builds the binaries and the package into `target/web`.
@@ -179,7 +179,9 @@ fn link(recipe: &Recipe, is_quick: bool) -> Result<PathBuf> {
     }
     build_std::from_source(&mut build, TARGET, "std,panic_abort")?;
     let threads = if recipe.has_threads { THREADS } else { "" };
-    let flags = format!("-C linker-flavor=wasm-ld {} {threads}", recipe.flags);
+    // Clippy does not see what only this target leaves unused.
+    let lints = if is_quick { "-D warnings" } else { "" };
+    let flags = format!("-C linker-flavor=wasm-ld {} {threads} {lints}", recipe.flags);
     build.env(FLAGS, flags).env(LINKER, WASM_LD);
     shell::run(&mut build)?;
     Ok(target.join(TARGET).join(profile).join("stonechat_web.wasm"))

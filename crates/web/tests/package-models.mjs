@@ -3,7 +3,7 @@
 //     cargo xtask web && cargo build --release
 //     BROWSER=chromium|firefox|node BINARY=relaxed|base|scalar|gpu node --test tests/package-models.mjs
 //
-// Variables: PACKAGE (target/web/package), STONECHAT (target/release/stonechat), MODELS (~/.cache/stonechat/models), CLIPS (10), THREADS (2),
+// Variables: PACKAGE (target/web/package), STONECHAT (target/release/stonechat), MODELS (~/.cache/stonechat/models), NAMES (all of them), CLIPS (10), THREADS (2),
 // PLAIN=1 for a page that is not cross-origin isolated.
 
 import assert from "node:assert/strict";
@@ -27,8 +27,9 @@ const models = resolve(process.env.MODELS ?? join(homedir(), ".cache/stonechat/m
 const audio = join(root, "test-data/audio");
 
 const ISOLATED = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" };
-const SPEECH = ["tiny.en", "base"];
-const LANGUAGE = ["smollm2-135m", "gemma3-270m"];
+const isChosen = (name) => !process.env.NAMES || process.env.NAMES.split(",").includes(name);
+const SPEECH = ["tiny.en", "base"].filter(isChosen);
+const LANGUAGE = ["smollm2-135m", "gemma3-270m"].filter(isChosen);
 const PROMPTS = ["The capital of France is", "def fibonacci(n):\n", "Once upon a time"];
 const N_TOKENS = 32;
 const FLAGS = ["--no-sandbox", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"];
