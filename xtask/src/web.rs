@@ -188,10 +188,6 @@ fn pack(recipe: &Recipe, wasm: &Path, dist: &Path) -> Result<Vec<u8>> {
     optimize.arg(&generated).arg("-o").arg(&packed);
     shell::run(&mut optimize)?;
     fs::remove_file(&generated)?;
-    // Declarations are those of the package.
-    for suffix in [".d.ts", "_bg.wasm.d.ts"] {
-        fs::remove_file(dist.join(format!("{name}{suffix}")))?;
-    }
     fs::read(&packed).with_context(|| format!("cannot read {}", packed.display()))
 }
 

@@ -3,6 +3,9 @@
 //! An f32 kernel is a [`Kernel`], generic over [`Simd`], a kernel of 8-bit integers an [`Int8Kernel`], generic over [`Int8`].
 //! [`Isa::dispatch`] and [`Isa::dispatch_int8`] run them with the token of a tier. A tier is a row of `isa_tiers!` and a
 //! file with its token, [`Simd`] and [`Int8`].
+//!
+//! WebAssembly has no detection at run time, since a module with unknown instructions does not load: a program for it has
+//! one tier, that of its target features.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -21,13 +24,22 @@ mod int8;
 mod neon;
 #[cfg(target_arch = "aarch64")]
 mod neondot;
+#[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
+mod relaxed;
+#[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
 mod scalar;
-#[cfg(target_arch = "wasm32")]
+#[cfg(all(
+    target_arch = "wasm32",
+    target_feature = "simd128",
+    not(target_feature = "relaxed-simd")
+))]
 mod simd128;
 #[cfg(target_arch = "x86_64")]
 mod sse42;
 mod token;
 mod vector;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod wasm;
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -131,6 +143,7 @@ macro_rules! isa_tiers {
 
 isa_tiers! {
     /// Plain Rust.
+    #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
     Scalar in scalar, "scalar"; {
         found: Scalar::try_new(),
         |t| f32: t, int8: t, bf16: None, tiles: None
@@ -190,9 +203,16 @@ isa_tiers! {
         |t| f32: t.neon(), int8: t, bf16: None, tiles: None
     }
     /// WebAssembly `simd128`.
-    #[cfg(target_arch = "wasm32")]
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128", not(target_feature = "relaxed-simd")))]
     WasmSimd128 in simd128, "simd128"; {
         found: WasmSimd128::try_new(),
+        |t| f32: t, int8: t, bf16: None, tiles: None
+    }
+    /// WebAssembly `simd128` and `relaxed-simd`. Sums of f32 products depend on whether the machine fuses
+    /// multiplication and addition; integer products do not depend on it.
+    #[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
+    WasmRelaxed in relaxed, "relaxed"; {
+        found: WasmRelaxed::try_new(),
         |t| f32: t, int8: t, bf16: None, tiles: None
     }
 }
@@ -331,10 +351,10 @@ impl Isa {
         .clone()
     }
 
-    /// The tier of plain Rust, which every CPU has.
+    /// The lowest tier, which every CPU has that runs this program: plain Rust, or the one of the WebAssembly module.
     #[must_use]
-    pub const fn scalar() -> Self {
-        Self::Scalar(Scalar::new())
+    pub fn lowest() -> Self {
+        Self::available().swap_remove(0)
     }
 
     /// Runs `f`, code without explicit SIMD, in the same context, where the compiler may vectorize it.
@@ -343,7 +363,7 @@ impl Isa {
     }
 
     fn fastest() -> Self {
-        Self::available().pop().unwrap_or(Self::scalar())
+        Self::available().pop().unwrap_or_else(Self::lowest)
     }
 
     fn limited_to(limit: &str) -> Result<Self> {
@@ -357,7 +377,7 @@ impl Isa {
         };
         let best =
             Self::available().into_iter().rfind(|tier| self::rank(tier.name()) <= Some(rank));
-        Ok(best.unwrap_or(Self::scalar()))
+        Ok(best.unwrap_or_else(Self::lowest))
     }
 }
 
@@ -388,8 +408,8 @@ mod tests {
     #[test]
     fn a_limit_lowers_and_never_raises() {
         let tiers = Isa::available();
-        assert_eq!(tiers[0].name(), "scalar");
-        assert_eq!(Isa::limited_to("scalar"), Ok(tiers[0]));
+        assert_eq!((tiers[0], tiers[0].name()), (Isa::lowest(), Isa::NAMES[0]));
+        assert_eq!(Isa::limited_to(Isa::NAMES[0]), Ok(tiers[0]));
         for &tier in &tiers {
             assert_eq!(Isa::limited_to(&tier.name().to_uppercase()), Ok(tier));
         }

@@ -101,7 +101,7 @@ pub fn fitting_dtype(dtype: DType, row_len: usize) -> DType {
 /// If the type holds no floats, or the lengths of `bytes` and `out` disagree.
 pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<()> {
     // A malformed `STONECHAT_ISA` is reported where a device is chosen; values are the same on every tier.
-    let isa = Isa::best().unwrap_or(Isa::scalar());
+    let isa = Isa::best().unwrap_or_else(|_| Isa::lowest());
     dequantize_rows(isa, dtype, bytes, out)
 }
 

@@ -15,7 +15,7 @@ use stonechat_nn::Cpu;
 use crate::device::{DeviceNeeds, OpenDevice};
 use crate::error::panic_reason;
 use crate::job::JobSender;
-use crate::runtime::Task;
+use crate::runtime::{Task, wait_for_closed};
 use crate::{Device, Error, Job, Models};
 
 /// Options that the builders of all models have.
@@ -290,6 +290,7 @@ impl<L: Load> Engine<L> {
         let (messages, queue) = unbounded();
         let (sender, opened) = oneshot::channel();
         let body = async move || {
+            wait_for_closed().await;
             let mut sender = Some(sender);
             let served = AssertUnwindSafe(serve(&mut sender, queue)).catch_unwind().await;
             match (served.unwrap_or_else(|payload| Err(Error::panicked(&*payload))), sender) {

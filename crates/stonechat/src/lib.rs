@@ -70,6 +70,7 @@ pub use job::{IntoItems, Items};
 pub use language_model::{Llm, LlmBuilder, LlmInfo, TextJob};
 pub use models::{CATALOG, CatalogEntry, Details, Installed, ModelKind, Models};
 pub use recording::Recording;
+pub use runtime::{wait_for_closed, yield_now};
 pub use speech_engine::SpeechStep;
 pub use speech_model::{TranscriptionJob, Whisper, WhisperBuilder, WhisperInfo};
 

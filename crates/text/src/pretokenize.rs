@@ -74,6 +74,8 @@ fn class(c: char) -> Class {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use proptest::prelude::*;
     use regex::Regex;
 
@@ -101,12 +103,15 @@ mod tests {
         check("नमस्ते", &["नमस", "्", "त", "े"]);
     }
 
-    /// The published pattern without its look-ahead, which gives the last white space of a run back.
+    /// The published pattern without its look-ahead.
+    static PATTERN: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"'(?:[stmd]|re|ve|ll)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+").unwrap()
+    });
+
+    /// Pieces by the pattern, after which a run gives its last white space back.
     fn by_pattern(text: &str) -> Vec<&str> {
-        let pattern = Regex::new(r"'(?:[stmd]|re|ve|ll)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+");
-        let pattern = pattern.unwrap();
         let (mut pieces, mut start) = (Vec::new(), 0);
-        while let Some(found) = pattern.find_at(text, start) {
+        while let Some(found) = PATTERN.find_at(text, start) {
             let last = found.as_str().char_indices().next_back();
             let (last, c) = last.expect("no alternative is empty");
             let gives_back = c.is_whitespace() && last > 0 && found.end() < text.len();

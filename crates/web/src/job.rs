@@ -99,9 +99,4 @@ impl Cancel {
             state.tokens.push(token);
         }
     }
-
-    /// Whether the request was cancelled.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.0.borrow().is_cancelled
-    }
 }

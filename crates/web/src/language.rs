@@ -8,16 +8,17 @@ use stonechat_api::completion::PromptFields;
 use stonechat_api::completions::CompletionFields;
 use stonechat_api::embeddings::EmbeddingsBody;
 use stonechat_api::generation::Run;
+use stonechat_api::json::ParseBody;
 use stonechat_api::template::PromptBody;
 use stonechat_api::text::{Body, Dialect, Model};
 use stonechat_api::tokenize::{DetokenizeBody, TokenizeBody};
-use stonechat_api::json::ParseBody;
 use stonechat_api::{ApiError, ApiResult, Defaults, json as body_json};
 
 use crate::job::{Cancel, Events};
 
 /// Names of the requests.
-const METHODS: &str = "chat, completion, native_completion, embeddings, tokenize, detokenize or apply_template";
+const METHODS: &str =
+    "chat, completion, native_completion, embeddings, tokenize, detokenize or apply_template";
 
 /// Answers a request by the name of its method.
 pub(crate) async fn answer(
@@ -61,7 +62,8 @@ impl Request<'_> {
     /// Generates the texts of a body, prompt by prompt. A stream sends its objects as events.
     async fn text<T: Dialect>(&self, body: &[u8]) -> ApiResult<String> {
         let sampling = SamplingOptions::default();
-        let defaults = Defaults { max_choices: self.llm.info().n_parallel, ..Defaults::new(&sampling) };
+        let defaults =
+            Defaults { max_choices: self.llm.info().n_parallel, ..Defaults::new(&sampling) };
         let body = Body::<T>::parse(body, &defaults)?;
         let is_stream = body.fields().is_stream();
         let model = Model { llm: self.llm, id: self.name, name: self.name };

@@ -10,6 +10,7 @@
 //! | `gpu` | simd128 | none: objects of WebGPU belong to one thread |
 #![cfg(target_arch = "wasm32")]
 #![forbid(unsafe_code)]
+#![expect(unreachable_pub, reason = "exports of the module are public items of private modules")]
 
 #[cfg(feature = "conformance")]
 mod conformance;

@@ -72,11 +72,15 @@ impl ListenOptions {
     }
 }
 
-/// Message to the loop of a stream.
-enum Audio {
-    /// Samples and their rate.
-    Samples(Vec<f32>, u32),
-    Cancel,
+/// Samples and their rate.
+type Block = (Vec<f32>, u32);
+
+/// State that the loop of a stream and its handle share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Seconds of audio that wait.
+    waiting: Cell<f64>,
+    is_cancelled: Cell<bool>,
 }
 
 /// A running live transcription.
@@ -84,9 +88,8 @@ enum Audio {
 #[derive(Debug)]
 pub struct Listener {
     /// `None` after the end.
-    audio: RefCell<Option<UnboundedSender<Audio>>>,
-    /// Seconds of audio that wait.
-    waiting: Rc<Cell<f64>>,
+    audio: RefCell<Option<UnboundedSender<Block>>>,
+    shared: Rc<Shared>,
     result: Promise,
 }
 
@@ -101,13 +104,16 @@ impl Listener {
             return refuse(&format!("rate: expected {MIN_RATE} to {MAX_RATE} Hz, got {rate}"));
         }
         let seconds = f64::from(samples.length()) / f64::from(rate);
-        if self.waiting.get() + seconds > MAX_WAITING_S {
-            let limit = format!("expected at most {MAX_WAITING_S} s of audio that wait: the model is too slow here");
+        let waiting = &self.shared.waiting;
+        if waiting.get() + seconds > MAX_WAITING_S {
+            let limit = format!(
+                "expected at most {MAX_WAITING_S} s of audio that wait: the model is too slow here"
+            );
             return refuse(&limit);
         }
-        self.waiting.set(self.waiting.get() + seconds);
+        waiting.set(waiting.get() + seconds);
         // A loop that has failed takes no more; its error is that of the end.
-        let _ = audio.unbounded_send(Audio::Samples(samples.to_vec(), rate));
+        let _ = audio.unbounded_send((samples.to_vec(), rate));
         Ok(())
     }
 
@@ -119,9 +125,8 @@ impl Listener {
 
     /// Ends the stream with the words that are committed.
     pub fn cancel(&self) {
-        if let Some(audio) = self.audio.take() {
-            let _ = audio.unbounded_send(Audio::Cancel);
-        }
+        self.shared.is_cancelled.set(true);
+        self.audio.take();
     }
 }
 
@@ -133,7 +138,7 @@ impl Listener {
         let state = Options { word_timestamps: true, ..options.decoding.clone() };
         let transcriber = Transcriber::new(model, &state, kv_dtype)?;
         let (audio, queue) = unbounded();
-        let waiting = Rc::new(Cell::new(0.0));
+        let shared = Rc::<Shared>::default();
         let listening = Listening {
             stream: LiveStream::new(options)?,
             transcriber,
@@ -141,12 +146,14 @@ impl Listener {
             words: Vec::new(),
             language: None,
         };
-        let of_loop = Rc::clone(&waiting);
+        let of_loop = Rc::clone(&shared);
         let result = future_to_promise(async move {
             let result = listening.run(queue, &of_loop).await;
-            result.map(|transcript| transcript.to_string().into()).map_err(|error| exception(&error))
+            result
+                .map(|transcript| transcript.to_string().into())
+                .map_err(|error| exception(&error))
         });
-        Ok(Self { audio: RefCell::new(Some(audio)), waiting, result })
+        Ok(Self { audio: RefCell::new(Some(audio)), shared, result })
     }
 }
 
@@ -161,12 +168,18 @@ struct Listening {
 
 impl Listening {
     /// Decodes the audio of `queue` until its end.
-    async fn run(mut self, mut queue: UnboundedReceiver<Audio>, waiting: &Cell<f64>) -> ApiResult<Value> {
+    async fn run(
+        mut self,
+        mut queue: UnboundedReceiver<Block>,
+        shared: &Shared,
+    ) -> ApiResult<Value> {
         let mut resampler: Option<(u32, Resampler)> = None;
         let mut samples = Vec::new();
-        while let Some(audio) = queue.next().await {
-            let Audio::Samples(block, rate) = audio else { return Ok(self.transcript()) };
-            waiting.set(waiting.get() - block.len() as f64 / f64::from(rate));
+        while let Some((block, rate)) = queue.next().await {
+            if shared.is_cancelled.get() {
+                return Ok(self.transcript());
+            }
+            shared.waiting.set(shared.waiting.get() - block.len() as f64 / f64::from(rate));
             samples.clear();
             match &mut resampler {
                 Some((of, resampler)) if *of == rate => resampler.push(&block, &mut samples),
@@ -178,6 +191,11 @@ impl Listening {
             }
             let events = self.stream.push_async(&mut self.transcriber, &samples).await?;
             self.report(events);
+            // On the CPU nothing above awaits, and a cancellation must be seen.
+            stonechat::yield_now().await;
+        }
+        if shared.is_cancelled.get() {
+            return Ok(self.transcript());
         }
         let events = self.stream.finish_async(&mut self.transcriber).await?;
         self.report(events);
@@ -194,7 +212,9 @@ impl Listening {
                 LiveEvent::Partial { text } => {
                     let start = self.words.last().map_or(0.0, |word| word.end);
                     let end = self.stream.seconds();
-                    self.events.send(&json!({"type": "partial", "text": text, "start": start, "end": end}));
+                    self.events.send(
+                        &json!({"type": "partial", "text": text, "start": start, "end": end}),
+                    );
                 }
                 LiveEvent::Committed { words } => {
                     let words: Vec<Word> = words.into_iter().map(|word| word.word).collect();

@@ -20,6 +20,9 @@ use crate::language;
 use crate::listener::Listener;
 use crate::speech::{self, Speech};
 
+/// Maximum tokens of a step: a request is cancelled after the running one.
+const N_BATCH: usize = 128;
+
 /// Options of [`Model::open`].
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -55,7 +58,8 @@ impl Default for OpenOptions {
 
 impl OpenOptions {
     fn parse(json: &str) -> ApiResult<Self> {
-        serde_json::from_str(json).map_err(|error| ApiError::bad_request(format!("options: {error}")))
+        serde_json::from_str(json)
+            .map_err(|error| ApiError::bad_request(format!("options: {error}")))
     }
 
     fn device(&self) -> ApiResult<Device> {
@@ -64,7 +68,11 @@ impl OpenOptions {
             #[cfg(feature = "gpu")]
             "gpu" => Ok(Device::Wgpu(None)),
             other => {
-                let expected = if cfg!(feature = "gpu") { "cpu or gpu" } else { "cpu: this binary has no GPU" };
+                let expected = if cfg!(feature = "gpu") {
+                    "cpu or gpu"
+                } else {
+                    "cpu: this binary has no GPU"
+                };
                 Err(ApiError::field("device", expected, format!("`{other}`")))
             }
         }
@@ -109,27 +117,36 @@ impl Model {
         on_progress: Function,
     ) -> Result<Self, JsValue> {
         let options = OpenOptions::parse(&options).map_err(|error| exception(&error))?;
+        // A closed model may still hold threads of the pool.
+        stonechat::wait_for_closed().await;
         let file = files::open(files).map_err(|error| thrown(stonechat::Error::from(error)))?;
         let facts = facts(&file);
         let progress = HostObject::new(on_progress);
         let on_progress = move |fraction: f32| {
             if let Some(callback) = progress.get() {
                 // An exception of the callback does not end the loading.
-                let _ = callback.unchecked_ref::<Function>().call1(&JsValue::UNDEFINED, &fraction.into());
+                let _ = callback
+                    .unchecked_ref::<Function>()
+                    .call1(&JsValue::UNDEFINED, &fraction.into());
             }
         };
         let device = options.device().map_err(|error| exception(&error))?;
         let kv_dtype = options.kv_dtype().map_err(|error| exception(&error))?;
         let cpu = options.cpu()?;
         let open = if is_speech(&file) {
-            Open::Speech(Speech::open(file, (device, cpu, kv_dtype), on_progress).await.map_err(thrown)?)
+            Open::Speech(
+                Speech::open(file, (device, cpu, kv_dtype), on_progress).await.map_err(thrown)?,
+            )
         } else {
             #[cfg(not(feature = "language"))]
-            return Err(exception(&ApiError::bad_request("expected a speech model: this binary has no language models")));
+            return Err(exception(&ApiError::bad_request(
+                "expected a speech model: this binary has no language models",
+            )));
             #[cfg(feature = "language")]
             Open::Language({
                 let mut builder = Llm::builder().device(device).cpu(cpu).kv_dtype(kv_dtype);
-                builder = builder.parallel(options.n_parallel).on_progress(on_progress);
+                builder =
+                    builder.parallel(options.n_parallel).n_batch(N_BATCH).on_progress(on_progress);
                 if let Some(n_ctx) = options.n_ctx {
                     builder = builder.n_ctx(n_ctx);
                 }
@@ -181,9 +198,13 @@ impl Model {
     /// Starts a live transcription.
     pub fn listen(&self, options: &str, on_event: Function) -> Result<Listener, JsValue> {
         match &self.open {
-            Open::Speech(speech) => Listener::start(speech, options, on_event).map_err(|error| exception(&error)),
+            Open::Speech(speech) => {
+                Listener::start(speech, options, on_event).map_err(|error| exception(&error))
+            }
             #[cfg(feature = "language")]
-            Open::Language(_) => Err(exception(&ApiError::bad_request("expected a speech model, got a language model"))),
+            Open::Language(_) => Err(exception(&ApiError::bad_request(
+                "expected a speech model, got a language model",
+            ))),
         }
     }
 }
@@ -213,4 +234,3 @@ fn facts(file: &ModelFile) -> Value {
         "memory_bytes": file.weight_bytes() + largest,
     })
 }
-

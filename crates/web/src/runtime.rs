@@ -52,4 +52,3 @@ pub fn wait_for_threads(n: usize) -> bool {
 pub fn set_vad_weights(bytes: Vec<u8>) -> Result<(), JsValue> {
     vad::set_weights(bytes).map_err(|error| thrown(stonechat::Error::from(error)))
 }
-

@@ -59,7 +59,8 @@ fn wrong_product(cpu: &Cpu, m: usize) -> Result<Option<(f32, f32)>, JsValue> {
             bytes.extend(columns.map(|column| value(row, column, 57) as i8 as u8));
         }
     }
-    let no_memory = || exception(&ApiError::server("self-test: expected a packed matrix, got no memory"));
+    let no_memory =
+        || exception(&ApiError::server("self-test: expected a packed matrix, got no memory"));
     let packed = PackedMatrix::zeroed(cpu.isa, DType::Q8_0, N, K);
     let mut w = packed.ok().flatten().ok_or_else(no_memory)?;
     w.pack(cpu, 0, &bytes);
@@ -74,5 +75,8 @@ fn wrong_product(cpu: &Cpu, m: usize) -> Result<Option<(f32, f32)>, JsValue> {
         let products = (0..K).map(|column| activation(i / N, column) * value(i % N, column, 57));
         products.sum::<i32>() as f32
     };
-    Ok(y.iter().enumerate().map(|(i, &got)| (expected(i), got)).find(|(expected, got)| expected != got))
+    Ok(y.iter()
+        .enumerate()
+        .map(|(i, &got)| (expected(i), got))
+        .find(|(expected, got)| expected != got))
 }

@@ -67,7 +67,11 @@ pub(crate) async fn answer(
     cancel: Cancel,
 ) -> ApiResult<String> {
     if method != "transcribe" {
-        return Err(ApiError::field("method", "transcribe: this is a speech model", format!("`{method}`")));
+        return Err(ApiError::field(
+            "method",
+            "transcribe: this is a speech model",
+            format!("`{method}`"),
+        ));
     }
     let (fields, task) = Fields::parse(body.as_bytes())?;
     let recording = recording(&audio)?.options(fields.options(task)?);
@@ -108,7 +112,9 @@ fn as_json(event: &Event) -> Option<Value> {
             Some(json!({"type": "language", "language": language.code, "probability": probability}))
         }
         Event::Segment(segment) => Some(segment_event(segment)),
-        Event::Position(done, total) => Some(json!({"type": "progress", "done": done, "total": total})),
+        Event::Position(done, total) => {
+            Some(json!({"type": "progress", "done": done, "total": total}))
+        }
         _ => None,
     }
 }

@@ -18,6 +18,7 @@ const CSP = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; connect-s
 const folder = fakePackage();
 const pages = scratch();
 writeFileSync(join(pages, "index.html"), "<!doctype html><title>test</title>");
+writeFileSync(join(pages, "own-worker.js"), `import "/dist/worker.js";`);
 
 /** Files that all servers have. */
 function files() {
@@ -43,7 +44,7 @@ before(async () => {
   browser =
     name === "chromium"
       ? await chromium.launch({ executablePath: "/usr/bin/chromium", args: [...flags, ...media] })
-      : await firefox.launch({ executablePath: "/usr/bin/firefox-esr", firefoxUserPrefs: preferences });
+      : await firefox.launch({ executablePath: "/usr/bin/firefox-esr", channel: "moz-firefox", timeout: 120_000, firefoxUserPrefs: preferences });
   plain = await serve({ folders, files: files() });
   isolated = await serve({ folders, files: files(), headers: ISOLATED });
   strict = await serve({ folders, files: files(), headers: { "Content-Security-Policy": CSP } });
@@ -125,6 +126,18 @@ describe("page without isolation", () => {
 
 describe("page with a strict policy", () => {
   test("neither blob: nor eval is needed", () => open(strict, (page) => inPage(page, caseSource(Object.keys(cases)[0]), { options: {} })));
+});
+
+describe("worker of the page", () => {
+  test("it runs the engine, and again its pool", () =>
+    open(isolated, async (page) => {
+      const code = `
+        const worker = new Worker("/own-worker.js", { type: "module" });
+        const llm = await stonechat.Chat.load(model(), { worker, threads: 2 });
+        equal([llm.info.threads, await llm.tokenize("a")], [2, [97]]);
+        await llm.close();`;
+      await inPage(page, code);
+    }));
 });
 
 describe("another origin", () => {

@@ -230,6 +230,7 @@ export const cases = {
     }
     const transcript = await live.end();
     equal(transcript.text, "all");
+    equal(transcript.segments.map(({ id, text }) => [id, text]), [[0, "all"]]);
     equal(partial.length, 200);
     equal(committed, [{ text: "all", start: 0, end: transcript.duration }]);
     throws(() => live.push(new Float32Array(1), 48000));

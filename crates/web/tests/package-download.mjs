@@ -534,13 +534,17 @@ test("samples become a WAV file", () => {
   assert.throws(() => source.waveFile([], 16000), /1 to 32/);
 });
 
-test("subtitles, and words in their segments", () => {
+test("subtitles, and the names of languages", () => {
   const segments = [{ id: 0, start: 0, end: 1.9996, text: " one --> two" }, { id: 1, start: 3601.5, end: 3602, text: " three" }];
-  const words = [{ word: "one", start: 0, end: 1 }, { word: "two", start: 1, end: 2 }, { word: "three", start: 3601.5, end: 3602 }];
-  const transcript = source.transcriptOf({ text: "one two three", language: "english", duration: 4000, segments, words }, "en");
+  const reported = segments.map((segment) => ({ ...segment, words: [] }));
+  const transcript = source.transcriptOf({ text: "one two three", duration: 4000, segments }, reported, "en");
   assert.equal(transcript.toSrt(), "1\n00:00:00,000 --> 00:00:02,000\none -> two\n\n2\n01:00:01,500 --> 01:00:02,000\nthree\n\n");
   assert.equal(transcript.toVtt(), "WEBVTT\n\n00:00.000 --> 00:02.000\none -> two\n\n01:00:01.500 --> 01:00:02.000\nthree\n\n");
   assert.equal(transcript.toText(), "one --> two\nthree\n");
-  assert.deepEqual(transcript.segments.map((one) => one.words.map(({ word }) => word)), [["one", "two"], ["three"]]);
+  assert.deepEqual(transcript.segments, reported);
+  assert.deepEqual(source.transcriptOf({ text: "", segments }, [], "en").segments, segments);
   assert.deepEqual(Object.keys(JSON.parse(JSON.stringify(transcript))), ["text", "language", "duration", "segments"]);
+  assert.equal(source.languageCode("german", ["en", "de"]), "de");
+  assert.equal(source.languageCode("DE", ["en", "de"]), "de");
+  assert.equal(source.languageCode("klingon", ["en", "de"]), "klingon");
 });

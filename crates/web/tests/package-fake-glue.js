@@ -4,7 +4,7 @@ const binary = BINARY;
 const isFaulty = IS_FAULTY;
 const ARRIVED = 0;
 const FAILING = 1;
-const OPTIONS = ["device", "threads", "n_ctx", "n_parallel", "cache_type", "chat_template"];
+const OPTIONS = ["name", "device", "threads", "n_ctx", "n_parallel", "cache_type", "chat_template"];
 
 let memory;
 let trap;
@@ -71,10 +71,12 @@ function checksum(files) {
     for (let at = 0; at < file.size; at += 1_000_001) {
       const part = new Uint8Array(Math.min(1_000_001, file.size - at));
       file.read(at, part);
-      sum = part.reduce((total, byte) => (total + byte) % 1_000_000_007, sum);
+      for (const byte of part) {
+        sum += byte;
+      }
     }
   }
-  return sum;
+  return sum % 1_000_000_007;
 }
 
 export function inspect(files) {
@@ -114,7 +116,7 @@ export class Model {
     const { kind, options, sum, n_files, names } = this.fields;
     const memory_bytes = memory?.buffer.byteLength ?? 0;
     const extra = { n_ctx: options.n_ctx ?? 2048, n_parallel: 1, languages: ["en", "de"], device: options.device };
-    return JSON.stringify({ kind, name: "fake", architecture: "fake", weights: "F32", ...extra, memory_bytes, sum, n_files, names, vad_bytes: vadBytes });
+    return JSON.stringify({ kind, name: options.name, architecture: "fake", weights: "F32", ...extra, memory_bytes, sum, n_files, names, vad_bytes: vadBytes });
   }
 
   request(method, json, audio, on_event) {
@@ -206,19 +208,18 @@ class Job {
     on_event(JSON.stringify({ type: "language", language: "en" }));
     const kind = audio.constructor.name;
     const texts = [` ${kind} of ${audio.length}`, ` ${JSON.stringify(body)}`, " --> end"];
+    const hasWords = body.timestamp_granularities.includes("word");
+    const words = (id, text) => [{ word: text, start: id * 2 + 0.5, end: id * 2 + 1, probability: 0.5 }];
     const segments = texts.map((text, id) => ({ id, start: id * 2, end: id * 2 + 2, text, tokens: [id], no_speech_prob: 0 }));
     for (const [i, segment] of segments.entries()) {
       if (this.isCancelled) {
         break;
       }
-      await on_event(JSON.stringify({ type: "segment", ...segment }));
+      await on_event(JSON.stringify({ type: "segment", ...segment, ...(hasWords && { words: words(i, segment.text) }) }));
       await on_event(JSON.stringify({ type: "progress", done: i + 1, total: segments.length }));
       await pause(0);
     }
-    const words = body.timestamp_granularities.includes("word")
-      ? segments.map(({ start, text }) => ({ word: text.trim(), start: start + 0.5, end: start + 1 }))
-      : undefined;
-    return JSON.stringify({ text: texts.join("").trim(), language: "english", duration: 6, segments, words });
+    return JSON.stringify({ text: texts.join("").trim(), language: "english", duration: 6, segments });
   }
 }
 
@@ -241,7 +242,7 @@ class Listener {
 
   async end() {
     await this.on_event(JSON.stringify({ type: "committed", text: "all", start: 0, end: this.seconds }));
-    return JSON.stringify({ text: "all", language: "english", duration: this.seconds, segments: [] });
+    return JSON.stringify({ text: "all", language: "english", duration: this.seconds, words: [] });
   }
 
   cancel() {}

@@ -109,7 +109,7 @@ test("a binary whose self-test fails is replaced by the next one, and a missing 
 
 test("assets elsewhere", async () => {
   const llm = await stonechat.Chat.load(new File([fakeModel()], "m"), { assets: join(folder, "dist") });
-  assert.equal(llm.info.name, "fake");
+  assert.equal(llm.info.architecture, "fake");
   await llm.close();
   await assert.rejects(stonechat.Chat.load(new File([fakeModel()], "m"), { assets: scratch() }), { type: "worker_error" });
 });

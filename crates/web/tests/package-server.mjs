@@ -60,8 +60,13 @@ export async function serve({ folders = {}, files = {}, headers = {} } = {}) {
       response.writeHead(404).end("not found");
       return;
     }
-    response.writeHead(200, { "Content-Type": TYPES[extname(target)] ?? "application/octet-stream" });
-    createReadStream(target).pipe(response);
+    const { size, mtimeMs } = statSync(target);
+    const common = { "Content-Type": TYPES[extname(target)] ?? "application/octet-stream", ETag: `"${size}-${mtimeMs}"` };
+    const range = /^bytes=(\d+)-(\d+)$/.exec(request.headers.range ?? "");
+    const [start, end] = range ? [Number(range[1]), Math.min(Number(range[2]), size - 1)] : [0, size - 1];
+    const shown = range ? { "Content-Range": `bytes ${start}-${end}/${size}` } : {};
+    response.writeHead(range ? 206 : 200, { ...common, ...shown, "Content-Length": end - start + 1 });
+    createReadStream(target, { start, end: Math.max(end, 0) }).pipe(response);
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   const url = `http://127.0.0.1:${server.address().port}`;

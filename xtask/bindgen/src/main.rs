@@ -13,6 +13,8 @@ fn main() -> Result<()> {
     Bindgen::new()
         .input_path(wasm)
         .web(true)?
+        // Declarations are those of the package.
+        .typescript(false)
         .out_name(name)
         .remove_name_section(true)
         .remove_producers_section(true)

@@ -9,12 +9,15 @@ use super::vector::{F32, Simd};
 ///
 /// [`dot4`](Self::dot4) is what instruction sets differ in:
 ///
-/// | | scalar | SSE4.2 | AVX2 | AVX-VNNI | AVX-512 VNNI | NEON, wasm | NEON dotprod |
-/// |---|---|---|---|---|---|---|---|
-/// | lanes | 4 | 4 | 8 | 8 | 16 | 4 | 4 |
-/// | products | integers | `pmaddubsw` | `pmaddubsw` | `dpbusd` | `dpbusd` | widening multiply | `sdot` |
-/// | bytes of [`dot4_bytes`](Self::dot4_bytes) | signed | signed | signed | offset by 128 | offset by 128 | signed | signed |
-/// | sums | 32 bits | 16 bits, widened | 16 bits, widened | 32 bits | 32 bits | 16 bits, widened | 32 bits |
+/// | | lanes | products | bytes of [`dot4_bytes`](Self::dot4_bytes) | sums |
+/// |---|---|---|---|---|
+/// | scalar | 4 | integers | signed | 32 bits |
+/// | SSE4.2, AVX2 | 4, 8 | `pmaddubsw` | signed | 16 bits, widened |
+/// | AVX-VNNI, AVX-512 VNNI | 8, 16 | `dpbusd` | offset by 128 | 32 bits |
+/// | NEON | 4 | widening multiply | signed | 16 bits, widened |
+/// | NEON dotprod | 4 | `sdot` | signed | 32 bits |
+/// | wasm | 4 | 16-bit multiply | signed | 16 bits, widened; of signed bytes 32 bits |
+/// | wasm relaxed | 4 | `relaxed_dot` | signed, -128 counts as -127 | 32 bits |
 ///
 /// Methods must be called inside the token's feature context, or they compile to function calls; they are correct either
 /// way.

@@ -17,7 +17,7 @@ pub trait Token: Copy + Send + Sync + Debug + 'static {
 
 /// Declares token `$Token`: features `$feature` and those of token `$Lesser`, whose methods it has as well.
 /// `$has` says whether the CPU has them.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "wasm32"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 macro_rules! token {
     ($(#[$doc:meta])* $Token:ident($Lesser:ty), $has:expr, $($feature:literal),+) => {
         $(#[$doc])*
@@ -55,5 +55,5 @@ macro_rules! token {
         }
     };
 }
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "wasm32"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 pub(super) use token;

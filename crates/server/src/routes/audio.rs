@@ -115,7 +115,9 @@ async fn answer(
         _memory: charge,
     };
     if fields.is_stream() {
-        return Ok(events::respond(running, &fields, task, state.options().sse_ping_interval).await?);
+        return Ok(
+            events::respond(running, &fields, task, state.options().sse_ping_interval).await?
+        );
     }
     let transcript = within(deadline, running.transcript()).await??;
     Ok(match SpeechAnswer::new(&transcript, &fields, task)? {

@@ -4,12 +4,14 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use futures_channel::oneshot;
 use wasm_bindgen::prelude::Closure;
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::spawn_local;
 use web_sys::{MessageChannel, MessagePort};
+use web_time::Instant;
 
 use crate::Error;
 
@@ -41,8 +43,29 @@ impl Task {
         self.0.strong_count() == 0
     }
 
-    /// Returns at once: the loop ends, and frees its model, once its closed queue is empty.
-    pub(crate) fn join(self) {}
+    /// Returns at once: the loop ends, and frees its model, after the running step; see [`ended`].
+    pub(crate) fn join(self) {
+        // Without the list, when the worker ends, nothing waits.
+        let _ = ENDING.try_with(|ending| ending.borrow_mut().push(self));
+    }
+}
+
+/// Longest time that [`ended`] waits: a loop on a lost GPU may never end.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// Waits for the ends of the loops that were joined.
+pub(super) async fn ended() {
+    let start = Instant::now();
+    while has_ending() && start.elapsed() < MAX_WAIT {
+        turn().await;
+    }
+}
+
+fn has_ending() -> bool {
+    ENDING.with_borrow_mut(|ending| {
+        ending.retain(|task| !task.is_finished());
+        !ending.is_empty()
+    })
 }
 
 /// Turns of the event loop, which come after the messages that have arrived. Timers would be delayed by 4 ms, and promises
@@ -79,11 +102,13 @@ impl Turns {
 }
 
 thread_local! {
+    /// Joined loops that had not ended.
+    static ENDING: RefCell<Vec<Task>> = const { RefCell::new(Vec::new()) };
     static TURNS: Option<Turns> = Turns::new().ok();
 }
 
 /// Waits for a turn of the event loop: messages that have arrived are handled first.
-pub(crate) async fn yield_now() {
+pub(super) async fn turn() {
     let turn = TURNS.with(|turns| turns.as_ref().and_then(Turns::next));
     if let Some(turn) = turn {
         // The sender is kept until the turn.

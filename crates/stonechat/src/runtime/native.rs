@@ -42,8 +42,11 @@ impl Task {
     }
 }
 
-/// Lets other tasks of the thread run: there are none.
-pub(crate) async fn yield_now() {}
+/// Threads have no messages.
+pub(super) async fn turn() {}
+
+/// Dropping an engine has waited for its thread.
+pub(super) async fn ended() {}
 
 /// Lowers the priority of this thread, and so of those that it starts.
 #[cfg(target_os = "linux")]

@@ -55,8 +55,8 @@ export interface Glue {
   self_test(): void;
   thread_main?(): void;
   wait_for_threads?(n: number): boolean;
-  /** Gives the engine the weights of voice activity detection, if they are not in the binary. */
-  set_vad_weights?(bytes: Uint8Array): void;
+  /** Gives the engine the weights of voice activity detection, if `build_info` says that they are not in the binary. */
+  set_vad_weights(bytes: Uint8Array): void;
   inspect(files: SourceFile[]): string;
   Model: { open(files: SourceFile[], options: string, onProgress: (fraction: number) => void): Promise<EngineModel> };
 }

@@ -25,10 +25,10 @@ export interface RequestOptions {
 }
 
 /** A request whose body says `stream: true`. */
-type Streaming<T> = T & { stream: true };
+export type Streaming<T> = T & { stream: true };
 
 /** A request whose body does not. */
-type Whole<T> = T & { stream?: false | null | undefined };
+export type Whole<T> = T & { stream?: false | null | undefined };
 
 /** `chat.completions` of OpenAI's client. */
 export interface ChatCompletions {
@@ -37,6 +37,7 @@ export interface ChatCompletions {
    * cancelled by leaving it.
    */
   create(body: Streaming<ChatCompletionRequest>, options?: RequestOptions): AsyncIterableIterator<ChatCompletionChunk>;
+  /** Answers a chat in one piece. */
   create(body: Whole<ChatCompletionRequest>, options?: RequestOptions): Promise<ChatCompletion>;
 }
 
@@ -44,6 +45,7 @@ export interface ChatCompletions {
 export interface Completions {
   /** Continues a text. With `stream: true` the result is an async iterable of chunks. */
   create(body: Streaming<CompletionRequest>, options?: RequestOptions): AsyncIterableIterator<Completion>;
+  /** Continues a text in one piece. */
   create(body: Whole<CompletionRequest>, options?: RequestOptions): Promise<Completion>;
 }
 

@@ -98,7 +98,7 @@ async function startModule(start: Start, call: LoadCall, post: Post, signal: Abo
   glue.self_test();
   const { isa, version, vad_weights } = JSON.parse(glue.build_info()) as Record<string, unknown>;
   if (vad_weights === "external" && call.kind === "speech") {
-    glue.set_vad_weights?.(await vadWeights(call.assets, signal));
+    glue.set_vad_weights(await vadWeights(call.assets, signal));
   }
   const pool: Peer[] = [];
   const end = () => pool.forEach((peer) => peer.terminate());

@@ -7,7 +7,7 @@
  */
 
 export { Chat } from "./chat.js";
-export type { ChatCompletions, Completions, Embeddings, RequestOptions } from "./chat.js";
+export type { ChatCompletions, Completions, Embeddings, RequestOptions, Streaming, Whole } from "./chat.js";
 export { StonechatError } from "./errors.js";
 export type { ErrorFields } from "./errors.js";
 export { microphone } from "./microphone.js";

@@ -5,6 +5,7 @@ import { isNode } from "./host.js";
 
 /** Receiver of samples, such as a `LiveTranscriber`. */
 export interface SampleSink {
+  /** Takes mono samples, -1 to 1, at `rate` a second. */
   push(samples: Float32Array, rate: number): void;
 }
 

@@ -4,8 +4,8 @@ import { prepareAudio, type PreparedAudio } from "./audio.js";
 import { events, type Call, type Connection } from "./client.js";
 import { StonechatError, checkNames, invalid } from "./errors.js";
 import { load, oneOf, type LoadKind } from "./load.js";
-import { Transcript, transcriptOf, type VerboseAnswer } from "./transcript.js";
-import type { AudioInput, LoadOptions, ModelInfo, Segment, Source, TranscribeOptions } from "./types.js";
+import { Transcript, languageCode, transcriptOf, type VerboseAnswer } from "./transcript.js";
+import type { AudioInput, LoadOptions, ModelInfo, Segment, Source, TranscribeOptions, Word } from "./types.js";
 
 /** Names of the options of a transcription in requests. */
 const FIELDS = {
@@ -31,9 +31,8 @@ const MEASURED_SAMPLES = 5 * 16_000;
 /** Event of a transcription. */
 type SpeechEvent =
   | ({ type: "segment" } & Segment)
-  | { type: "segment"; segment: Segment }
   | { type: "language"; language: string }
-  | { type: "progress"; fraction?: number; done?: number; total?: number };
+  | { type: "progress"; done: number; total: number };
 
 /** A loaded speech model. */
 export class Transcriber {
@@ -65,6 +64,7 @@ export class Transcriber {
   transcribe(audio: AudioInput, options?: TranscribeOptions): Promise<Transcript>;
   async transcribe(audio: AudioInput, options: TranscribeOptions = {}): Promise<Transcript | string> {
     const { responseFormat, onSegment } = options;
+    const segments: Segment[] = [];
     const body = requestBody(options);
     const prepared = await prepareAudio(audio, options.signal);
     let language: string | undefined;
@@ -73,10 +73,14 @@ export class Transcriber {
       if (event.type === "language") {
         language = event.language;
       } else if (event.type === "segment") {
-        onSegment?.(segmentOf(event));
+        const segment = segmentOf(event);
+        segments.push(segment);
+        onSegment?.(segment);
       }
     });
-    const transcript = transcriptOf(JSON.parse(await call.done) as VerboseAnswer, language ?? options.language);
+    const answer = JSON.parse(await call.done) as VerboseAnswer;
+    const named = language ?? options.language ?? answer.language ?? "";
+    const transcript = transcriptOf(answer, segments, languageCode(named, this.info.languages));
     switch (responseFormat) {
       case "text":
         return transcript.toText();
@@ -111,7 +115,7 @@ export class Transcriber {
    * const mic = await microphone(live);
    */
   listen(options: ListenOptions = {}): LiveTranscriber {
-    return new LiveTranscriber(this.#connection, options);
+    return new LiveTranscriber(this.#connection, options, this.info.languages);
   }
 
   /** Frees the model, and ends its worker with all threads. Requests that run reject. */
@@ -131,7 +135,7 @@ export class Transcriber {
       onEvent(json: string) {
         const event = JSON.parse(json) as SpeechEvent;
         if (event.type === "progress") {
-          onProgress?.(event.fraction ?? (event.total ? (event.done ?? 0) / event.total : 0));
+          onProgress?.(event.total > 0 ? event.done / event.total : 1);
         }
         onEvent(event);
       },
@@ -160,6 +164,8 @@ export interface LiveText {
   text: string;
   start: number;
   end: number;
+  /** Words of committed text. */
+  words?: Word[];
 }
 
 /** Live speech that is being transcribed. */
@@ -173,7 +179,7 @@ export class LiveTranscriber {
   #isEnded = false;
 
   /** @internal */
-  constructor(connection: Connection, options: ListenOptions) {
+  constructor(connection: Connection, options: ListenOptions, languages: string[] | undefined) {
     const { language, task, prompt, signal, onPartial, onCommitted, ...rest } = options;
     checkNames("listen", rest, ["language", "task", "prompt", "signal", "onPartial", "onCommitted"]);
     oneOf("task", task, ["transcribe", "translate"]);
@@ -183,6 +189,7 @@ export class LiveTranscriber {
       onAbort();
     }
     signal?.addEventListener("abort", onAbort, { once: true });
+    const committed: Segment[] = [];
     this.#call = connection.call("listen", { options: JSON.stringify({ language, task, prompt }) }, {
       signal: this.#stop.signal,
       onEvent: (json: string) => {
@@ -191,13 +198,18 @@ export class LiveTranscriber {
         if (type === "partial") {
           onPartial?.(text);
         } else if (type === "committed") {
+          committed.push({ id: committed.length, ...text });
           onCommitted?.(text);
         }
       },
       onPushed: (seconds) => (this.#waiting -= seconds),
     });
     this.done = this.#call.done
-      .then((answer) => transcriptOf(JSON.parse(answer) as VerboseAnswer, language))
+      .then((json) => {
+        // The answer has words alone; what was committed at once is a segment.
+        const answer = JSON.parse(json) as VerboseAnswer;
+        return transcriptOf(answer, committed, languageCode(answer.language ?? language ?? "", languages));
+      })
       .finally(() => {
         this.#isEnded = true;
         signal?.removeEventListener("abort", onAbort);
@@ -256,9 +268,6 @@ function requestBody(options: TranscribeOptions): string {
 }
 
 function segmentOf(event: Extract<SpeechEvent, { type: "segment" }>): Segment {
-  if ("segment" in event) {
-    return event.segment;
-  }
   const { type: _, ...segment } = event;
   return segment;
 }

@@ -1,6 +1,6 @@
 /** Transcripts and their subtitles. */
 
-import type { Segment, Word } from "./types.js";
+import type { Segment } from "./types.js";
 
 /** Fields of a transcript; names are those of openai-whisper's JSON. */
 export interface TranscriptFields {
@@ -61,29 +61,23 @@ function clock(seconds: number, hasHours: boolean, point: string): string {
 /** Answer `verbose_json` of the engine. @internal */
 export interface VerboseAnswer {
   text: string;
-  language?: string;
+  language?: string | null;
   duration?: number;
   segments?: Segment[];
-  words?: Word[];
 }
 
-/** Transcript of an answer: its words go into the segments that say them. @internal */
-export function transcriptOf(answer: VerboseAnswer, language: string | undefined): Transcript {
-  const segments = (answer.segments ?? []).map((segment) => ({ ...segment }));
-  if (answer.words && !segments.some((segment) => segment.words)) {
-    segments.forEach((segment) => (segment.words = []));
-    let i = 0;
-    for (const word of answer.words) {
-      while (i + 1 < segments.length && word.start >= (segments[i + 1] as Segment).start) {
-        i += 1;
-      }
-      segments[i]?.words?.push(word);
-    }
+/** Transcript of an answer. The segments that came as events have their words, with probabilities; those of the answer do not. @internal */
+export function transcriptOf(answer: VerboseAnswer, reported: Segment[], language: string): Transcript {
+  const { text, duration = 0, segments = reported } = answer;
+  return new Transcript({ text, language, duration, segments: reported.length === segments.length ? reported : segments });
+}
+
+/** Code of a language by its code or English name, among the codes of a model. @internal */
+export function languageCode(name: string, codes: string[] = []): string {
+  const wanted = name.toLowerCase();
+  if (codes.includes(wanted)) {
+    return wanted;
   }
-  return new Transcript({
-    text: answer.text,
-    language: language ?? answer.language ?? "",
-    duration: answer.duration ?? 0,
-    segments,
-  });
+  const names = new Intl.DisplayNames("en", { type: "language" });
+  return codes.find((code) => names.of(code)?.toLowerCase() === wanted) ?? wanted;
 }

@@ -49,7 +49,7 @@ export interface LoadOptions {
   signal?: AbortSignal | undefined;
   /** URL of the folder that holds `worker.js` and the binaries. Default: beside the module. */
   assets?: string | URL | undefined;
-  /** Worker that runs `stonechat/worker`, for pages whose policy forbids the default one. The model owns it. */
+  /** Worker that runs `stonechat/worker`, for pages whose policy forbids the default one. The model owns it, and `auto` is then the CPU. */
   worker?: Worker | undefined;
   /** Headers of downloads, such as `Authorization`. */
   headers?: Record<string, string> | undefined;
@@ -75,7 +75,8 @@ export interface ChatLoadOptions extends LoadOptions {
 export interface ModelInfo {
   kind: "speech" | "language";
   name: string;
-  architecture: string;
+  /** Architecture, if the file names one. */
+  architecture?: string;
   /** Type of the weights, such as `Q4_K`. */
   weights: string;
   device: string;

@@ -23,6 +23,9 @@ const AUDIO_SHARE = 0.25;
 /** Maximum bytes of one recording where the memory is not limited. */
 const MAX_AUDIO = 2 ** 30;
 
+/** Maximum characters of events that wait for a consumer, after which its call ends. */
+const MAX_QUEUED = 32 * 2 ** 20;
+
 /** A call that can be cancelled. */
 interface Running {
   cancel(): void;
@@ -35,18 +38,26 @@ interface Running {
 /** Events of one call, of which the page has at most `WINDOW` that it has not taken. */
 class Outbox {
   #free = WINDOW;
-  readonly #queue: unknown[] = [];
+  readonly #queue: string[] = [];
+  #size = 0;
   #wake: (() => void)[] = [];
 
   constructor(
     private readonly id: number,
     private readonly post: Post,
+    private readonly onOverflow: () => void,
   ) {}
 
   /** Sends an event now or later; the promise settles once the next one may come. */
-  send(event: unknown): void | Promise<void> {
+  send(event: string): void | Promise<void> {
     this.#queue.push(event);
+    this.#size += event.length;
     this.#flush();
+    if (this.#size > MAX_QUEUED) {
+      this.clear();
+      this.onOverflow();
+      return;
+    }
     if (this.#queue.length > 0) {
       return new Promise((resolve) => this.#wake.push(resolve));
     }
@@ -67,13 +78,16 @@ class Outbox {
   /** Drops what is left. */
   clear(): void {
     this.#queue.length = 0;
+    this.#size = 0;
     this.#flush();
   }
 
   #flush(): void {
     while (this.#free > 0 && this.#queue.length > 0) {
+      const event = this.#queue.shift() as string;
       this.#free -= 1;
-      this.post({ op: "event", id: this.id, event: this.#queue.shift() });
+      this.#size -= event.length;
+      this.post({ op: "event", id: this.id, event });
     }
     if (this.#queue.length === 0) {
       const wake = this.#wake;
@@ -192,7 +206,8 @@ class Host {
       const limit = `a model that needs at most ${mib(memoryMaximum)} of memory, which this browser allows`;
       throw tooLarge(`expected ${limit}, got one that needs ${mib(needed)}`);
     }
-    const options = JSON.stringify({ ...call.options, device: call.device, threads: engine.threads });
+    const name = (call.files[0]?.name ?? "model").replace(/\.(gguf|bin|safetensors)$/, "");
+    const options = JSON.stringify({ ...call.options, name, device: call.device, threads: engine.threads });
     const report = (fraction: number) => onProgress({ status: "open", file: "", loaded: fraction, total: 1 });
     const model = await glue.Model.open(this.#files, options, report);
     if (signal.aborted) {
@@ -206,17 +221,19 @@ class Host {
   }
 
   async #request(id: number, { method, body, audio }: Calls["request"]["args"]): Promise<string> {
-    const outbox = new Outbox(id, this.post);
     let job: EngineJob | undefined;
     let isCancelled = false;
-    this.#running.set(id, {
-      ack: (n) => outbox.ack(n),
-      cancel() {
-        isCancelled = true;
-        outbox.clear();
-        job?.cancel();
-      },
+    let isTooSlow = false;
+    const outbox = new Outbox(id, this.post, () => {
+      isTooSlow = true;
+      cancel();
     });
+    const cancel = () => {
+      isCancelled = true;
+      outbox.clear();
+      job?.cancel();
+    };
+    this.#running.set(id, { ack: (n) => outbox.ack(n), cancel });
     const bytes = audio instanceof Blob ? await this.#bytesOf(audio) : this.#checked(audio);
     if (isCancelled) {
       throw new DOMException("cancelled", "AbortError");
@@ -224,6 +241,9 @@ class Host {
     job = this.#opened().request(method, body, bytes, (event) => (isCancelled ? undefined : outbox.send(event)));
     try {
       const answer = await job.done();
+      if (isTooSlow) {
+        throw tooSlow();
+      }
       await outbox.drain();
       return answer;
     } finally {
@@ -232,9 +252,11 @@ class Host {
   }
 
   async #listen(id: number, options: string): Promise<string> {
-    const outbox = new Outbox(id, this.post);
+    let fail: (error: unknown) => void = () => undefined;
+    const outbox = new Outbox(id, this.post, () => fail(tooSlow()));
     const listener: EngineListener = this.#opened().listen(options, (event) => outbox.send(event));
     const done = new Promise<string>((resolve, reject) => {
+      fail = reject;
       this.#running.set(id, {
         ack: (n) => outbox.ack(n),
         push(samples, rate) {
@@ -326,6 +348,11 @@ class Host {
       this.post({ op: "note", text: `one thread is used: ${engine.threadsReason}` });
     }
   }
+}
+
+function tooSlow(): StonechatError {
+  const message = `expected a consumer that takes the events, got one that left ${mib(MAX_QUEUED)} of them`;
+  return new StonechatError(message, { status: 429, type: "rate_limit_error" });
 }
 
 /** Counts the bytes of the files of a model, and refuses ones that the memory cannot hold. */

@@ -195,8 +195,12 @@ impl<S: Int8> Accumulator<S> for ChunkWriter<'_, '_, S> {
         groups.has_mins = of.mins.is_some();
         groups.n_quads = n_quads;
         groups.offset = offset;
-        let headroom = if BITS == 8 { S::HEADROOM } else { S::HEADROOM << (7 - BITS) };
-        groups.headroom = n_quads.min(headroom);
+        groups.headroom = n_quads.min(match BITS {
+            // Sums of 32 bits: a value of its own for signed bytes, which have products of their own.
+            8 if S::HEADROOM > 2 => 1,
+            8 => S::HEADROOM,
+            _ => S::HEADROOM << (7 - BITS),
+        });
         groups.run = if groups.headroom == 1 { n_quads } else { groups.headroom };
         assert!(of.mins.is_none() || of.offset == 0, "quants with a min have no offset");
         assert!(S::HAS_VNNI || BITS < 8 || of.offset == 0, "signed bytes have no offset");

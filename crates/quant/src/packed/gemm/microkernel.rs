@@ -56,6 +56,7 @@ impl<S: Int8, const MR: usize> NullaryFnOnce for Microkernel<'_, '_, S, MR> {
         }
         match (n_quads, has_mins, headroom) {
             (8, false, 1) => self.all_rows::<8, false, 1>(),
+            (8, false, 2) => self.all_rows::<8, false, 2>(),
             (8, false, 8) => self.all_rows::<8, false, 8>(),
             (8, true, 8) => self.all_rows::<8, true, 8>(),
             (8, false, 4) => self.all_rows::<8, false, 4>(),
@@ -112,8 +113,9 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
             let x = &x[qblock];
             let first = if G == QUADS { 0 } else { half * G };
             let mut offsets = [0; MR];
-            // Neither quants with mins have an offset, nor signed bytes, which are those with a headroom of 1.
-            if !MINS && HEADROOM > 1 {
+            // Neither quants with mins have an offset, nor signed bytes, which are those of 8 quads with less headroom.
+            let are_bytes = G == QUADS && HEADROOM <= 2;
+            if !MINS && !are_bytes {
                 let all = if G == QUADS { &x.offsets } else { &x.offsets_of_halves[half] };
                 for m in 0..MR {
                     offsets[m] = if S::HAS_VNNI {
@@ -162,7 +164,8 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
         let widens_each = HEADROOM == 1;
         let run = if widens_each { G } else { HEADROOM };
         // Not a constant on 16 registers: LLVM would unroll all quads into one block, and spill.
-        let n = if S::HAS_VNNI { run } else { self.chunk.groups.run };
+        let is_constant = S::HAS_VNNI || S::N_REGISTERS >= 32;
+        let n = if is_constant { run } else { self.chunk.groups.run };
         for from in (0..G).step_by(run) {
             assert!(from + n <= G && first + G <= QUADS);
             if from > 0 {

@@ -1,0 +1,140 @@
+// The built package with real models beside the native program: transcripts and greedy tokens must be the same.
+//
+//     cargo xtask web && cargo build --release
+//     BROWSER=chromium|firefox|node BINARY=relaxed|base|scalar|gpu node --test tests/package-models.mjs
+//
+// Variables: PACKAGE (target/web/package), STONECHAT (target/release/stonechat), MODELS (~/.cache/stonechat/models), CLIPS (10), THREADS (2),
+// PLAIN=1 for a page that is not cross-origin isolated.
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { existsSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
+import { homedir } from "node:os";
+import { basename, join, resolve } from "node:path";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+
+import { chromium, firefox } from "playwright-core";
+
+import { scratch } from "./package-fake.mjs";
+import { serve } from "./package-server.mjs";
+
+const root = fileURLToPath(new URL("../../..", import.meta.url));
+const { BROWSER = "chromium", BINARY = "base", CLIPS = "10", THREADS = "2", PLAIN } = process.env;
+const folder = resolve(process.env.PACKAGE ?? join(root, "target/web/package"));
+const native = resolve(process.env.STONECHAT ?? join(root, "target/release/stonechat"));
+const models = resolve(process.env.MODELS ?? join(homedir(), ".cache/stonechat/models"));
+const audio = join(root, "test-data/audio");
+
+const ISOLATED = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" };
+const SPEECH = ["tiny.en", "base"];
+const LANGUAGE = ["smollm2-135m", "gemma3-270m"];
+const PROMPTS = ["The capital of France is", "def fibonacci(n):\n", "Once upon a time"];
+const N_TOKENS = 32;
+const FLAGS = ["--no-sandbox", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"];
+const GPU_FLAGS = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];
+
+const clips = [
+  ...readdirSync(audio).filter((name) => name.endsWith(".wav")),
+  ...["mp3", "m4a", "opus", "webm", "flac"].map((format) => `formats/fox.${format}`),
+].slice(0, Number(CLIPS));
+
+let browser;
+let server;
+let page;
+
+before(async () => {
+  for (const path of [native, join(folder, "dist/index.js"), ...[...SPEECH, ...LANGUAGE].map((name) => join(models, name))]) {
+    assert.ok(existsSync(path), `expected ${path}`);
+  }
+  if (BROWSER === "node") {
+    return;
+  }
+  const pages = scratch();
+  writeFileSync(join(pages, "index.html"), "<!doctype html><title>models</title>");
+  const folders = { "/dist/": join(folder, "dist"), "/models/": models, "/audio/": audio, "/": pages };
+  server = await serve({ folders, headers: PLAIN ? {} : ISOLATED });
+  browser =
+    BROWSER === "firefox"
+      ? await firefox.launch({ executablePath: "/usr/bin/firefox-esr", channel: "moz-firefox", timeout: 120_000 })
+      : await chromium.launch({ executablePath: "/usr/bin/chromium", args: [...FLAGS, ...(BINARY === "gpu" ? GPU_FLAGS : ["--disable-gpu"])] });
+  page = await (await browser.newContext()).newPage();
+  page.setDefaultTimeout(0);
+  page.on("console", (message) => console.log(`# ${message.text()}`));
+  await page.goto(`${server.url}/index.html`);
+});
+
+after(async () => {
+  await browser?.close();
+  await server?.close();
+});
+
+/** Runs a function in the page, or here; it gets the address of the package and one value. */
+async function inside(work, value) {
+  return page ? page.evaluate(work, ["/dist/index.js", value]) : work([join(folder, "dist/index.js"), value]);
+}
+
+/** Files of a model by name, as addresses of the page or paths. */
+function sourceOf(name) {
+  const path = join(models, name);
+  const names = readdirSync(path).filter((file) => /^(model\.(bin|safetensors|gguf)|(config|tokenizer|vocabulary|preprocessor_config)\.(json|txt))$/.test(file));
+  const place = page ? `/models/${name}` : path;
+  return names.length === 1 ? `${place}/${names[0]}` : Object.fromEntries(names.map((file) => [file, `${place}/${file}`]));
+}
+
+const options = { binary: BINARY, threads: Number(THREADS), cache: "memory" };
+
+for (const name of SPEECH) {
+  test(`${name}: ${clips.length} transcripts`, async () => {
+    const out = scratch();
+    const arguments_ = ["transcribe", "-q", "--no-progress", "-m", join(models, name), "-f", "json", "-o", out, "--overwrite"];
+    const expected = clips.map((clip) => {
+      execFileSync(native, [...arguments_, join(audio, clip)]);
+      return JSON.parse(readFileSync(join(out, basename(clip).replace(/\.[^.]+$/, ".json")), "utf8"));
+    });
+    const work = async ([address, { source, options, clips }]) => {
+      const { Transcriber } = await import(address);
+      const asr = await Transcriber.load(source, options);
+      const results = [];
+      for (const clip of clips) {
+        const start = performance.now();
+        const { text, language, segments } = await asr.transcribe(clip);
+        results.push({ text, language, segments, seconds: (performance.now() - start) / 1000 });
+      }
+      const { info } = asr;
+      await asr.close();
+      return { results, info };
+    };
+    const place = page ? "/audio" : audio;
+    const { results, info } = await inside(work, { source: sourceOf(name), options, clips: clips.map((clip) => `${place}/${clip}`) });
+    console.log(`# ${name}: ${info.device}, ${info.binary}, ${info.threads} threads, ${results.map(({ seconds }) => seconds.toFixed(2)).join(" ")} s`);
+    const view = ({ text, language, segments }) => ({ text: text.trim(), language, times: segments.map(({ start, end }) => [start, end]) });
+    assert.deepEqual(results.map(view), expected.map(view));
+  });
+}
+
+for (const name of LANGUAGE) {
+  test(`${name}: ${N_TOKENS} greedy tokens of ${PROMPTS.length} prompts`, async () => {
+    const model = join(models, name, "model.gguf");
+    const expected = PROMPTS.map((prompt) => {
+      const out = execFileSync(native, ["generate", "-q", "-m", model, "-p", prompt, "-n", String(N_TOKENS), "--temp", "0", "--json"], { encoding: "utf8" });
+      return JSON.parse(out).text;
+    });
+    const work = async ([address, { source, options, prompts, n }]) => {
+      const { Chat } = await import(address);
+      const llm = await Chat.load(source, { ...options, nCtx: 512 });
+      const results = [];
+      for (const prompt of prompts) {
+        const start = performance.now();
+        const { choices } = await llm.completions.create({ prompt, max_tokens: n, temperature: 0 });
+        results.push({ text: choices[0].text, seconds: (performance.now() - start) / 1000 });
+      }
+      const { info } = llm;
+      await llm.close();
+      return { results, info };
+    };
+    const { results, info } = await inside(work, { source: sourceOf(name), options, prompts: PROMPTS, n: N_TOKENS });
+    console.log(`# ${name}: ${info.device}, ${info.binary}, ${info.threads} threads, ${results.map(({ seconds }) => seconds.toFixed(2)).join(" ")} s`);
+    assert.deepEqual(results.map(({ text }) => text), expected);
+  });
+}
