@@ -4,7 +4,7 @@
 //                       [--server URL] [--package DIST --speech-model FILE --language-model FILE]
 //
 // --server is a `stonechat serve` with a language model and a speech model, for the tests whose titles begin with "server".
-// It answers the API; with --served it also serves the page. --package is the npm package, for those that begin with "package".
+// That server answers the API; with --served it also serves the page. --package is the npm package, for those that begin with "package".
 // Without them these tests do not run, and the last line says so.
 //
 // CHROMIUM and FIREFOX are the programs. Playwright 1.62 is the last one that Firefox ESR 153 understands.
