@@ -22,6 +22,8 @@ const common = {
   charset: "utf8",
   legalComments: "none",
   target: BROWSERS,
+  // Texts with escapes: in a template literal a line could end with a space, which the rules of the tree refuse.
+  supported: { "template-literal": false },
   write: false,
   logLevel: "warning",
 };

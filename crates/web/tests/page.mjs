@@ -1,17 +1,18 @@
 // Drives the page in Chromium and Firefox, at the widths of a phone and of a desk, light and dark.
 //
 //   node tests/page.mjs [--browser chromium|firefox] [--width 390|1440] [--scheme light|dark] [--only TEXT] [--shots DIR]
-//                       [--server URL]
+//                       [--server URL] [--package DIST --speech-model FILE --language-model FILE]
 //
 // --server is a `stonechat serve` with a language model and a speech model, for the tests whose titles begin with "server".
-// It answers the API; with --served it also serves the page. Without it those tests do not run, and the last line says so.
+// That server answers the API; with --served it also serves the page. --package is the npm package, for those that begin with "package".
+// Without them these tests do not run, and the last line says so.
 //
 // CHROMIUM and FIREFOX are the programs. Playwright 1.62 is the last one that Firefox ESR 153 understands.
 
 import assert from "node:assert/strict";
 import { mkdir, readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 
@@ -27,6 +28,7 @@ const PREFIX = "/some/prefix/";
 const { values: args } = parseArgs({
   options: { browser: { type: "string" }, width: { type: "string" }, scheme: { type: "string" }, only: { type: "string" }, shots: { type: "string" },
     server: { type: "string" }, served: { type: "boolean" },
+    package: { type: "string" }, "speech-model": { type: "string" }, "language-model": { type: "string" },
   },
 });
 
@@ -764,6 +766,39 @@ const tests = {
     await t.check("server-speech");
   },
 
+  async "package: speech and chat of models in this browser"(t) {
+    const { page } = t;
+    await t.open();
+    await page.locator(".model-picker .popover-button").click();
+    await page.getByRole("button", { name: "This browser" }).click();
+    const load = async (path) => {
+      const name = basename(path);
+      await page.setInputFiles(".add-model input[type=file]", path);
+      const row = page.locator(".model-list li", { hasText: name });
+      await row.getByRole("button", { name: "Load", exact: true }).click();
+      await row.locator(".state >> text=/^loaded$/").or(page.locator(".notice.error")).first().waitFor({ timeout: 240_000 });
+      assert.equal(await page.locator(".notice.error").count(), 0, await page.locator(".notices").innerText());
+      await page.keyboard.press("Escape");
+    };
+    await load(args["language-model"]);
+    await t.openDialog("s");
+    await t.type(page.locator("input[name=temperature]"), "0");
+    await t.type(page.locator("input[name=max_tokens]"), "16");
+    await t.closeDialog();
+    const answer = await t.chat("What is granite?");
+    assert.match(answer, /granite[\s\S]*tok\/s/i);
+    await page.evaluate(() => (location.hash = "#/speech"));
+    await page.waitForSelector(".drop");
+    await page.locator(".model-picker .popover-button").click();
+    await load(args["speech-model"]);
+    await page.setInputFiles("#audio-file", AUDIO);
+    await page.waitForSelector(".toolbar", { timeout: 240_000 });
+    assert.match(await page.locator(".transcript").innerText(), /The quick brown fox jumps over the lazy dog\./);
+    await t.openDialog("m");
+    await t.check("package-machine");
+    return `${answer.replace(/\s+/g, " ").slice(0, 160)} | ${(await page.locator("dialog").innerText()).replace(/\s+/g, " ").slice(0, 300)}`;
+  },
+
   async "an answer goes on while another chat is shown"(t) {
     await t.open();
     const { page } = t;
@@ -902,7 +937,8 @@ const results = { passed: 0, failed: [] };
 
 async function runOne(browser, name, width, scheme, title) {
   const real = title.startsWith("server:") ? { [args.served ? "upstream" : "api"]: args.server } : {};
-  const server = await startServer({ prefix: PREFIX, ...real });
+  const web = title.startsWith("package:") ? { web: args.package } : {};
+  const server = await startServer({ prefix: PREFIX, ...real, ...web });
   const context = await browser.newContext({ viewport: { width, height: width < 760 ? 844 : 900 }, ...BROWSERS[name].context(scheme) });
   const page = await context.newPage();
   page.setDefaultTimeout(30_000);
@@ -942,6 +978,7 @@ for (const name of Object.keys(BROWSERS).filter((one) => !args.browser || one ==
     for (const scheme of ["light", "dark"].filter((one) => !args.scheme || one === args.scheme)) {
       for (const title of Object.keys(tests).filter((one) => !args.only || one.includes(args.only))) {
         if (title.startsWith("server:") && !args.server) continue;
+        if (title.startsWith("package:") && !args.package) continue;
         await runOne(browser, name, width, scheme, title);
       }
     }
@@ -949,5 +986,6 @@ for (const name of Object.keys(BROWSERS).filter((one) => !args.browser || one ==
   await browser.close();
 }
 if (!args.server) console.log("not run without --server: the tests of a real server");
+if (!args.package) console.log("not run without --package: the test of the npm package");
 console.log(`${results.passed} passed, ${results.failed.length} failed${results.failed.map((label) => `\n  ${label}`).join("")}`);
 process.exit(results.failed.length === 0 && results.passed > 0 ? 0 : 1);

@@ -8,7 +8,7 @@ import { fileURLToPath } from "node:url";
 const PAGE = join(dirname(fileURLToPath(import.meta.url)), "../../server/src/page");
 const TYPES = {
   ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
-  ".svg": "image/svg+xml", ".webmanifest": "application/manifest+json",
+  ".wasm": "application/wasm", ".svg": "image/svg+xml", ".webmanifest": "application/manifest+json",
 };
 /** Headers of `routes/page.rs`. */
 const HEADERS = {
@@ -51,7 +51,7 @@ export const HOSTILE = `<img src=x onerror="window.hacked=1"><script>window.hack
 
 /**
  * Starts a server; `calls` are the requests that its API got. `upstream` is a real server of page and API, `api` one of the API
- * alone.
+ * alone. `web` is the npm package: texts by file name, or the folder of its dist.
  */
 export async function startServer({ prefix = "/", upstream, api: apiServer, key, web, models = ["test-chat", "test-speech"] } = {}) {
   const state = { calls: [], sockets: new Set(), isDown: false, key, models, loads: new Map() };
@@ -121,10 +121,10 @@ function proxy(request, response, target) {
   });
 }
 
-function sendPackage(response, web, name) {
-  const text = web?.[name];
-  if (text === undefined) return void response.writeHead(404).end();
-  response.writeHead(200, { ...HEADERS, "content-type": "text/javascript; charset=utf-8" }).end(text);
+async function sendPackage(response, web, name) {
+  const found = typeof web === "string" && /^[\w-]+\.\w+$/.test(name) ? await readFile(join(web, name)).catch(() => undefined) : web?.[name];
+  if (found === undefined) return void response.writeHead(404).end();
+  response.writeHead(200, { ...HEADERS, "content-type": TYPES[extname(name)] ?? "application/octet-stream" }).end(found);
 }
 
 function sendJson(response, value, status = 200) {

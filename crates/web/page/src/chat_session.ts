@@ -20,7 +20,7 @@ const SAVE_INTERVAL = 2000;
 /** Characters of an answer that screen readers read out. */
 const MAX_ANNOUNCED = 2000;
 
-/** What a message looks like while it is generated. */
+/** A message while it is generated. */
 export interface Draft {
   id: string;
   content: string;

@@ -52,7 +52,7 @@ export async function readItem(id: string): Promise<Item | undefined> {
 /** Writes a change of a chat; `whole` gives all of it, to keep it in memory if the change cannot be written. */
 async function write(chat: Chat, change: () => Promise<void>, whole: () => Item) {
   showChat(chat);
-  // What is kept in memory is written as a whole, or stays there.
+  // A chat that is kept in memory is written as a whole, or stays there.
   const isKept = unsaved.has(chat.id);
   try {
     await (isKept ? writeItem(whole()) : change());

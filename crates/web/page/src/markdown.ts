@@ -44,7 +44,8 @@ const marked = new Marked({
         return `<tr>${cells.map(cell).join("")}</tr>`;
       };
       const body = token.rows.map((cells) => row(cells, "td")).join("");
-      return `<div class="table" tabindex="0" role="region" aria-label="Table"><table><thead>${row(token.header, "th")}</thead><tbody>${body}</tbody></table></div>`;
+      const head = row(token.header, "th");
+      return `<div class="table" tabindex="0" role="region" aria-label="Table"><table><thead>${head}</thead><tbody>${body}</tbody></table></div>`;
     },
   },
 });

@@ -64,7 +64,6 @@ export function Popover(props: {
   button: ComponentChildren;
   class?: string;
   onOpen?: () => void;
-  disabled?: boolean;
   children: (close: () => void) => ComponentChildren;
 }) {
   const [isOpen, setOpen] = useState(false);
@@ -95,7 +94,7 @@ export function Popover(props: {
   };
   return (
     <div class={`popover ${props.class ?? ""}`} ref={ref}>
-      <button type="button" class="popover-button" aria-expanded={isOpen} aria-controls={panel} aria-label={props.label} disabled={props.disabled} onClick={toggle}>
+      <button type="button" class="popover-button" aria-expanded={isOpen} aria-controls={panel} aria-label={props.label} onClick={toggle}>
         {props.button}
       </button>
       {isOpen && (

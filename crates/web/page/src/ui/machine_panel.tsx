@@ -5,11 +5,10 @@ import { useEffect, useState } from "preact/hooks";
 import { messageOf, type Counters, type MachineState } from "../engine";
 import { formatNumber } from "../format";
 import { rate } from "../metrics";
-import { engine, languageModel } from "../models";
+import { engine, engines, languageModel } from "../models";
 import { speechRecords, textRecords } from "../records";
 import { Dialog } from "./dialog";
 import { EngineSwitch } from "./model_picker";
-import { engines } from "../models";
 
 /** Milliseconds between two readings. */
 const INTERVAL = 1000;
@@ -123,13 +122,14 @@ function Chart({ label, unit, values, most }: { label: string; unit: string; val
   const y = (value: number) => HEIGHT - 2 - (Math.min(value, top) / top) * (HEIGHT - 4);
   const points = values.map((value, i) => `${x(i).toFixed(1)},${y(value).toFixed(1)}`);
   const now = values.at(-1) ?? 0;
+  const text = `${label}: ${formatNumber(now)} ${unit}, at most ${formatNumber(top)}`;
   return (
     <figure class="chart">
       <figcaption>
         <span>{label}</span>
         <strong>{formatNumber(now)} <small>{unit}</small></strong>
       </figcaption>
-      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={`${label}: ${formatNumber(now)} ${unit}, at most ${formatNumber(top)}`}>
+      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={text}>
         {points.length > 1 && <polygon points={`0,${HEIGHT} ${points.join(" ")} ${WIDTH},${HEIGHT}`} />}
         {points.length > 1 ? <polyline points={points.join(" ")} /> : <line x1="0" x2={WIDTH} y1={y(now)} y2={y(now)} />}
       </svg>

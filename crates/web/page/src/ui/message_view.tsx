@@ -214,7 +214,7 @@ function ToolForm({ session, message, calls }: { session: ChatSession; message: 
   );
 }
 
-/** What an answer that did not end by itself says about it. */
+/** Reason for the end of an answer that did not end by itself. */
 function End({ session, message, isLast }: Props) {
   const { finish, error, content } = message;
   if (finish === "stop" || finish === "tool_calls") return null;

@@ -31,7 +31,13 @@ export function SettingsDialog({ onClose }: { onClose: () => void }) {
       {engines.value.length > 1 && <section><h3>Engine</h3><EngineSwitch /></section>}
       <section>
         <h3>System prompt of new chats</h3>
-        <textarea rows={3} dir="auto" aria-label="System prompt of new chats" value={system} onChange={(event) => change({ system: event.currentTarget.value })} />
+        <textarea
+          rows={3}
+          dir="auto"
+          aria-label="System prompt of new chats"
+          value={system}
+          onChange={(event) => change({ system: event.currentTarget.value })}
+        />
       </section>
       <Sampling />
       <Output />
