@@ -3,6 +3,9 @@
 import { unsupported } from "./errors.js";
 import { isNode } from "./host.js";
 
+/** Milliseconds for which audio may take to start. */
+const START_TIMEOUT = 5000;
+
 /** Receiver of samples, such as a `LiveTranscriber`. */
 export interface SampleSink {
   /** Takes mono samples, -1 to 1, at `rate` a second. */
@@ -54,7 +57,7 @@ export async function microphone(sink: SampleSink, options: MicrophoneOptions = 
     signal?.throwIfAborted();
     context = new AudioContext();
     await context.audioWorklet.addModule(workletUrl(assets));
-    await context.resume();
+    await started(context);
     signal?.throwIfAborted();
   } catch (error) {
     release();
@@ -83,6 +86,16 @@ export async function microphone(sink: SampleSink, options: MicrophoneOptions = 
   };
   opened.createMediaStreamSource(stream).connect(node);
   return { rate: opened.sampleRate, stream, stop };
+}
+
+/** Starts an audio context; browsers keep one suspended until the user has acted on the page. */
+async function started(context: AudioContext): Promise<void> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const refusal = new Promise<never>((_, reject) => {
+    const message = "expected audio that starts, got none: it needs an audio device, and a click or key of the user on the page";
+    timer = setTimeout(() => reject(unsupported(message)), START_TIMEOUT);
+  });
+  await Promise.race([context.resume(), refusal]).finally(() => clearTimeout(timer));
 }
 
 /** Address of the module of the audio thread: a file, since strict policies forbid modules from `blob:`. */
