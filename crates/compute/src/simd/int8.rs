@@ -16,7 +16,7 @@ use super::vector::{F32, Simd};
 /// | AVX-VNNI, AVX-512 VNNI | 8, 16 | `dpbusd` | offset by 128 | 32 bits |
 /// | NEON | 4 | widening multiply | signed | 16 bits, widened |
 /// | NEON dotprod | 4 | `sdot` | signed | 32 bits |
-/// | wasm | 4 | 16-bit multiply | signed | 16 bits, widened; of signed bytes 32 bits |
+/// | wasm | 4 | 16-bit multiply | signed | 16 bits, widened |
 /// | wasm relaxed | 4 | `relaxed_dot` | signed, -128 counts as -127 | 32 bits |
 ///
 /// Methods must be called inside the token's feature context, or they compile to function calls; they are correct either

@@ -83,7 +83,8 @@ impl Int8 for WasmSimd128 {
 
     #[inline(always)]
     fn widen(self, sums: NarrowSums) -> NarrowSums {
-        let wide = self.simd128.i32x4_dot_i16x8(sums.0, self.simd128.i16x8_splat(1));
+        // Not a dot product with ones: LLVM 22 crashes where it folds one of undefined sums.
+        let wide = self.simd128.i32x4_extadd_pairwise_i16x8(sums.0);
         NarrowSums(self.simd128.i32x4_splat(0), self.simd128.i32x4_add(sums.1, wide))
     }
 
@@ -99,11 +100,9 @@ impl RowInt8 for WasmSimd128 {
 
     #[inline(always)]
     fn dot4_signed(self, sums: NarrowSums, w: v128, x: v128) -> NarrowSums {
-        // One pair of products would fill 16 bits: they are added in 32.
+        // |w| <= 128 and |x| <= 127: two products reach 32512 at most.
         let ([w_even, w_odd], [x_even, x_odd]) = (self.byte_pairs(w), self.byte_pairs(x));
-        let even = self.simd128.i32x4_dot_i16x8(w_even, x_even);
-        let odd = self.simd128.i32x4_dot_i16x8(w_odd, x_odd);
-        let wide = self.simd128.i32x4_add(self.simd128.i32x4_add(sums.1, even), odd);
-        NarrowSums(sums.0, wide)
+        let even = self.simd128.i16x8_add(sums.0, self.simd128.i16x8_mul(w_even, x_even));
+        NarrowSums(self.simd128.i16x8_add(even, self.simd128.i16x8_mul(w_odd, x_odd)), sums.1)
     }
 }
