@@ -91,7 +91,7 @@ fn the_chunks_of_a_chat_are_its_answer() {
 
 #[test]
 fn prompts_come_one_after_the_other() {
-    let body = json!({"prompt": ["a", "b"], "max_tokens": 4, "temperature": 0, "echo": true, "stream": true});
+    let body = json!({"prompt": ["a", "b"], "max_tokens": 4, "temperature": 0, "ignore_eos": true, "echo": true, "stream": true});
     let (chunks, texts, answer) = run::<CompletionFields>(&body);
     let whole = answer.whole(&texts);
     for (index, prompt) in ["a", "b"].iter().enumerate() {
