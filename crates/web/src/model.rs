@@ -66,7 +66,8 @@ impl OpenOptions {
         match self.device.as_str() {
             "cpu" => Ok(Device::Cpu),
             #[cfg(feature = "gpu")]
-            "gpu" => Ok(Device::Wgpu(None)),
+            // A browser has one adapter; a caller that asks for it takes it in software, too.
+            "gpu" => Ok(Device::Wgpu(Some(0))),
             other => {
                 let expected = if cfg!(feature = "gpu") {
                     "cpu or gpu"

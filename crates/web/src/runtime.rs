@@ -52,3 +52,10 @@ pub fn wait_for_threads(n: usize) -> bool {
 pub fn set_vad_weights(bytes: Vec<u8>) -> Result<(), JsValue> {
     vad::set_weights(bytes).map_err(|error| thrown(stonechat::Error::from(error)))
 }
+
+/// Says whether devices of this browser have subgroups, see `js/src/webgpu.ts`. Call it before a model is opened on the GPU.
+#[cfg(feature = "gpu")]
+#[wasm_bindgen]
+pub fn set_subgroups(are_on: bool) {
+    stonechat::compute::wgpu::set_browser_subgroups(are_on);
+}

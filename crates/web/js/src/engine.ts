@@ -7,6 +7,7 @@ import { THREAD_STACK, type LoadCall, type ToPage } from "./protocol.js";
 import { sleep } from "./download.js";
 import type { BinaryName } from "./types.js";
 import { compile, makeMemory, wasmFeatures, type Compiled } from "./wasm.js";
+import { requestSubgroups } from "./webgpu.js";
 
 /** Maximum threads that are started without being asked for. */
 const MAX_DEFAULT_THREADS = 8;
@@ -96,6 +97,9 @@ async function startModule(start: Start, call: LoadCall, post: Post, signal: Abo
   const made = compiled.memory && makeMemory(compiled.memory);
   await glue.default({ module_or_path: compiled.module, ...(made && { memory: made.memory }) });
   glue.self_test();
+  if (name === "gpu") {
+    glue.set_subgroups?.(await requestSubgroups());
+  }
   const { isa, version, vad_weights } = JSON.parse(glue.build_info()) as Record<string, unknown>;
   if (vad_weights === "external" && call.kind === "speech") {
     glue.set_vad_weights(await vadWeights(call.assets, signal));
