@@ -193,7 +193,7 @@ struct RouteArgs {
     no_page: bool,
     /// Folder of the npm package's dist, for the page's engine in the browser
     ///
-    /// Its files are read at the start and served at /web/. With it the page may download models from other hosts.
+    /// The files are read at the start and served at /web/. With it the page may download models from other hosts.
     #[arg(long, value_name = "DIR", conflicts_with = "no_page")]
     web_dir: Option<PathBuf>,
     /// Serve /metrics for Prometheus

@@ -198,7 +198,7 @@ pub trait DeviceApi: Debug + Send + Sync {
     }
 
     /// Waits for the errors of what was loaded and allocated, if the device tells them later.
-    fn settled(&self) -> BoxFuture<'_, Result<(), Error>> {
+    fn check_allocations(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(std::future::ready(Ok(())))
     }
 

@@ -333,7 +333,7 @@ impl Load for LlmBuilder {
         let options =
             SchedulerOptions { state, max_gap: self.max_gap, drafter, stores: self.stores };
         let scheduler = Scheduler::new(&model, options)?;
-        device.settled().await?;
+        device.check_allocations().await?;
         let info = LlmInfo {
             model: model.info().clone(),
             summary: model.summary().clone(),

@@ -1,9 +1,10 @@
 //! Speech recognition and language models in Rust, on the CPU or a GPU.
 //!
 //! [`Whisper`] transcribes recordings, [`Llm`] chats and completes texts. Each runs on a thread of its own, in a browser
-//! between the events of the worker's thread, where nothing blocks; a request is a [`Job`], which blocks, iterates or awaits. [`Models`] finds models by name, `pull` downloads them. A [`Recording`]
-//! and a [`ChatRequest`] have the options of a request, [`Whisper::builder`] and [`Llm::builder`] those of a model, such as its
-//! [`Device`]. Subtitles are in [`whisper::OutputFormat`], live speech in [`whisper`].
+//! between the events of the worker's thread, where nothing blocks; a request is a [`Job`], which blocks, iterates or
+//! awaits. [`Models`] finds models by name, `pull` downloads them. A [`Recording`] and a [`ChatRequest`] have the options of
+//! a request, [`Whisper::builder`] and [`Llm::builder`] those of a model, such as its [`Device`]. Subtitles are in
+//! [`whisper::OutputFormat`], live speech in [`whisper`].
 //!
 //! ```no_run
 //! # fn main() -> Result<(), stonechat::Error> {

@@ -221,7 +221,7 @@ impl Load for WhisperBuilder {
         let model = self.common.with_progress(|_, on_progress| {
             start.device.load_speech_model(&start.file, on_progress)
         })?;
-        start.device.settled().await?;
+        start.device.check_allocations().await?;
         self.serve(&model, |info| start.open(info)).await
     }
 }

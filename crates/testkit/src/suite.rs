@@ -23,7 +23,7 @@ use stonechat_nn::{
 };
 
 use self::attention::AttentionCase;
-pub use self::recording::Deferred;
+pub use self::recording::PendingSteps;
 use self::recording::{Recording, Suite, compare};
 use crate::{Lcg, Reference};
 
@@ -119,8 +119,8 @@ impl Part {
     /// # Panics
     /// If a device refuses a program.
     #[must_use]
-    pub fn start(self, devices: &[Device], tolerances: Tolerances) -> Deferred {
-        let all = Deferred::default();
+    pub fn start(self, devices: &[Device], tolerances: Tolerances) -> PendingSteps {
+        let all = PendingSteps::default();
         let (oracle, deferred) = (&Device::from(Reference), Some(&all));
         self.check(&Suite { devices, oracle, tolerances, deferred });
         all

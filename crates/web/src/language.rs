@@ -1,7 +1,9 @@
 //! Requests to a language model.
 
+use js_sys::Function;
 use serde_json::{Value, json};
 use stonechat::Llm;
+use stonechat::formats::ModelFile;
 use stonechat::sampling::SamplingOptions;
 use stonechat_api::chat::ChatBody;
 use stonechat_api::completion::PromptFields;
@@ -14,22 +16,69 @@ use stonechat_api::text::{Body, Dialect, Model};
 use stonechat_api::tokenize::{DetokenizeBody, TokenizeBody};
 use stonechat_api::{ApiError, ApiResult, Defaults, json as body_json};
 
-use crate::job::{Cancel, Events};
+use crate::job::{Cancel, Events, Job};
+use crate::listener::Listener;
+use crate::model::{Call, OpenModel, Opening};
+
+/// Maximum tokens of a step: a request is cancelled after the running one.
+const N_BATCH: usize = 128;
 
 /// Names of the requests.
 const METHODS: &str =
     "chat, completion, native_completion, embeddings, tokenize, detokenize or apply_template";
 
+/// Opens a language model.
+///
+/// # Errors
+/// If the model cannot be loaded.
+pub(crate) async fn open(file: ModelFile, opening: Opening) -> ApiResult<Box<dyn OpenModel>> {
+    let Opening { device, cpu, kv_dtype, n_ctx, n_parallel, chat_template, on_progress } = opening;
+    let mut builder = Llm::builder().device(device).cpu(cpu).kv_dtype(kv_dtype);
+    builder = builder.parallel(n_parallel).n_batch(N_BATCH).on_progress(on_progress);
+    if let Some(n_ctx) = n_ctx {
+        builder = builder.n_ctx(n_ctx);
+    }
+    if let Some(template) = chat_template {
+        builder = builder.chat_template(template);
+    }
+    Ok(Box::new(builder.open_file_async(file).await?))
+}
+
+impl OpenModel for Llm {
+    fn device(&self) -> &str {
+        &self.info().device
+    }
+
+    fn info(&self) -> Value {
+        let info = Self::info(self);
+        json!({
+            "n_ctx": info.n_ctx,
+            "n_parallel": info.n_parallel,
+            "vocab": info.model.config().vocab_size,
+        })
+    }
+
+    fn request(&self, name: &str, call: Call, on_event: Function) -> Job {
+        let (llm, name) = (self.clone(), name.to_owned());
+        Job::start(on_event, move |events, cancel| answer(llm, name, call, events, cancel))
+    }
+
+    fn listen(&self, _options: &str, _on_event: Function) -> ApiResult<Listener> {
+        Err(ApiError::bad_request("expected a speech model, got a language model"))
+    }
+}
+
 /// Answers a request by the name of its method.
-pub(crate) async fn answer(
+async fn answer(
     llm: Llm,
     name: String,
-    (method, body): (String, String),
+    call: Call,
     events: Events,
     cancel: Cancel,
 ) -> ApiResult<String> {
-    let (request, body) = (Request { llm: &llm, name: &name, events, cancel }, body.as_bytes());
-    match method.as_str() {
+    let (request, body) =
+        (Request { llm: &llm, name: &name, events, cancel }, call.body.as_bytes());
+    match call.method.as_str() {
         "chat" => request.text::<ChatBody>(body).await,
         "completion" => request.text::<CompletionFields>(body).await,
         "native_completion" => request.text::<PromptFields>(body).await,
@@ -99,14 +148,4 @@ impl Request<'_> {
 /// JSON of an answer.
 fn json_of(answer: &impl serde::Serialize) -> ApiResult<String> {
     serde_json::to_string(answer).map_err(|error| ApiError::server(error.to_string()))
-}
-
-/// Properties of the model, as JSON.
-pub(crate) fn info(llm: &Llm) -> Value {
-    let info = llm.info();
-    json!({
-        "n_ctx": info.n_ctx,
-        "n_parallel": info.n_parallel,
-        "vocab": info.model.config().vocab_size,
-    })
 }

@@ -16,9 +16,17 @@
 mod conformance;
 mod error;
 mod files;
+#[cfg(feature = "gpu")]
+mod gpu;
+#[cfg(not(feature = "gpu"))]
+#[path = "no_gpu.rs"]
+mod gpu;
 mod host;
 mod job;
 #[cfg(feature = "language")]
+mod language;
+#[cfg(not(feature = "language"))]
+#[path = "no_language.rs"]
 mod language;
 mod listener;
 mod model;

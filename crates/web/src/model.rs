@@ -3,8 +3,6 @@
 use js_sys::Function;
 use serde::Deserialize;
 use serde_json::{Value, json};
-#[cfg(feature = "language")]
-use stonechat::Llm;
 use stonechat::formats::ModelFile;
 use stonechat::nn::Cpu;
 use stonechat::{Device, KvDType};
@@ -15,13 +13,9 @@ use crate::error::{exception, thrown};
 use crate::files::{self, SourceFile};
 use crate::host::HostObject;
 use crate::job::Job;
-#[cfg(feature = "language")]
-use crate::language;
 use crate::listener::Listener;
-use crate::speech::{self, Speech};
-
-/// Maximum tokens of a step: a request is cancelled after the running one.
-const N_BATCH: usize = 128;
+use crate::speech::Speech;
+use crate::{gpu, language};
 
 /// Options of [`Model::open`].
 #[derive(Debug, Deserialize)]
@@ -65,17 +59,9 @@ impl OpenOptions {
     fn device(&self) -> ApiResult<Device> {
         match self.device.as_str() {
             "cpu" => Ok(Device::Cpu),
-            #[cfg(feature = "gpu")]
-            // A browser has one adapter; a caller that asks for it takes it in software, too.
-            "gpu" => Ok(Device::Wgpu(Some(0))),
-            other => {
-                let expected = if cfg!(feature = "gpu") {
-                    "cpu or gpu"
-                } else {
-                    "cpu: this binary has no GPU"
-                };
-                Err(ApiError::field("device", expected, format!("`{other}`")))
-            }
+            "gpu" => gpu::DEVICE
+                .ok_or_else(|| ApiError::field("device", "cpu: this binary has no GPU", "`gpu`")),
+            other => Err(ApiError::field("device", "cpu or gpu", format!("`{other}`"))),
         }
     }
 
@@ -88,9 +74,64 @@ impl OpenOptions {
         }
     }
 
-    fn cpu(&self) -> Result<Cpu, JsValue> {
-        Cpu::new(self.threads).map_err(|error| thrown(stonechat::Error::from(error)))
+    /// Options of a model of either kind.
+    fn opening(self, on_progress: Function) -> Result<Opening, JsValue> {
+        let checked = |error: ApiError| exception(&error);
+        let progress = HostObject::new(on_progress);
+        let on_progress = move |fraction: f32| {
+            if let Some(callback) = progress.get() {
+                let callback = callback.unchecked_ref::<Function>();
+                // An exception of the callback does not end the loading.
+                let _ = callback.call1(&JsValue::UNDEFINED, &fraction.into());
+            }
+        };
+        let cpu = Cpu::new(self.threads).map_err(|error| thrown(stonechat::Error::from(error)))?;
+        Ok(Opening {
+            device: self.device().map_err(checked)?,
+            cpu,
+            kv_dtype: self.kv_dtype().map_err(checked)?,
+            n_ctx: self.n_ctx,
+            n_parallel: self.n_parallel,
+            chat_template: self.chat_template,
+            on_progress: Box::new(on_progress),
+        })
     }
+}
+
+/// Checked options of a model.
+pub(crate) struct Opening {
+    pub(crate) device: Device,
+    pub(crate) cpu: Cpu,
+    pub(crate) kv_dtype: KvDType,
+    pub(crate) n_ctx: Option<usize>,
+    pub(crate) n_parallel: usize,
+    pub(crate) chat_template: Option<String>,
+    pub(crate) on_progress: Box<dyn FnMut(f32) + Send>,
+}
+
+/// A model of one kind.
+pub(crate) trait OpenModel: std::fmt::Debug {
+    /// Device and kernels.
+    fn device(&self) -> &str;
+
+    /// Properties of this kind, as JSON.
+    fn info(&self) -> Value;
+
+    /// Starts a request to the model called `name`.
+    fn request(&self, name: &str, call: Call, on_event: Function) -> Job;
+
+    /// Starts a live transcription.
+    ///
+    /// # Errors
+    /// If the model is none of speech, or an option is invalid.
+    fn listen(&self, options: &str, on_event: Function) -> ApiResult<Listener>;
+}
+
+/// Method, body and audio of a request.
+pub(crate) struct Call {
+    pub(crate) method: String,
+    pub(crate) body: String,
+    pub(crate) audio: JsValue,
 }
 
 /// An open model. Requests run in its own loop, between the events of the worker.
@@ -99,14 +140,7 @@ impl OpenOptions {
 pub struct Model {
     name: String,
     file: Value,
-    open: Open,
-}
-
-#[derive(Debug)]
-enum Open {
-    Speech(Speech),
-    #[cfg(feature = "language")]
-    Language(Llm),
+    open: Box<dyn OpenModel>,
 }
 
 #[wasm_bindgen]
@@ -122,55 +156,22 @@ impl Model {
         stonechat::wait_for_closed().await;
         let file = files::open(files).map_err(|error| thrown(stonechat::Error::from(error)))?;
         let facts = facts(&file);
-        let progress = HostObject::new(on_progress);
-        let on_progress = move |fraction: f32| {
-            if let Some(callback) = progress.get() {
-                // An exception of the callback does not end the loading.
-                let _ = callback
-                    .unchecked_ref::<Function>()
-                    .call1(&JsValue::UNDEFINED, &fraction.into());
-            }
-        };
-        let device = options.device().map_err(|error| exception(&error))?;
-        let kv_dtype = options.kv_dtype().map_err(|error| exception(&error))?;
-        let cpu = options.cpu()?;
-        let open = if is_speech(&file) {
-            Open::Speech(
-                Speech::open(file, (device, cpu, kv_dtype), on_progress).await.map_err(thrown)?,
-            )
+        let name = options.name.clone();
+        let opening = options.opening(on_progress)?;
+        let open: Box<dyn OpenModel> = if is_speech(&file) {
+            Box::new(Speech::open(file, opening).await.map_err(thrown)?)
         } else {
-            #[cfg(not(feature = "language"))]
-            return Err(exception(&ApiError::bad_request(
-                "expected a speech model: this binary has no language models",
-            )));
-            #[cfg(feature = "language")]
-            Open::Language({
-                let mut builder = Llm::builder().device(device).cpu(cpu).kv_dtype(kv_dtype);
-                builder =
-                    builder.parallel(options.n_parallel).n_batch(N_BATCH).on_progress(on_progress);
-                if let Some(n_ctx) = options.n_ctx {
-                    builder = builder.n_ctx(n_ctx);
-                }
-                if let Some(template) = options.chat_template {
-                    builder = builder.chat_template(template);
-                }
-                builder.open_file_async(file).await.map_err(thrown)?
-            })
+            language::open(file, opening).await.map_err(|error| exception(&error))?
         };
-        Ok(Self { name: options.name, file: facts, open })
+        Ok(Self { name, file: facts, open })
     }
 
     /// Properties, as JSON.
     pub fn info(&self) -> String {
-        let (own, device) = match &self.open {
-            Open::Speech(speech) => (speech.info(), &speech.whisper().info().device),
-            #[cfg(feature = "language")]
-            Open::Language(llm) => (language::info(llm), &llm.info().device),
-        };
         let mut info = self.file.clone();
         info["name"] = self.name.as_str().into();
-        info["device"] = device.as_str().into();
-        if let (Value::Object(info), Value::Object(own)) = (&mut info, own) {
+        info["device"] = self.open.device().into();
+        if let (Value::Object(info), Value::Object(own)) = (&mut info, self.open.info()) {
             info.extend(own);
         }
         info.to_string()
@@ -179,34 +180,12 @@ impl Model {
     /// Starts a request: `body` is the JSON of the method, `audio` the recording of `transcribe`: the bytes of a file, or
     /// samples of 16 kHz mono.
     pub fn request(&self, method: String, body: String, audio: JsValue, on_event: Function) -> Job {
-        match &self.open {
-            Open::Speech(speech) => {
-                let speech = speech.clone();
-                Job::start(on_event, move |events, cancel| async move {
-                    speech::answer(&speech, (&method, &body), audio, events, cancel).await
-                })
-            }
-            #[cfg(feature = "language")]
-            Open::Language(llm) => {
-                let (llm, name) = (llm.clone(), self.name.clone());
-                Job::start(on_event, move |events, cancel| {
-                    language::answer(llm, name, (method, body), events, cancel)
-                })
-            }
-        }
+        self.open.request(&self.name, Call { method, body, audio }, on_event)
     }
 
     /// Starts a live transcription.
     pub fn listen(&self, options: &str, on_event: Function) -> Result<Listener, JsValue> {
-        match &self.open {
-            Open::Speech(speech) => {
-                Listener::start(speech, options, on_event).map_err(|error| exception(&error))
-            }
-            #[cfg(feature = "language")]
-            Open::Language(_) => Err(exception(&ApiError::bad_request(
-                "expected a speech model, got a language model",
-            ))),
-        }
+        self.open.listen(options, on_event).map_err(|error| exception(&error))
     }
 }
 

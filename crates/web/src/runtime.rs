@@ -6,6 +6,7 @@ use stonechat::compute::Isa;
 use wasm_bindgen::prelude::*;
 
 use crate::error::thrown;
+use crate::gpu;
 
 #[wasm_bindgen]
 extern "C" {
@@ -27,8 +28,7 @@ pub fn build_info() -> String {
         "version": env!("CARGO_PKG_VERSION"),
         "isa": isa,
         "has_threads": cfg!(target_feature = "atomics"),
-        "has_gpu": cfg!(feature = "gpu"),
-        "has_language": cfg!(feature = "language"),
+        "has_gpu": gpu::DEVICE.is_some(),
         "vad_weights": if vad::has_weights() { "embedded" } else { "external" },
     })
     .to_string()
@@ -51,11 +51,4 @@ pub fn wait_for_threads(n: usize) -> bool {
 #[wasm_bindgen]
 pub fn set_vad_weights(bytes: Vec<u8>) -> Result<(), JsValue> {
     vad::set_weights(bytes).map_err(|error| thrown(stonechat::Error::from(error)))
-}
-
-/// Says whether devices of this browser have subgroups, see `js/src/webgpu.ts`. Call it before a model is opened on the GPU.
-#[cfg(feature = "gpu")]
-#[wasm_bindgen]
-pub fn set_subgroups(are_on: bool) {
-    stonechat::compute::wgpu::set_browser_subgroups(are_on);
 }

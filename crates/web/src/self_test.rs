@@ -19,7 +19,7 @@ const BLOCK: usize = 32;
 /// 1 as f16.
 const ONE: [u8; 2] = [0x00, 0x3c];
 
-/// Multiplies by the kernels of single rows and of prompts.
+/// Checks GEMV and GEMM.
 ///
 /// # Errors
 /// An exception if a result is not exact.

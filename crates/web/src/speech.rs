@@ -1,18 +1,19 @@
 //! Requests to a speech model.
 
-use js_sys::{Float32Array, Uint8Array};
+use js_sys::{Float32Array, Function, Uint8Array};
 use serde_json::{Value, json};
 use stonechat::device::DeviceNeeds;
 use stonechat::formats::ModelFile;
-use stonechat::nn::Cpu;
 use stonechat::whisper::{Event, LANGUAGES};
-use stonechat::{Device, KvDType, Recording, Segment, Whisper};
+use stonechat::{KvDType, Recording, Segment, Whisper};
 use stonechat_api::speech::{Fields, SpeechAnswer};
 use stonechat_api::{ApiError, ApiResult};
 use wasm_bindgen::prelude::*;
 
 use crate::host::HostObject;
-use crate::job::{Cancel, Events};
+use crate::job::{Cancel, Events, Job};
+use crate::listener::Listener;
+use crate::model::{Call, OpenModel, Opening};
 
 /// An open speech model: its loop, and the model for live streams, whose states are their own.
 #[derive(Debug, Clone)]
@@ -24,11 +25,8 @@ pub(crate) struct Speech {
 
 impl Speech {
     /// Loads the model of `file`.
-    pub(crate) async fn open(
-        file: ModelFile,
-        (device, cpu, kv_dtype): (Device, Cpu, KvDType),
-        on_progress: impl FnMut(f32),
-    ) -> Result<Self, stonechat::Error> {
+    pub(crate) async fn open(file: ModelFile, opening: Opening) -> Result<Self, stonechat::Error> {
+        let Opening { device, cpu, kv_dtype, on_progress, .. } = opening;
         let chosen = device.choose_async(DeviceNeeds::whole(file.weight_bytes())).await?;
         let device = chosen.open_async(|| Ok(cpu), |_| {}).await?;
         let model = device.load_speech_model(&file, on_progress)?;
@@ -38,40 +36,41 @@ impl Speech {
         Ok(Self { whisper, model, kv_dtype })
     }
 
-    /// The loop.
-    pub(crate) fn whisper(&self) -> &Whisper {
-        &self.whisper
-    }
-
     /// The model, and the type of the keys and values of its states.
     pub(crate) fn model(&self) -> (&stonechat::whisper::Model, KvDType) {
         (&self.model, self.kv_dtype)
     }
+}
 
-    /// Properties, as JSON.
-    pub(crate) fn info(&self) -> Value {
+impl OpenModel for Speech {
+    fn device(&self) -> &str {
+        &self.whisper.info().device
+    }
+
+    fn info(&self) -> Value {
         let is_multilingual = self.whisper.info().is_multilingual;
         // English-only models have the first language alone.
         let n_languages = if is_multilingual { LANGUAGES.len() } else { 1 };
         let languages: Vec<&str> = LANGUAGES.iter().take(n_languages).map(|one| one.code).collect();
         json!({"is_multilingual": is_multilingual, "languages": languages})
     }
+
+    fn request(&self, _name: &str, call: Call, on_event: Function) -> Job {
+        let speech = self.clone();
+        Job::start(on_event, move |events, cancel| answer(speech, call, events, cancel))
+    }
+
+    fn listen(&self, options: &str, on_event: Function) -> ApiResult<Listener> {
+        Listener::start(self, options, on_event)
+    }
 }
 
 /// Answers a request by the name of its method.
-pub(crate) async fn answer(
-    speech: &Speech,
-    (method, body): (&str, &str),
-    audio: JsValue,
-    events: Events,
-    cancel: Cancel,
-) -> ApiResult<String> {
+async fn answer(speech: Speech, call: Call, events: Events, cancel: Cancel) -> ApiResult<String> {
+    let Call { method, body, audio } = call;
     if method != "transcribe" {
-        return Err(ApiError::field(
-            "method",
-            "transcribe: this is a speech model",
-            format!("`{method}`"),
-        ));
+        let expected = "transcribe: this is a speech model";
+        return Err(ApiError::field("method", expected, format!("`{method}`")));
     }
     let (fields, task) = Fields::parse(body.as_bytes())?;
     let recording = recording(&audio)?.options(fields.options(task)?);

@@ -2,6 +2,8 @@
 //!
 //! The generator is linked as a library, so that the lockfile keeps its version equal to that of the bindings.
 
+#![forbid(unsafe_code)]
+
 use anyhow::{Result, bail};
 use wasm_bindgen_cli_support::Bindgen;
 

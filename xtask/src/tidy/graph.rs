@@ -18,17 +18,19 @@ const ALLOWED: [(&str, &[&str]); 9] = [
     ("stonechat-llm", &["compute", "quant", "formats", "nn", "sampling", "text"]),
 ];
 
-/// Depends on what it gives references of, and only tests and benches depend on it.
+/// Depends on what it gives references of, and only tests, benches and the test builds for browsers depend on it.
 const TESTKIT: &str = "stonechat-testkit";
 
 /// Everything above the libraries may use every library.
-const TOP: [&str; 7] = [
+const TOP: [&str; 9] = [
     "stonechat",
     "stonechat-api",
     "stonechat-server",
     "stonechat-cli",
     "stonechat-benches",
+    "stonechat-web",
     "xtask",
+    "xtask-bindgen",
     "xtask-tools",
 ];
 
@@ -61,7 +63,7 @@ pub(super) fn check() -> Result<Vec<String>> {
 
 fn is_allowed(user: &str, used: &str, for_tests: bool) -> bool {
     if used == TESTKIT {
-        return for_tests || user == "stonechat-benches";
+        return for_tests || ["stonechat-benches", "stonechat-web"].contains(&user);
     }
     if TOP.contains(&user) || user == TESTKIT {
         return true;

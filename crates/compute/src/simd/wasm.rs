@@ -10,12 +10,20 @@ pub(super) fn vector<T: bytemuck::Pod>(bytes: T) -> v128 {
     unsafe { std::mem::transmute_copy(&bytes) }
 }
 
+/// Casts a vector to 16 bytes of plain numbers.
+#[inline(always)]
+pub(super) fn floats<T: bytemuck::Pod>(vector: v128) -> T {
+    const { assert!(size_of::<T>() == size_of::<v128>()) };
+    // SAFETY: both have 16 bytes, as asserted, and any bits are a value of a plain type.
+    unsafe { std::mem::transmute_copy(&vector) }
+}
+
 /// Methods of [`Simd`] that do not depend on relaxed instructions.
 macro_rules! simd_wasm {
     () => {
         type Pulp = pulp::wasm::Simd128;
 
-        // Of x86-64 without AVX-512; ARM has 32. pulp counts those of ARM.
+        // x86-64 without AVX-512 has 16, ARM 32. pulp counts those of ARM.
         const N_REGISTERS: usize = 16;
 
         #[inline(always)]
@@ -35,8 +43,7 @@ macro_rules! simd_wasm {
         unsafe fn load_bf16(self, p: *const half::bf16) -> $crate::simd::F32<Self> {
             // SAFETY: `load_bf16` may read four values: 8 bytes from `p`.
             let wide = unsafe { self.simd128.i32x4_load_extend_u16x4(p.cast()) };
-            // SAFETY: both are 16 bytes; every bit pattern is a valid f32.
-            unsafe { std::mem::transmute(self.simd128.i32x4_shl(wide, 16)) }
+            $crate::simd::wasm::floats(self.simd128.i32x4_shl(wide, 16))
         }
 
         #[inline(always)]
@@ -49,8 +56,7 @@ macro_rules! simd_wasm {
             let min = self
                 .simd128
                 .f32x4_pmin($crate::simd::wasm::vector(b), $crate::simd::wasm::vector(a));
-            // SAFETY: both are 16 bytes; every bit pattern is a valid f32.
-            unsafe { std::mem::transmute(min) }
+            $crate::simd::wasm::floats(min)
         }
 
         #[inline(always)]
@@ -62,8 +68,7 @@ macro_rules! simd_wasm {
             let max = self
                 .simd128
                 .f32x4_pmax($crate::simd::wasm::vector(b), $crate::simd::wasm::vector(a));
-            // SAFETY: both are 16 bytes; every bit pattern is a valid f32.
-            unsafe { std::mem::transmute(max) }
+            $crate::simd::wasm::floats(max)
         }
     };
 }

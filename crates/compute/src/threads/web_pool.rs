@@ -8,12 +8,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 
-static WAITING: Waiting = Waiting {
+static IDLE: IdleWorkers = IdleWorkers {
     state: Mutex::new(State { n_idle: 0, bodies: VecDeque::new() }),
     wake: Condvar::new(),
 };
 
-struct Waiting {
+struct IdleWorkers {
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -24,7 +24,7 @@ struct State {
     bodies: VecDeque<Box<dyn FnOnce() + Send>>,
 }
 
-impl Waiting {
+impl IdleWorkers {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -33,12 +33,12 @@ impl Waiting {
 /// Main function of a worker, which runs the loops of one team after the other.
 pub fn thread_main() -> ! {
     loop {
-        let mut state = WAITING.lock();
+        let mut state = IDLE.lock();
         state.n_idle += 1;
         let body = loop {
             match state.bodies.pop_front() {
                 Some(body) => break body,
-                None => state = WAITING.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => state = IDLE.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         };
         drop(state);
@@ -49,7 +49,7 @@ pub fn thread_main() -> ! {
 /// Threads of [`ThreadTeam::new`](super::ThreadTeam::new) with 0: the caller and the workers that wait for a team.
 #[must_use]
 pub fn usable_cores() -> usize {
-    1 + WAITING.lock().n_idle
+    1 + IDLE.lock().n_idle
 }
 
 /// Workers of one team.
@@ -59,7 +59,7 @@ pub(super) struct Pool;
 impl Pool {
     /// Gives `n` waiting workers `body` of their index.
     pub(super) fn start(n: usize, body: impl Fn(usize) + Send + Sync + 'static) -> Result<Self> {
-        let mut state = WAITING.lock();
+        let mut state = IDLE.lock();
         let Some(n_idle) = state.n_idle.checked_sub(n) else {
             let reason = format!("expected {n} waiting workers, got {}", state.n_idle);
             return Err(Error::Threads { n_threads: n + 1, reason });
@@ -71,7 +71,7 @@ impl Pool {
             state.bodies.push_back(Box::new(move || body(index)));
         }
         drop(state);
-        WAITING.wake.notify_all();
+        IDLE.wake.notify_all();
         Ok(Self)
     }
 }

@@ -39,7 +39,7 @@ impl Access {
     }
 }
 
-/// What the compiler of a device asks of WGSL.
+/// Differences between the WGSL of naga and of browsers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dialect {
     /// Whether subgroup operations need a directive, as in browsers; naga refuses it.

@@ -243,7 +243,7 @@ impl Gpu {
     ///
     /// # Errors
     /// If the device is out of memory, was lost or refused a command.
-    pub async fn settled(&self) -> Result<()> {
+    pub async fn check_allocations(&self) -> Result<()> {
         if cfg!(target_arch = "wasm32") {
             let done = Arc::new(MapState::default());
             let state = Arc::clone(&done);

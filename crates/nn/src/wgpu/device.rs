@@ -109,8 +109,8 @@ impl DeviceApi for Wgpu {
         Ok(Weight::new(WeightInfo::values(values.len()), Arc::new(GpuWeight::Values(buffer))))
     }
 
-    fn settled(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(self.gpu.settled().await?) })
+    fn check_allocations(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(self.gpu.check_allocations().await?) })
     }
 
     fn start_profile(&self) -> bool {

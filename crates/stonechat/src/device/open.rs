@@ -78,9 +78,9 @@ impl OpenDevice {
     ///
     /// # Errors
     /// If the GPU is out of memory or was lost.
-    pub async fn settled(&self) -> Result<(), Error> {
+    pub async fn check_allocations(&self) -> Result<(), Error> {
         match &self.gpu {
-            Some(gpu) => Ok(gpu.settled().await?),
+            Some(gpu) => Ok(gpu.check_allocations().await?),
             None => Ok(()),
         }
     }

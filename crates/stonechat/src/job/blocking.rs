@@ -1,4 +1,4 @@
-//! Waiting for a job by blocking the thread.
+//! Blocking methods of a job.
 
 use pollster::block_on;
 

@@ -24,12 +24,12 @@ pub(super) struct Suite<'a> {
     pub(super) oracle: &'a Device,
     pub(super) tolerances: Tolerances,
     /// Takes the results that are not waited for.
-    pub(super) deferred: Option<&'a Deferred>,
+    pub(super) deferred: Option<&'a PendingSteps>,
 }
 
 /// Results that are still on their devices: in a browser nothing may block until they have arrived.
 #[derive(Debug, Default)]
-pub struct Deferred {
+pub struct PendingSteps {
     all: RefCell<Vec<Pending>>,
 }
 
@@ -44,7 +44,7 @@ struct Pending {
     tolerance: Tolerance,
 }
 
-impl Deferred {
+impl PendingSteps {
     /// Waits for all results and compares them. Returns their number.
     ///
     /// # Panics
