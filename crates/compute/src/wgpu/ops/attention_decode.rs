@@ -5,7 +5,7 @@
 
 use super::attention_args::{
     self, ACCESS_WITH_OPERAND, Attention, AttentionGrid, AttentionKernel, AttentionParams,
-    AttentionShape, merge, with_params,
+    AttentionShape, MAX_HEAD_DIM, merge, with_params,
 };
 use super::kernel::{ACTIVATIONS, kernel_source};
 use super::kv::{KvWords, dtype_name, elements_per_word, kv_reader};
@@ -46,7 +46,8 @@ fn source(dtype: KvDType, words: u32, variant: Variant) -> Source {
 pub(super) fn sources(variant: Variant) -> Vec<Source> {
     let mut all = Vec::new();
     for dtype in [KvDType::F32, KvDType::F16, KvDType::Q8_0] {
-        all.extend([5, 64, 512].map(|words| source(dtype, words, variant)));
+        let largest = (MAX_HEAD_DIM / elements_per_word(dtype)) as u32;
+        all.extend([5, 64, largest].map(|words| source(dtype, words, variant)));
     }
     all
 }
