@@ -2,11 +2,12 @@
 //! Rust struct.
 #![cfg(feature = "wgpu")]
 
+use naga::valid::ModuleInfo;
 use naga::{Module, TypeInner};
 use stonechat_compute::wgpu::{CoopMatrices, Dialect, ParamLayout, Source, Variant, ops};
 
 /// Parses and validates a shader as a device would.
-fn validated(text: &str) -> Result<Module, String> {
+fn validated(text: &str) -> Result<(Module, ModuleInfo), String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
     let flags = naga::valid::ValidationFlags::all();
     let capabilities = naga::valid::Capabilities::SUBGROUP
@@ -14,8 +15,8 @@ fn validated(text: &str) -> Result<Module, String> {
         | naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32
         | naga::valid::Capabilities::COOPERATIVE_MATRIX;
     let mut validator = naga::valid::Validator::new(flags, capabilities);
-    validator.validate(&module).map_err(|error| error.emit_to_string(text))?;
-    Ok(module)
+    let info = validator.validate(&module).map_err(|error| error.emit_to_string(text))?;
+    Ok((module, info))
 }
 
 /// Asserts that the uniform parameters have the offsets of the Rust struct.
@@ -52,7 +53,7 @@ fn alignment(module: &Module, ty: naga::Handle<naga::Type>) -> usize {
 fn check(source: &Source) {
     for has_int8_dot in [true, false] {
         match validated(&source.text(Dialect { has_int8_dot, ..Dialect::NATIVE })) {
-            Ok(module) => check_params(source.name(), &module, source.params()),
+            Ok((module, _)) => check_params(source.name(), &module, source.params()),
             Err(problem) => panic!("{}: {problem}", source.name()),
         }
     }
@@ -79,13 +80,16 @@ fn every_shader_with_matrices_is_valid_and_has_the_parameters_of_rust() {
     }
 }
 
-/// Bytes of workgroup memory of a shader.
-fn workgroup_bytes(module: &Module) -> u32 {
+/// Bytes of workgroup memory that the entry point of a shader uses.
+fn workgroup_bytes(module: &Module, info: &ModuleInfo) -> u32 {
     let mut layouter = naga::proc::Layouter::default();
     layouter.update(module.to_ctx()).expect("types of a valid module");
-    let all = module.global_variables.iter().map(|(_, variable)| variable);
-    let all = all.filter(|variable| variable.space == naga::AddressSpace::WorkGroup);
-    all.map(|variable| layouter[variable.ty].size.next_multiple_of(16)).sum()
+    let entry_point = info.get_entry_point(0);
+    let all = module.global_variables.iter();
+    let used = all.filter(|(handle, variable)| {
+        variable.space == naga::AddressSpace::WorkGroup && !entry_point[*handle].is_empty()
+    });
+    used.map(|(_, variable)| layouter[variable.ty].size.next_multiple_of(16)).sum()
 }
 
 #[test]
@@ -95,8 +99,9 @@ fn every_shader_fits_the_limits_that_any_browser_has() {
         let dense = ops::sources(variant);
         for source in dense.iter().chain(&stonechat_quant::wgpu::sources(variant)) {
             let name = source.name();
-            let module = validated(&source.text(Dialect::NATIVE)).expect("a valid shader");
-            let bytes = workgroup_bytes(&module);
+            let shader = validated(&source.text(Dialect::NATIVE)).expect("a valid shader");
+            let (module, info) = &shader;
+            let bytes = workgroup_bytes(module, info);
             assert!(bytes <= max_bytes, "{name}: {bytes} bytes of workgroup memory");
             let [x, y, z] = module.entry_points[0].workgroup_size;
             assert!(x * y * z <= max_invocations, "{name}: {x} x {y} x {z} invocations");
