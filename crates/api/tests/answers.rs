@@ -79,8 +79,8 @@ fn the_chunks_of_a_chat_are_its_answer() {
     let usage = &chunks.last().unwrap()["usage"];
     assert_eq!(usage, &whole["usage"]);
     assert_eq!(usage["completion_tokens"], 12);
-    let progress = chunks.iter().filter_map(|chunk| chunk.get("prompt_progress"));
-    let last = progress.last().unwrap();
+    let mut progress = chunks.iter().filter_map(|chunk| chunk.get("prompt_progress"));
+    let last = progress.next_back().unwrap();
     assert_eq!(
         (&last["processed"], &last["total"]),
         (&usage["prompt_tokens"], &usage["prompt_tokens"])

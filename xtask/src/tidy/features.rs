@@ -4,7 +4,7 @@
 use super::SourceFile;
 
 const ROOTS: [&str; 5] = ["lib", "main", "device", "wgpu", "cuda"];
-/// Derived schemas of the OpenAPI document: they change no code.
+/// Derived schemas of the `OpenAPI` document: they change no code.
 const SCHEMA: &str = "#[cfg_attr(feature = \"schema\", ";
 
 pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
