@@ -23,23 +23,13 @@ import { fileURLToPath } from "node:url";
 import { transform } from "esbuild";
 import { chromium } from "playwright-core";
 
+import { chromiumOptions } from "./browsers.mjs";
+
 const [dist, ...tasks] = process.argv.slice(2);
 if (!dist || tasks.length === 0) {
   console.error("expected a folder of the package and tasks");
   process.exit(2);
 }
-
-const FLAGS = [
-  "--headless=new",
-  "--no-sandbox",
-  "--enable-unsafe-webgpu",
-  "--use-webgpu-adapter=swiftshader",
-  "--disable-quic",
-  "--no-first-run",
-  "--disable-background-networking",
-  "--disable-component-update",
-  "--disable-sync",
-];
 
 const PARTS = 7;
 /** Weights of voice activity detection, which are not in the binary. */
@@ -163,8 +153,7 @@ const server = createServer((request, response) => {
 await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
 
 const profile = await mkdtemp(join(tmpdir(), "stonechat-gpu-"));
-const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
-const context = await chromium.launchPersistentContext(profile, { executablePath, args: FLAGS });
+const context = await chromium.launchPersistentContext(profile, chromiumOptions({ hasGpu: true }));
 
 /** A worker with the engine, and its operations. */
 async function engine() {

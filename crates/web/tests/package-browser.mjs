@@ -5,11 +5,11 @@ import { mkdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 
-import { chromium, firefox } from "playwright-core";
 
 import { cases, checks } from "./package-cases.mjs";
 import { fakeModel, fakePackage, scratch } from "./package-fake.mjs";
 import { noise, serve, sha256 } from "./package-server.mjs";
+import { launch } from "./browsers.mjs";
 
 const name = process.env.BROWSER ?? "chromium";
 const ISOLATED = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" };
@@ -38,18 +38,7 @@ let strict;
 let cdn;
 
 before(async () => {
-  const flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"];
-  const media = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", "--disable-component-update", "--disable-sync"];
-  const preferences = {
-    "media.navigator.streams.fake": true,
-    "media.navigator.permission.disabled": true,
-    "media.autoplay.default": 0,
-    "media.autoplay.blocking_policy": 0,
-  };
-  browser =
-    name === "chromium"
-      ? await chromium.launch({ executablePath: "/usr/bin/chromium", args: [...flags, ...media] })
-      : await firefox.launch({ executablePath: "/usr/bin/firefox-esr", channel: "moz-firefox", timeout: 120_000, firefoxUserPrefs: preferences });
+  browser = await launch(name, { hasMedia: true });
   plain = await serve({ folders, files: files() });
   isolated = await serve({ folders, files: files(), headers: ISOLATED });
   strict = await serve({ folders, files: files(), headers: { "Content-Security-Policy": CSP } });

@@ -11,8 +11,7 @@ import { join, resolve } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
-import { chromium, firefox } from "playwright-core";
-
+import { launch } from "./browsers.mjs";
 import { scratch } from "./package-fake.mjs";
 import { serve } from "./package-server.mjs";
 
@@ -21,7 +20,6 @@ const { BROWSER = "chromium", BINARY = "base", THREADS = "2", PLAIN } = process.
 const folder = resolve(process.env.PACKAGE ?? join(root, "target/web/quick"));
 const TIERS = { relaxed: "relaxed", base: "simd128", scalar: "scalar" };
 const ISOLATED = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" };
-const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"];
 
 /** Worker: an engine, or a thread of its pool. */
 const WORKER = `
@@ -55,10 +53,7 @@ test(`${BINARY} conforms in ${BROWSER}`, { timeout: 1_200_000 }, async (t) => {
   const headers = PLAIN ? {} : ISOLATED;
   const server = await serve({ folders: { "/dist/": join(folder, "dist"), "/": pages }, headers });
   t.after(() => server.close());
-  const browser =
-    BROWSER === "firefox"
-      ? await firefox.launch({ executablePath: "/usr/bin/firefox-esr", channel: "moz-firefox", timeout: 120_000 })
-      : await chromium.launch({ executablePath: "/usr/bin/chromium", args: FLAGS });
+  const browser = await launch(BROWSER);
   t.after(() => browser.close());
   const page = await (await browser.newContext()).newPage();
   page.setDefaultTimeout(0);

@@ -15,8 +15,7 @@ import { basename, join, resolve } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 
-import { chromium, firefox } from "playwright-core";
-
+import { launch } from "./browsers.mjs";
 import { scratch } from "./package-fake.mjs";
 import { serve } from "./package-server.mjs";
 
@@ -33,8 +32,6 @@ const SPEECH = ["tiny.en", "base"].filter(isChosen);
 const LANGUAGE = ["smollm2-135m", "gemma3-270m"].filter(isChosen);
 const PROMPTS = ["The capital of France is", "def fibonacci(n):\n", "Once upon a time"];
 const N_TOKENS = 32;
-const FLAGS = ["--no-sandbox", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"];
-const GPU_FLAGS = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];
 
 const environment = { ...process.env, STONECHAT_ISA: process.env.STONECHAT_ISA ?? "avx2" };
 
@@ -48,6 +45,7 @@ let server;
 let page;
 
 before(async () => {
+  assert.ok(SPEECH.length + LANGUAGE.length > 0, `expected names of models in NAMES, got ${process.env.NAMES}`);
   for (const path of [native, join(folder, "dist/index.js"), ...[...SPEECH, ...LANGUAGE].map((name) => join(models, name))]) {
     assert.ok(existsSync(path), `expected ${path}`);
   }
@@ -58,10 +56,7 @@ before(async () => {
   writeFileSync(join(pages, "index.html"), "<!doctype html><title>models</title>");
   const folders = { "/dist/": join(folder, "dist"), "/models/": models, "/audio/": audio, "/": pages };
   server = await serve({ folders, headers: PLAIN ? {} : ISOLATED });
-  browser =
-    BROWSER === "firefox"
-      ? await firefox.launch({ executablePath: "/usr/bin/firefox-esr", channel: "moz-firefox", timeout: 120_000 })
-      : await chromium.launch({ executablePath: "/usr/bin/chromium", args: [...FLAGS, ...(BINARY === "gpu" ? GPU_FLAGS : ["--disable-gpu"])] });
+  browser = await launch(BROWSER, { hasGpu: BINARY === "gpu" });
   page = await (await browser.newContext()).newPage();
   page.setDefaultTimeout(0);
   page.on("console", (message) => console.log(`# ${message.text()}`));

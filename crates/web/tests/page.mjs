@@ -16,10 +16,10 @@ import { basename, dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 
-import { chromium, firefox } from "playwright-core";
 
 import { PACKAGE } from "./page_package.mjs";
 import { startServer } from "./page_server.mjs";
+import { launch } from "./browsers.mjs";
 
 const ROOT = join(dirname(fileURLToPath(import.meta.url)), "../../..");
 const AUDIO = join(ROOT, "test-data/audio/quick_brown_fox.wav");
@@ -41,6 +41,13 @@ class Case {
   constructor(context, page, server, width, scheme, browser) {
     Object.assign(this, { context, page, server, width, scheme, browser });
     this.isPhone = width < 760;
+    this.isSkipped = false;
+  }
+
+  /** Counts the test as skipped; returns the reason. */
+  skip(reason) {
+    this.isSkipped = true;
+    return reason;
   }
 
   async open(hash = "") {
@@ -815,7 +822,7 @@ const tests = {
 
   async "60 seconds of generation: memory is flat, and finished blocks stay"(t) {
     // One width is enough: it is about time.
-    if (t.isPhone || t.scheme === "dark") return "skipped: runs at 1440 pixels, light";
+    if (t.isPhone || t.scheme === "dark") return t.skip("runs at 1440 pixels, light");
     await t.open();
     const { page } = t;
     await t.chat("echo before");
@@ -881,31 +888,7 @@ function stereo() {
 
 // --- Browsers
 
-const BROWSERS = {
-  chromium: {
-    launch: () =>
-      chromium.launch({
-        executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-        args: [
-          "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-          "--disable-sync", "--autoplay-policy=no-user-gesture-required", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
-        ],
-      }),
-    context: (scheme) => ({ colorScheme: scheme }),
-  },
-  firefox: {
-    launch: () =>
-      firefox.launch({
-        executablePath: process.env.FIREFOX ?? "/usr/bin/firefox-esr",
-        channel: "moz-firefox",
-        firefoxUserPrefs: {
-          "media.navigator.streams.fake": true, "media.navigator.permission.disabled": true, "media.autoplay.default": 0,
-          "media.autoplay.blocking_policy": 0, "app.update.enabled": false, "datareporting.policy.dataSubmissionEnabled": false,
-        },
-      }),
-    context: () => ({}),
-  },
-};
+const BROWSERS = ["chromium", "firefox"];
 
 /** Runs before the page: files that it saves are gathered, and the storage can be full. */
 function prepare({ scheme, isForced }) {
@@ -933,13 +916,13 @@ function prepare({ scheme, isForced }) {
   if (isForced && !localStorage.getItem("stonechat-settings")) localStorage.setItem("stonechat-settings", JSON.stringify({ theme: scheme }));
 }
 
-const results = { passed: 0, failed: [] };
+const results = { passed: 0, skipped: 0, failed: [] };
 
 async function runOne(browser, name, width, scheme, title) {
   const real = title.startsWith("server:") ? { [args.served ? "upstream" : "api"]: args.server } : {};
   const web = title.startsWith("package:") ? { web: args.package } : {};
   const server = await startServer({ prefix: PREFIX, ...real, ...web });
-  const context = await browser.newContext({ viewport: { width, height: width < 760 ? 844 : 900 }, ...BROWSERS[name].context(scheme) });
+  const context = await browser.newContext({ viewport: { width, height: width < 760 ? 844 : 900 }, ...(name === "chromium" ? { colorScheme: scheme } : {}) });
   const page = await context.newPage();
   page.setDefaultTimeout(30_000);
   const complaints = [];
@@ -958,8 +941,8 @@ async function runOne(browser, name, width, scheme, title) {
   try {
     const note = await tests[title](t);
     assert.deepEqual(complaints, [], "the console");
-    results.passed++;
-    console.log(`ok   ${label} (${((Date.now() - start) / 1000).toFixed(1)} s)${note ? ` ${note}` : ""}`);
+    results[t.isSkipped ? "skipped" : "passed"]++;
+    console.log(`${t.isSkipped ? "skip" : "ok  "} ${label} (${((Date.now() - start) / 1000).toFixed(1)} s)${note ? ` ${note}` : ""}`);
   } catch (error) {
     results.failed.push(label);
     console.log(`FAIL ${label}\n     ${String(error.message ?? error).split("\n").slice(0, 30).join("\n     ")}\n     ${complaints.join("\n     ")}`);
@@ -971,8 +954,8 @@ async function runOne(browser, name, width, scheme, title) {
   }
 }
 
-for (const name of Object.keys(BROWSERS).filter((one) => !args.browser || one === args.browser)) {
-  const browser = await BROWSERS[name].launch();
+for (const name of BROWSERS.filter((one) => !args.browser || one === args.browser)) {
+  const browser = await launch(name, { hasMedia: true });
   console.log(`${name} ${browser.version()}`);
   for (const width of [390, 1440].filter((one) => !args.width || one === Number(args.width))) {
     for (const scheme of ["light", "dark"].filter((one) => !args.scheme || one === args.scheme)) {
@@ -987,5 +970,5 @@ for (const name of Object.keys(BROWSERS).filter((one) => !args.browser || one ==
 }
 if (!args.server) console.log("not run without --server: the tests of a real server");
 if (!args.package) console.log("not run without --package: the test of the npm package");
-console.log(`${results.passed} passed, ${results.failed.length} failed${results.failed.map((label) => `\n  ${label}`).join("")}`);
+console.log(`${results.passed} passed, ${results.skipped} skipped, ${results.failed.length} failed${results.failed.map((label) => `\n  ${label}`).join("")}`);
 process.exit(results.failed.length === 0 && results.passed > 0 ? 0 : 1);

@@ -12,25 +12,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
 
+import { chromiumOptions } from "./browsers.mjs";
+
 const withPipelines = process.argv.includes("--pipelines");
 const [folder, part = ""] = process.argv.slice(2).filter((argument) => argument !== "--pipelines");
 if (!folder) {
   console.error("expected a folder of shaders");
   process.exit(2);
 }
-
-// The WGSL that Tint checks is the same with and without a GPU: SwiftShader offers subgroups.
-const FLAGS = [
-  "--headless=new",
-  "--no-sandbox",
-  "--enable-unsafe-webgpu",
-  "--use-webgpu-adapter=swiftshader",
-  "--disable-quic",
-  "--no-first-run",
-  "--disable-background-networking",
-  "--disable-component-update",
-  "--disable-sync",
-];
 
 // Size of the uniform binding, as in compute/src/wgpu/shader.rs.
 const PARAM_BYTES = 128;
@@ -101,10 +90,8 @@ const server = createServer((request, response) => {
 });
 await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
 const profile = await mkdtemp(join(tmpdir(), "stonechat-shaders-"));
-const context = await chromium.launchPersistentContext(profile, {
-  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-  args: FLAGS,
-});
+// The WGSL that Tint checks is the same with and without a GPU: SwiftShader offers subgroups.
+const context = await chromium.launchPersistentContext(profile, chromiumOptions({ hasGpu: true }));
 let failed = true;
 try {
   const page = await context.newPage();
