@@ -6,8 +6,12 @@ use anyhow::Result;
 
 use crate::{build_std, shell};
 
-const TARGET: &str = "wasm32-unknown-unknown";
-const FLAGS: &str = "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS";
+pub(crate) const TARGET: &str = "wasm32-unknown-unknown";
+/// Variables of cargo for this target.
+pub(crate) const FLAGS: &str = "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS";
+pub(crate) const LINKER: &str = "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER";
+/// Linker of the compiler's LLVM; older ones do not know all of its features.
+pub(crate) const WASM_LD: &str = "/usr/bin/wasm-ld-22";
 const PACKAGES: [&str; 10] = [
     "stonechat-compute",
     "stonechat-quant",
@@ -67,7 +71,7 @@ fn check(packages: &[&str], features: &[&str]) -> Result<()> {
             // The library is compiled although it is only checked against.
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "0")
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
-            .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", "/usr/bin/wasm-ld-22")
+            .env(LINKER, WASM_LD)
             .env(FLAGS, "-D warnings -C linker-flavor=wasm-ld");
     }
     shell::run(&mut check)

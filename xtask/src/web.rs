@@ -16,13 +16,11 @@ use clap::ValueEnum;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use crate::wasm::{FLAGS, LINKER, TARGET, WASM_LD};
 use crate::{build_std, shell};
 
-const TARGET: &str = "wasm32-unknown-unknown";
-const FLAGS: &str = "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS";
-const LINKER: &str = "CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER";
-/// Linker of the compiler's LLVM; older ones do not know all of its features.
-const WASM_LD: &str = "/usr/bin/wasm-ld-22";
+/// Maximum bytes of a binary after gzip.
+const MAX_GZIP: usize = 2_000_000;
 
 /// Weights of voice activity detection, a file beside the binaries.
 const VAD_WEIGHTS: &str = "crates/audio/src/vad/silero_vad_v6.bin";
@@ -52,8 +50,6 @@ struct Recipe {
     features: &'static [&'static str],
     /// Flags of wasm-opt.
     optimizer: &'static [&'static str],
-    /// Maximum bytes after gzip, of the speech-only and of the whole binary.
-    budget: usize,
 }
 
 impl Binary {
@@ -64,7 +60,6 @@ impl Binary {
             has_threads: true,
             features: &[],
             optimizer: &["--enable-simd", "--enable-threads"],
-            budget: 2_000_000,
         };
         match self {
             Self::Base => recipe,
@@ -131,9 +126,7 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
     let dist = folder.join("dist");
     fs::create_dir_all(&dist).with_context(|| format!("cannot create {}", dist.display()))?;
     page::install(&web_folder())?;
-    let mut build = shell::program("node");
-    build.arg(web_folder().join("js/build.mjs")).arg(&folder);
-    shell::run(&mut build)?;
+    shell::run(page::node(&web_folder()).arg("js/build.mjs").arg(&folder))?;
     fs::copy(shell::workspace_root().join(VAD_WEIGHTS), dist.join("silero.bin"))?;
     let mut is_small = true;
     for binary in Binary::value_variants().iter().filter(chosen) {
@@ -142,9 +135,9 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
         let bytes = pack(&recipe, &wasm, &dist, args.quick)?;
         let gzip = gzip_len(&bytes)?;
         println!("{:8} {:9} bytes, {gzip} after gzip", recipe.name, bytes.len());
-        is_small &= args.quick || gzip <= recipe.budget;
+        is_small &= args.quick || gzip <= MAX_GZIP;
     }
-    ensure!(is_small, "expected at most 2,000,000 bytes after gzip of each binary");
+    ensure!(is_small, "expected at most {MAX_GZIP} bytes after gzip of each binary");
     if let Some(tests) = args.test {
         for binary in Binary::value_variants().iter().filter(chosen) {
             test(&binary.recipe(), &folder, tests, args.quick)?;
@@ -160,8 +153,8 @@ fn test(recipe: &Recipe, folder: &Path, tests: Tests, is_quick: bool) -> Result<
         suites.push("tests/package-conformance.mjs");
     }
     for suite in suites {
-        let mut node = shell::program("node");
-        node.current_dir(web_folder()).args(["--test", suite]);
+        let mut node = page::node(&web_folder());
+        node.args(["--test", suite]);
         node.env("PACKAGE", folder).env("BINARY", recipe.name);
         if tests == Tests::Short {
             node.env("CLIPS", "1").env("NAMES", "tiny.en");
@@ -207,10 +200,17 @@ fn pack(recipe: &Recipe, wasm: &Path, dist: &Path, is_quick: bool) -> Result<Vec
         (dist.join(format!("{name}_bg.wasm")), dist.join(format!("{name}.wasm")));
     if is_quick {
         fs::rename(&generated, &packed)?;
-        return fs::read(&packed).with_context(|| format!("cannot read {}", packed.display()));
+    } else {
+        optimize(recipe, &generated, &packed)?;
+        fs::remove_file(&generated)?;
     }
-    let mut optimize = shell::program("node");
-    optimize.arg(web_folder().join("node_modules/binaryen/bin/wasm-opt"));
+    fs::read(&packed).with_context(|| format!("cannot read {}", packed.display()))
+}
+
+/// Optimizes a module.
+fn optimize(recipe: &Recipe, generated: &Path, packed: &Path) -> Result<()> {
+    let mut optimize = page::node(&web_folder());
+    optimize.arg("node_modules/binaryen/bin/wasm-opt");
     optimize.args(["-O3", "--enable-bulk-memory", "--enable-mutable-globals"]);
     optimize.args([
         "--enable-nontrapping-float-to-int",
@@ -218,10 +218,7 @@ fn pack(recipe: &Recipe, wasm: &Path, dist: &Path, is_quick: bool) -> Result<Vec
         "--enable-reference-types",
     ]);
     optimize.args(["--enable-multivalue"]).args(recipe.optimizer);
-    optimize.arg(&generated).arg("-o").arg(&packed);
-    shell::run(&mut optimize)?;
-    fs::remove_file(&generated)?;
-    fs::read(&packed).with_context(|| format!("cannot read {}", packed.display()))
+    shell::run(optimize.arg(generated).arg("-o").arg(packed))
 }
 
 /// Bytes after gzip at its best level.

@@ -14,7 +14,7 @@ const ESBUILD: &str = "node_modules/esbuild/package.json";
 /// Checks the types and bundles the page. With `check` nothing is written, and a bundle that differs from its sources is an
 /// error.
 pub(crate) fn build(check: bool) -> Result<()> {
-    let folder = shell::workspace_root().join("crates/web");
+    let folder = super::web_folder();
     install(&folder)?;
     shell::run(node(&folder).args(["node_modules/typescript/bin/tsc", "-p", "page"]))?;
     let mut bundle = node(&folder);
@@ -25,7 +25,8 @@ pub(crate) fn build(check: bool) -> Result<()> {
     shell::run(&mut bundle)
 }
 
-fn node(folder: &Path) -> std::process::Command {
+/// Node in the folder of the tools.
+pub(super) fn node(folder: &Path) -> std::process::Command {
     let mut node = shell::program("node");
     node.current_dir(folder);
     node
