@@ -6,4 +6,4 @@ mod fields;
 
 pub use answer::{SpeechAnswer, TranscriptionAnswer};
 pub use events::SpeechEvents;
-pub use fields::{AudioFormat, Fields, MAX_FIELD_BYTES};
+pub use fields::{AudioFormat, Fields, MAX_FIELD_BYTES, language};

@@ -14,8 +14,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use stonechat::audio::Resampler;
 use stonechat::whisper::{
-    Language, LiveEvent, LiveOptions, LiveStream, Options, Task, Transcriber, VadMode, Word,
+    LiveEvent, LiveOptions, LiveStream, Options, Task, Transcriber, VadMode, Word,
 };
+use stonechat_api::speech::language as speech_language;
 use stonechat_api::{ApiError, ApiResult};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::future_to_promise;
@@ -53,9 +54,7 @@ impl ListenOptions {
         let mut live = LiveOptions::default();
         let Options { language, task, initial_prompt, vad, .. } = &mut live.decoding;
         if let Some(name) = options.language.filter(|name| name != "auto") {
-            let found = Language::find(&name);
-            let expected = "a code such as `de` or an English name such as `german`";
-            *language = Some(found.ok_or_else(|| ApiError::field("language", expected, &name))?);
+            *language = Some(speech_language(&name, "language")?);
         }
         *task = match options.task.as_deref() {
             None | Some("transcribe") => Task::Transcribe,
@@ -184,6 +183,9 @@ impl Listening {
             match &mut resampler {
                 Some((of, resampler)) if *of == rate => resampler.push(&block, &mut samples),
                 other => {
+                    if let Some((_, last)) = other.take() {
+                        last.finish(&mut samples);
+                    }
                     let resampler = Resampler::new(rate).map_err(stonechat::Error::from)?;
                     let (_, resampler) = other.insert((rate, resampler));
                     resampler.push(&block, &mut samples);
@@ -196,6 +198,12 @@ impl Listening {
         }
         if shared.is_cancelled.get() {
             return Ok(self.transcript());
+        }
+        if let Some((_, resampler)) = resampler {
+            samples.clear();
+            resampler.finish(&mut samples);
+            let events = self.stream.push_async(&mut self.transcriber, &samples).await?;
+            self.report(events);
         }
         let events = self.stream.finish_async(&mut self.transcriber).await?;
         self.report(events);

@@ -111,6 +111,15 @@ impl VadFields {
     }
 }
 
+/// Language of a field, given by its code or English name.
+///
+/// # Errors
+/// 400 with the field.
+pub fn language(name: &str, field: &str) -> ApiResult<Language> {
+    let expected = "a code such as `de` or an English name such as `german`";
+    Language::find(name).ok_or_else(|| ApiError::field(field, expected, format!("`{name}`")))
+}
+
 impl Fields {
     /// Sets a field. Clients send an empty text for one that is not set. Tells if there is a field of this name: others have no
     /// effect.
@@ -297,15 +306,10 @@ impl Fields {
     }
 
     fn set_languages(&self, options: &mut Options) -> ApiResult<()> {
-        let find = |field: &str, name: &String| {
-            let expected = "a code such as `de` or an English name such as `german`";
-            let error = || ApiError::field(field, expected, format!("`{name}`"));
-            Language::find(name).ok_or_else(error)
-        };
-        let languages = self.languages.iter().map(|name| find("languages", name));
+        let languages = self.languages.iter().map(|name| language(name, "languages"));
         options.languages = languages.collect::<Result<Vec<_>, _>>()?;
-        let language = self.language.as_ref().filter(|name| *name != "auto");
-        options.language = language.map(|name| find("language", name)).transpose()?;
+        let name = self.language.as_ref().filter(|name| *name != "auto");
+        options.language = name.map(|name| language(name, "language")).transpose()?;
         // One language need not be detected.
         if let ([language], None) = (&options.languages[..], options.language) {
             options.language = Some(*language);
