@@ -23,7 +23,9 @@ fn llm() -> &'static Llm {
     LLM.get_or_init(|| {
         let path =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/golden/llm/llama.gguf");
-        Llm::builder().device(Device::Cpu).chat_template("chatml").open(path).unwrap()
+        // A text that is not cancelled takes seconds in such a context.
+        let builder = Llm::builder().device(Device::Cpu).n_ctx(1 << 16);
+        builder.chat_template("chatml").open(path).unwrap()
     })
 }
 

@@ -54,10 +54,14 @@ fn numeric(document: &Value, schema: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
+/// A success or an error of the client. A time limit may also pass before the first token: that is 503.
 fn is_fine(answer: &Answer, what: &str) {
-    assert!(matches!(answer.status, 200 | 400..=499), "{what}: {answer:?}");
     // An error within a stream has its status in the event.
-    assert!(!answer.text.contains("\"code\":5"), "{what}: {answer:?}");
+    let is_answered =
+        matches!(answer.status, 200 | 400..=499) && !answer.text.contains("\"code\":5");
+    let is_late =
+        what.contains(" timeout_ms ") && answer.text.contains("the time of the request passed");
+    assert!(is_answered || is_late, "{what}: {answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
