@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Query heads that share a KV head are rows of the same block, so that a decode step reads each page once. `K` and `V`
-//! are read as stored (f32, f16), with scales applied to `S` (8 bits, decode), widened to f32 once per block (8 bits,
-//! prefill), or packed to bf16 once per block (`bf16`, prefill on AVX-512 BF16 and AMX). A decode block, of at most
+//! are read as stored (f32, f16), with scales applied to `S` (8 bits, decode), widened to f32 once per block (8 bits and,
+//! on tiers that convert f16 in software, f16; prefill), or packed to bf16 once per block (`bf16`, prefill on AVX-512 BF16 and AMX). A decode block, of at most
 //! [`MAX_DECODE_ROWS`] rows, prefetches the next page while it reads one.
 
 #[cfg(target_arch = "x86_64")]
@@ -27,6 +27,8 @@ mod bf16;
 mod head;
 
 use std::ops::Range;
+
+use half::f16;
 
 use self::head::{PageHead, Q8PageHead, UnscaledHead, VisibleSlots};
 use super::kv::{KvHead, KvPool};
@@ -237,13 +239,14 @@ impl AttentionBlock<'_> {
         rows * state + self.extra_len()
     }
 
-    /// Floats of scratch for 8-bit pages: scores of [`Q8PageHead`] (decode), or one head of a page in f32 (prefill).
+    /// Floats of scratch for scores of [`Q8PageHead`] (decode), or one head of a page in f32 (prefill).
     fn extra_len(&self) -> usize {
         let layout = self.args.kv.layout();
         match layout.dtype {
             KvDType::Q8_0 if self.is_decode() => self.tile_rows() * PAGE_LEN,
-            KvDType::Q8_0 => layout.head_len(),
-            KvDType::F32 | KvDType::F16 => 0,
+            KvDType::F16 if self.is_decode() => 0,
+            KvDType::Q8_0 | KvDType::F16 => layout.head_len(),
+            KvDType::F32 => 0,
         }
     }
 
@@ -406,6 +409,10 @@ impl Kernel for AttentionKernel<'_, '_> {
                 KvHead::F32(kv) => {
                     add_page(s, &mut state, &block, UnscaledHead::new(kv, c), visible)
                 }
+                KvHead::F16(kv) if const { !S::HAS_F16 } && !block.is_decode() => {
+                    widen(s, kv, extra);
+                    add_page(s, &mut state, &block, UnscaledHead::new(&*extra, c), visible);
+                }
                 KvHead::F16(kv) => {
                     add_page(s, &mut state, &block, UnscaledHead::new(kv, c), visible)
                 }
@@ -419,6 +426,16 @@ impl Kernel for AttentionKernel<'_, '_> {
             }
         }
         state.finish(s, &block);
+    }
+}
+
+/// Converts a head of a page, whose length is a multiple of [`PAGE_LEN`].
+#[inline(always)]
+fn widen<S: Simd>(s: S, from: &[f16], to: &mut [f32]) {
+    let vectors = from.chunks_exact(S::LANES).zip(to.chunks_exact_mut(S::LANES));
+    for (from, to) in vectors {
+        // SAFETY: both have `LANES` values.
+        unsafe { s.store(to.as_mut_ptr(), s.load_f16(from.as_ptr())) };
     }
 }
 

@@ -13,7 +13,7 @@
 //!       C = epilogue(acc)
 //! ```
 //!
-//! MR is 12 with 32 vector registers (24 sums, 2 vectors of `b`, 1 broadcast) and 6 with 16 (12 + 2 + 1). There is no
+//! MR is 12 with 32 vector registers (24 sums, 2 vectors of `b`, 1 broadcast), 6 with 16 (12 + 2 + 1), and 4 in browsers. There is no
 //! loop over blocks of `K`: a panel is `K` long, and NC is chosen so that the packed panels stay in the L2 cache.
 
 mod driver;

@@ -16,6 +16,8 @@ token! {
 impl Simd for Neon {
     type Pulp = pulp::aarch64::Neon;
 
+    const HAS_F16: bool = false;
+
     #[inline(always)]
     fn pulp(self) -> pulp::aarch64::Neon {
         self.0
@@ -24,8 +26,8 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
         // SAFETY: four f16 of `p` are 8 readable bytes, by the trait's contract.
-        let half = unsafe { self.neon.vld1_u16(p.cast()) };
-        widen_f16(self, bytemuck::cast(self.neon.vmovl_u16(half)))
+        let half = unsafe { self.neon.vld1_s16(p.cast()) };
+        widen_f16(self, bytemuck::cast(self.neon.vshll_n_s16::<13>(half)))
     }
 
     #[inline(always)]

@@ -17,7 +17,7 @@ use std::arch::wasm32::{
 use super::int8::{Int8, RowInt8};
 use super::token::token;
 use super::vector::{F32, Simd};
-use super::wasm::{floats, int8_wasm, row_int8_wasm, simd_wasm, vector};
+use super::wasm::{int8_wasm, numbers, row_int8_wasm, simd_wasm, vector};
 
 token! {
     /// WebAssembly 128-bit vectors with relaxed instructions.
@@ -29,7 +29,7 @@ impl Simd for WasmRelaxed {
 
     #[inline(always)]
     fn mul_add(self, a: F32<Self>, b: F32<Self>, c: F32<Self>) -> F32<Self> {
-        floats(f32x4_relaxed_madd(vector(a), vector(b), vector(c)))
+        numbers(f32x4_relaxed_madd(vector(a), vector(b), vector(c)))
     }
 }
 

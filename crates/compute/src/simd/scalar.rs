@@ -34,6 +34,7 @@ impl Simd for Scalar {
     type Pulp = pulp::Scalar128b;
 
     const HAS_ALL_VARIANTS: bool = false;
+    const HAS_F16: bool = false;
 
     #[inline(always)]
     fn pulp(self) -> pulp::Scalar128b {
@@ -44,7 +45,8 @@ impl Simd for Scalar {
     unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
         // SAFETY: four readable values of 16 bits, by the contract.
         let half = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
-        widen_f16(self, bytemuck::cast(widened(half)))
+        let shifted = half.map(|bits| i32::from(bits.cast_signed()) << 13);
+        widen_f16(self, bytemuck::cast(shifted))
     }
 
     #[inline(always)]

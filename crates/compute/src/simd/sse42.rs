@@ -20,6 +20,8 @@ token! {
 impl Simd for Sse42 {
     type Pulp = V2;
 
+    const HAS_F16: bool = false;
+
     #[inline(always)]
     fn pulp(self) -> V2 {
         self.0
@@ -29,7 +31,8 @@ impl Simd for Sse42 {
     unsafe fn load_f16(self, p: *const f16) -> F32<Self> {
         // SAFETY: 8 readable bytes, by the contract.
         let half = unsafe { self.sse2._mm_loadl_epi64(p.cast()) };
-        widen_f16(self, bytemuck::cast(self.sse4_1._mm_cvtepu16_epi32(half)))
+        let wide = self.sse4_1._mm_cvtepi16_epi32(half);
+        widen_f16(self, bytemuck::cast(self.sse2._mm_slli_epi32::<13>(wide)))
     }
 
     #[inline(always)]

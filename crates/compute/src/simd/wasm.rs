@@ -12,7 +12,7 @@ pub(super) fn vector<T: bytemuck::Pod>(bytes: T) -> v128 {
 
 /// Casts a vector to 16 bytes of plain numbers.
 #[inline(always)]
-pub(super) fn floats<T: bytemuck::Pod>(vector: v128) -> T {
+pub(super) fn numbers<T: bytemuck::Pod>(vector: v128) -> T {
     const { assert!(size_of::<T>() == size_of::<v128>()) };
     // SAFETY: both have 16 bytes, as asserted, and any bits are a value of a plain type.
     unsafe { std::mem::transmute_copy(&vector) }
@@ -23,8 +23,10 @@ macro_rules! simd_wasm {
     () => {
         type Pulp = pulp::wasm::Simd128;
 
+        const HAS_ALL_VARIANTS: bool = false;
         // x86-64 without AVX-512 has 16, ARM 32. pulp counts those of ARM.
         const N_REGISTERS: usize = 16;
+        const HAS_F16: bool = false;
 
         #[inline(always)]
         fn pulp(self) -> pulp::wasm::Simd128 {
@@ -34,16 +36,16 @@ macro_rules! simd_wasm {
         #[inline(always)]
         unsafe fn load_f16(self, p: *const half::f16) -> $crate::simd::F32<Self> {
             // SAFETY: `load_f16` may read four values: 8 bytes from `p`.
-            let wide = unsafe { self.simd128.i32x4_load_extend_u16x4(p.cast()) };
-            // SAFETY: both are 16 bytes of plain integers.
-            $crate::simd::vector::widen_f16(self, unsafe { std::mem::transmute(wide) })
+            let wide = unsafe { self.simd128.i32x4_load_extend_i16x4(p.cast()) };
+            let shifted = $crate::simd::wasm::numbers(self.simd128.i32x4_shl(wide, 13));
+            $crate::simd::vector::widen_f16(self, shifted)
         }
 
         #[inline(always)]
         unsafe fn load_bf16(self, p: *const half::bf16) -> $crate::simd::F32<Self> {
             // SAFETY: `load_bf16` may read four values: 8 bytes from `p`.
             let wide = unsafe { self.simd128.i32x4_load_extend_u16x4(p.cast()) };
-            $crate::simd::wasm::floats(self.simd128.i32x4_shl(wide, 16))
+            $crate::simd::wasm::numbers(self.simd128.i32x4_shl(wide, 16))
         }
 
         #[inline(always)]
@@ -56,7 +58,7 @@ macro_rules! simd_wasm {
             let min = self
                 .simd128
                 .f32x4_pmin($crate::simd::wasm::vector(b), $crate::simd::wasm::vector(a));
-            $crate::simd::wasm::floats(min)
+            $crate::simd::wasm::numbers(min)
         }
 
         #[inline(always)]
@@ -68,7 +70,7 @@ macro_rules! simd_wasm {
             let max = self
                 .simd128
                 .f32x4_pmax($crate::simd::wasm::vector(b), $crate::simd::wasm::vector(a));
-            $crate::simd::wasm::floats(max)
+            $crate::simd::wasm::numbers(max)
         }
     };
 }

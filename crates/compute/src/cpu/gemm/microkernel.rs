@@ -71,10 +71,15 @@ impl<S: Simd, M: MulAdd<S>> Clone for Operands<S, M> {
 
 impl<S: Simd, M: MulAdd<S>> Copy for Operands<S, M> {}
 
-/// Largest MR: with NR of two vectors, sums and operands just fit into the registers.
+/// Largest MR: with NR of two vectors, sums and operands just fit into the registers. Tiers with few variants have tiles of
+/// 4 rows: a browser's compiler keeps all `a` of a column in registers, and would spill sums of 6 rows.
 #[inline(always)]
 pub(crate) fn max_mr<S: Simd>() -> usize {
-    if S::N_REGISTERS >= 32 { 12 } else { 6 }
+    match S::N_REGISTERS {
+        32.. => 12,
+        _ if S::HAS_ALL_VARIANTS => 6,
+        _ => 4,
+    }
 }
 
 /// Computes `rows` rows of `c` in tiles of at most 12 rows.
