@@ -17,7 +17,7 @@ use super::vector::{F32, Simd};
 /// | NEON | 4 | widening multiply | signed | 16 bits, widened |
 /// | NEON dotprod | 4 | `sdot` | signed | 32 bits |
 /// | wasm | 4 | 16-bit multiply | signed | 16 bits, widened |
-/// | wasm relaxed | 4 | `relaxed_dot` | signed, -128 counts as -127 | 32 bits |
+/// | wasm relaxed | 4 | `relaxed_dot` | offset by 127, -128 counts as -127 | 32 bits |
 ///
 /// Methods must be called inside the token's feature context, or they compile to function calls; they are correct either
 /// way.
@@ -42,8 +42,8 @@ pub trait Int8: Simd {
     /// each bit less.
     const HEADROOM: usize;
 
-    /// Offset of the bytes that [`dot4_bytes`](Self::dot4_bytes) takes: 128 where the instruction wants unsigned bytes,
-    /// else 0.
+    /// Offset of the bytes that [`dot4_bytes`](Self::dot4_bytes) takes: 128 where the instruction wants unsigned bytes, 127
+    /// where halves of bytes must be below 128, else 0.
     const BYTE_OFFSET: u8;
 
     /// Whether [`dot4`](Self::dot4) takes any unsigned bytes and adds products in 32 bits.
@@ -66,6 +66,12 @@ pub trait Int8: Simd {
 
     /// Adds `y` to every byte, wrapping.
     fn add_to_bytes(self, x: Self::U32s, y: u8) -> Self::U32s;
+
+    /// Changes the offset of bytes from 128 to [`BYTE_OFFSET`](Self::BYTE_OFFSET).
+    #[inline(always)]
+    fn offset_bytes(self, x: Self::U32s) -> Self::U32s {
+        self.add_to_bytes(x, Self::BYTE_OFFSET.wrapping_add(128))
+    }
 
     /// Shifts every byte right; its high `n` bits may come from a neighbour.
     fn shift_right(self, x: Self::U32s, n: usize) -> Self::U32s;
@@ -94,6 +100,18 @@ pub trait Int8: Simd {
     /// [`dot4`](Self::dot4) with `x[quad]` in all lanes.
     fn dot4_quad(self, sums: Self::Sums, w: Self::U32s, x: &[i32; 8], quad: usize) -> Self::Sums;
 
+    /// [`dot4_quad`](Self::dot4_quad) among others that add to the same sums, in a block of code without branches.
+    #[inline(always)]
+    fn dot4_in_chain(
+        self,
+        sums: Self::Sums,
+        w: Self::U32s,
+        x: &[i32; 8],
+        quad: usize,
+    ) -> Self::Sums {
+        self.dot4_quad(sums, w, x, quad)
+    }
+
     /// [`dot4_quad`](Self::dot4_quad) with any bytes `w`, offset by [`BYTE_OFFSET`](Self::BYTE_OFFSET).
     #[inline(always)]
     fn dot4_bytes(self, sums: Self::Sums, w: Self::U32s, x: &[i32; 8], quad: usize) -> Self::Sums {
@@ -106,7 +124,8 @@ pub trait Int8: Simd {
     /// The sums and `offset`, which [`start`](Self::start) also got, as floats.
     fn finish(self, sums: Self::Sums, offset: i32) -> F32<Self>;
 
-    /// Loads vector `part` of f16 values.
+    /// Loads vector `part` of scales in f16. Tiers without a conversion may read infinities and NaN, which no scale of a model
+    /// is, as finite values of 65536 and more.
     #[inline(always)]
     fn load_f16s<const N: usize>(self, x: &[u16; N], part: usize) -> F32<Self> {
         let x = &x[part * Self::LANES..][..Self::LANES];

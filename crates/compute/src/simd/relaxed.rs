@@ -3,10 +3,11 @@
 //! `i32x4.relaxed_dot_i8x16_i7x16_add(a, b, c)` gives the same result on every machine where bytes of `b` are below 128,
 //! which machines read as signed or as unsigned, and where no pair of products leaves 16 bits: 2 * 127 * 127 < 2^15.
 //!
-//! | | `b` | `a` |
+//! | weights | `a` | `b` |
 //! |---|---|---|
-//! | quants of up to 7 bits | `w` | `x` |
-//! | signed bytes | <code>&#124;w&#124;</code>, 127 for -128 | `x` with the sign of `w` |
+//! | quants of up to 7 bits | `x` | `w` |
+//! | bytes in panels, offset by 127 | `x` | `w / 2`, then the rest of `w` |
+//! | signed bytes | `x` with the sign of `w` | <code>&#124;w&#124;</code>, 127 for -128 |
 //!
 //! Quantizers write no -128, since their scale is that of 127: it counts as -127, on every machine.
 
@@ -41,10 +42,16 @@ impl Int8 for WasmRelaxed {
     const NAME: &'static str = "relaxed";
     const GEMM_ROWS: usize = 4;
     const HEADROOM: usize = 1 << 16;
+    const BYTE_OFFSET: u8 = 127;
 
     #[inline(always)]
     fn lookup(self, table: &[u8; 16], x: v128) -> v128 {
         i8x16_relaxed_swizzle(vector(*table), x)
+    }
+
+    #[inline(always)]
+    fn offset_bytes(self, x: v128) -> v128 {
+        self.simd128.u8x16_sub_sat(x, self.simd128.u8x16_splat(1))
     }
 
     #[inline(always)]
@@ -63,8 +70,19 @@ impl Int8 for WasmRelaxed {
     }
 
     #[inline(always)]
+    fn dot4_in_chain(self, sums: v128, w: v128, x: &[i32; 8], quad: usize) -> v128 {
+        // The compiler would nest the dot products of a chain, whose operands would all wait in registers for the innermost one.
+        let zero = self.simd128.i32x4_splat(0);
+        self.simd128.i32x4_add(sums, self.dot4_quad(zero, w, x, quad))
+    }
+
+    #[inline(always)]
     fn dot4_bytes(self, sums: v128, w: v128, x: &[i32; 8], quad: usize) -> v128 {
-        self.dot4_signed(sums, w, self.simd128.i32x4_splat(x[quad]))
+        let half = self.mask(self.simd128.u16x8_shr(w, 1), 127);
+        let rest = self.simd128.i8x16_sub(w, half);
+        let zero = self.simd128.i32x4_splat(0);
+        let halves = self.dot4_quad(zero, half, x, quad);
+        self.simd128.i32x4_add(sums, self.dot4_quad(halves, rest, x, quad))
     }
 
     #[inline(always)]

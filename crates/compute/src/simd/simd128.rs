@@ -50,6 +50,7 @@ impl Int8 for WasmSimd128 {
     const NAME: &'static str = "simd128";
     const GEMM_ROWS: usize = 4;
     const HEADROOM: usize = 1;
+    const BYTE_OFFSET: u8 = 0;
 
     #[inline(always)]
     fn lookup(self, table: &[u8; 16], x: v128) -> v128 {

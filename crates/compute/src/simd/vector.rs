@@ -303,12 +303,18 @@ pub(super) use delegate_simd;
 #[inline(always)]
 pub(super) fn widen_f16<S: Simd>(s: S, shifted: U32<S>) -> F32<S> {
     let pulp = s.pulp();
-    let bits = pulp.and_u32s(shifted, s.splat_u32(0x8fff_e000));
-    // The multiplication rebiases the exponent and normalises subnormals.
-    let value = s.mul(s.with_bits(bits), s.splat(f32::from_bits((127 + 112) << 23)));
+    let value = widen_finite_f16(s, shifted);
     let magnitude = s.with_bits(pulp.and_u32s(s.to_bits(value), s.splat_u32(0x7fff_ffff)));
     let special = s.with_bits(pulp.or_u32s(s.to_bits(value), s.splat_u32(0x7f80_0000)));
     s.select(s.less_than(magnitude, s.splat(65536.0)), value, special)
+}
+
+/// [`widen_f16`] of finite values: infinities become 65536, and NaN larger values.
+#[inline(always)]
+pub(super) fn widen_finite_f16<S: Simd>(s: S, shifted: U32<S>) -> F32<S> {
+    let bits = s.pulp().and_u32s(shifted, s.splat_u32(0x8fff_e000));
+    // The multiplication rebiases the exponent and normalises subnormals.
+    s.mul(s.with_bits(bits), s.splat(f32::from_bits((127 + 112) << 23)))
 }
 
 #[cfg(test)]

@@ -83,7 +83,6 @@ macro_rules! int8_wasm {
         type Narrow = Self;
 
         const GEMV_ROWS: usize = 4;
-        const BYTE_OFFSET: u8 = 0;
 
         #[inline(always)]
         fn narrow(self) -> Self {
@@ -100,6 +99,16 @@ macro_rules! int8_wasm {
             let [a, b, c, d] = x.as_chunks::<4>().0[part];
             self.simd128
                 .i32x4_extend_low_u16x8($crate::simd::wasm::vector([a, b, c, d, 0, 0, 0, 0]))
+        }
+
+        #[inline(always)]
+        fn load_f16s<const N: usize>(self, x: &[u16; N], part: usize) -> $crate::simd::F32<Self> {
+            let four = x.as_chunks::<4>().0[part].map(u16::cast_signed);
+            let [a, b, c, d] = four;
+            let half = $crate::simd::wasm::vector([a, b, c, d, 0, 0, 0, 0]);
+            let wide = self.simd128.i32x4_extend_low_i16x8(half);
+            let shifted = $crate::simd::wasm::numbers(self.simd128.i32x4_shl(wide, 13));
+            $crate::simd::vector::widen_finite_f16(self, shifted)
         }
 
         #[inline(always)]

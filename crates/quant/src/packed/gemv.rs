@@ -243,7 +243,7 @@ impl<S: Int8, const M: usize, const Q: usize> Accumulator<S> for GemvAccumulator
                     sums[n][m] = if BITS == 8 {
                         s.dot4_bytes(sums[n][m], w[n], x, quad)
                     } else {
-                        s.dot4_quad(sums[n][m], w[n], x, quad)
+                        s.dot4_in_chain(sums[n][m], w[n], x, quad)
                     };
                 }
             }

@@ -81,6 +81,6 @@ struct Bytes<'a>(PanelBlock<'a>);
 impl<S: Int8> LoadQuants<S, 1> for Bytes<'_> {
     #[inline(always)]
     fn load_quants(&self, s: S, quad: usize) -> [S::U32s; 1] {
-        [s.add_to_bytes(self.0.load(s, quad), S::BYTE_OFFSET.wrapping_add(128))]
+        [s.offset_bytes(self.0.load(s, quad))]
     }
 }

@@ -203,7 +203,10 @@ impl<S: Int8> Accumulator<S> for ChunkWriter<'_, '_, S> {
         });
         groups.run = if groups.headroom == 1 { n_quads } else { groups.headroom };
         assert!(of.mins.is_none() || of.offset == 0, "quants with a min have no offset");
-        assert!(S::HAS_VNNI || BITS < 8 || of.offset == 0, "signed bytes have no offset");
+        assert!(
+            BITS < 8 || of.offset == i32::from(S::BYTE_OFFSET),
+            "bytes have the offset of the tier"
+        );
         self.quad += N * n_quads;
         self.group += N;
     }

@@ -114,8 +114,8 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
             let first = if G == QUADS { 0 } else { half * G };
             let mut offsets = [0; MR];
             // Neither quants with mins have an offset, nor signed bytes, which are those of 8 quads with less headroom.
-            let are_bytes = G == QUADS && HEADROOM <= 2;
-            if !MINS && !are_bytes {
+            let are_signed = S::BYTE_OFFSET == 0 && G == QUADS && HEADROOM <= 2;
+            if !MINS && !are_signed {
                 let all = if G == QUADS { &x.offsets } else { &x.offsets_of_halves[half] };
                 for m in 0..MR {
                     offsets[m] = if S::HAS_VNNI {
