@@ -10,6 +10,7 @@
 //! | `cpu/matmul.rs` | matmuls with weights of any storage |
 //! | `cpu/logits.rs` | filter, top-k and log-sum-exp of rows of logits |
 //! | `cpu/expert_mlp.rs` | gated MLPs of a mixture of experts, tokens grouped by expert |
+//! | `cpu/row_kernels.rs` | products with block formats without panels, or none |
 //! | `cpu/weights.rs` | matrices in host memory: loading, repacking, row ranges |
 //! | `cpu/host.rs` | threads, profile and time slices of programs |
 //! | `cpu/profile.rs` | time per op |
@@ -25,6 +26,11 @@ mod matmul;
 mod memory;
 mod node;
 mod profile;
+#[cfg(feature = "row-kernels")]
+mod row_kernels;
+#[cfg(not(feature = "row-kernels"))]
+#[path = "cpu/no_row_kernels.rs"]
+mod row_kernels;
 mod time_slices;
 mod weights;
 

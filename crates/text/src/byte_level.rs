@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::MatchKind;
+use aho_corasick::automaton::Automaton;
+use aho_corasick::nfa::contiguous::NFA;
 
 use crate::bpe::{Bpe, MergeRule};
 use crate::error::{Error, Result};
@@ -37,7 +39,8 @@ struct Matchers {
 
 #[derive(Debug, Clone)]
 struct Matcher {
-    finder: AhoCorasick,
+    /// Not `AhoCorasick`, which links every kind of automaton.
+    finder: NFA,
     ids: Vec<u32>,
 }
 
@@ -122,8 +125,7 @@ impl ByteLevel {
             if ids.is_empty() {
                 return None;
             }
-            let finder =
-                AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&texts);
+            let finder = NFA::builder().match_kind(MatchKind::LeftmostLongest).build(&texts);
             // Building fails only past 2^31 pattern bytes; then no added token is matched.
             finder.ok().map(|finder| Matcher { finder, ids })
         })
@@ -207,7 +209,8 @@ fn encode_between(
 ) {
     let mut start = 0;
     if let Some(Matcher { finder, ids: added_ids }) = matcher {
-        for found in finder.find_iter(text) {
+        // An automaton of this kind takes every search that is not anchored.
+        for found in finder.try_find_iter(text.into()).into_iter().flatten() {
             encode(&text[start..found.start()], ids);
             ids.push(added_ids[found.pattern().as_usize()]);
             start = found.end();

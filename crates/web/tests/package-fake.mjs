@@ -40,8 +40,10 @@ export function fillPackage(out, { faults = [], missing = [] } = {}) {
   for (const name of ["relaxed", "base", "scalar", "gpu"]) {
     if (!missing.includes(name)) {
       const glue = fakeGlue(name, faults.includes(name));
-      writeFileSync(join(out, `dist/stonechat-${name}.js`), glue);
-      writeFileSync(join(out, `dist/stonechat-${name}.wasm`), fakeModule(name !== "gpu"));
+      for (const file of name === "gpu" ? [name] : [name, `${name}-speech`]) {
+        writeFileSync(join(out, `dist/stonechat-${file}.js`), glue);
+        writeFileSync(join(out, `dist/stonechat-${file}.wasm`), fakeModule(name !== "gpu"));
+      }
     }
   }
   writeFileSync(join(out, "dist/silero.bin"), "weights of speech detection");

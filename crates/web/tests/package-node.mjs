@@ -125,7 +125,7 @@ test("the package holds exactly the files it should", () => {
   const packed = JSON.parse(out);
   const [{ files }] = Array.isArray(packed) ? packed : Object.values(packed);
   const names = files.map(({ path }) => path).filter((path) => !path.endsWith(".d.ts"));
-  const binaries = ["base", "gpu", "relaxed", "scalar"].flatMap((name) => [`dist/stonechat-${name}.js`, `dist/stonechat-${name}.wasm`]);
+  const binaries = ["base", "base-speech", "gpu", "relaxed", "relaxed-speech", "scalar", "scalar-speech"].flatMap((name) => [`dist/stonechat-${name}.js`, `dist/stonechat-${name}.wasm`]);
   const expected = ["README.md", "package.json", "dist/index.js", "dist/microphone.js", "dist/silero.bin", "dist/worker.js", ...binaries];
   assert.deepEqual(names.sort(), expected.sort());
   const declarations = files.filter(({ path }) => path.endsWith(".d.ts")).length;

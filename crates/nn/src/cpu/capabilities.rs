@@ -1,8 +1,8 @@
 //! Kernels of the CPU that fusion depends on.
 
 use stonechat_compute::op::{TensorType, WeightLayout};
-use stonechat_quant::QuantMatrix;
 
+use super::row_kernels;
 use super::weights::MAX_INT_DOT_ROWS;
 use crate::fuse::CapabilityKind::{Read, Run, Write};
 use crate::fuse::{Capabilities, Capability, Limit, MoeKernels, OpKind};
@@ -19,7 +19,7 @@ pub(super) const MAX_GROUP: usize = 3;
 pub(super) fn capabilities() -> Capabilities {
     let (any, operand) = (RowClass::ALL, TensorType::Operand);
     let packed = Limit::Layout(WeightLayout::Packed);
-    let rows = vec![Limit::Layout(WeightLayout::Rows), Limit::types(QuantMatrix::has_kernel)];
+    let rows = vec![Limit::Layout(WeightLayout::Rows), Limit::types(row_kernels::has)];
     // Panels in whole q8 blocks of rows.
     let panels = vec![Limit::Results(&[TensorType::Operand]), packed.clone(), Limit::NMultiple(32)];
     Capabilities {

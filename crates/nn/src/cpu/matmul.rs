@@ -11,6 +11,7 @@
 use stonechat_compute::cpu::{self, MatMut, MatRef, matmul, matmul_dequantized};
 use stonechat_quant::{ActivationBuffer, PackedMatmul, matmul_packed};
 
+use super::row_kernels;
 use super::weights::Weights;
 
 /// Result, weights and epilogue of a matmul.
@@ -32,7 +33,7 @@ pub(super) fn matmul_group<const N: usize>(
                 *packed = Some(PackedMatmul { out, w, rows: start..end, epilogue });
             }
             (Weights::Quant(matrix), Some(x)) if w.reads_quantized(x.rows()) => {
-                stonechat_quant::gemv_blocks(device, out, x, matrix, epilogue);
+                row_kernels::multiply(device, out, x, matrix, epilogue);
             }
             (Weights::Quant(w), _) => {
                 let dequantize = |rows, values: &mut [f32]| {

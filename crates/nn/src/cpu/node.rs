@@ -7,7 +7,7 @@ use stonechat_compute::op::{
     EmbedArgs, GatedProductArgs, MatmulArgs, MoeRouteArgs, Op, Port, Rows, TensorType, Weight,
     WeightInfo, WeightLayout,
 };
-use stonechat_quant::{ActivationBuffer, QuantMatrix, gated_packed};
+use stonechat_quant::{ActivationBuffer, gated_packed};
 
 use super::capabilities::MAX_GROUP;
 use super::expert_mlp::{self, expert_mlp};
@@ -16,6 +16,7 @@ use super::logits;
 use super::matmul::{Matmul, matmul_group, quantize_and_matmul};
 use super::memory::{Memory, View};
 use super::profile::label;
+use super::row_kernels;
 use super::weights::{matrix, values};
 use crate::Error;
 use crate::inputs::{AttentionRows, Step, resolve_token};
@@ -74,7 +75,7 @@ fn check(op: &Op, dtype: Option<TensorType>) -> Result<(), Error> {
     let fits = |args: &MatmulArgs| match args.weight.info() {
         WeightInfo { layout: WeightLayout::Packed, .. } => dtype == Some(TensorType::Operand),
         WeightInfo { dtype: weight, .. } => {
-            QuantMatrix::has_kernel(weight) || dtype == Some(TensorType::F32)
+            row_kernels::has(weight) || dtype == Some(TensorType::F32)
         }
     };
     let reason = match op {

@@ -9,6 +9,7 @@ use stonechat_compute::{AlignedVec, DType, Isa, SharedBytes};
 use stonechat_quant::{PackedMatrix, PackedRows, QuantMatrix, dequantize_rows};
 use web_time::Instant;
 
+use super::row_kernels;
 use crate::device::MatrixSource;
 use crate::weight_data::WeightData;
 use crate::{Error, LoadStats};
@@ -75,7 +76,7 @@ impl<'a> Weights<'a> {
     pub(super) fn reads_quantized(&self, n_rows: usize) -> bool {
         match self {
             Self::Dense(_) => false,
-            Self::Quant(w) => QuantMatrix::has_kernel(w.dtype()) && n_rows <= MAX_INT_DOT_ROWS,
+            Self::Quant(w) => row_kernels::has(w.dtype()) && n_rows <= MAX_INT_DOT_ROWS,
             Self::Packed(..) => true,
         }
     }
@@ -148,9 +149,7 @@ pub(super) fn matmul_kernel(isa: Isa, w: &Weight, rows: usize) -> String {
         Weights::Dense(DenseWeight::F16(_)) => format!("f16-{isa}"),
         Weights::Dense(DenseWeight::BF16(_)) => format!("bf16-{isa}"),
         Weights::Packed(w, ..) => w.kernel_name(rows),
-        Weights::Quant(w) if weights.reads_quantized(rows) => {
-            stonechat_quant::kernel_name(isa, w.dtype())
-        }
+        Weights::Quant(w) if weights.reads_quantized(rows) => row_kernels::name(isa, w.dtype()),
         Weights::Quant(w) => format!("{}-dequantized-f32-{isa}", w.dtype()),
     }
 }

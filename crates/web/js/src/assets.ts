@@ -70,18 +70,30 @@ export interface BinaryUrls {
 }
 
 /** Addresses beside this module, in the form that bundlers know. */
-const BESIDE: Record<BinaryName, () => BinaryUrls> = {
+const BESIDE: Record<string, () => BinaryUrls> = {
   relaxed: () => ({
     glue: new URL("./stonechat-relaxed.js", import.meta.url),
     wasm: new URL("./stonechat-relaxed.wasm", import.meta.url),
+  }),
+  "relaxed-speech": () => ({
+    glue: new URL("./stonechat-relaxed-speech.js", import.meta.url),
+    wasm: new URL("./stonechat-relaxed-speech.wasm", import.meta.url),
   }),
   base: () => ({
     glue: new URL("./stonechat-base.js", import.meta.url),
     wasm: new URL("./stonechat-base.wasm", import.meta.url),
   }),
+  "base-speech": () => ({
+    glue: new URL("./stonechat-base-speech.js", import.meta.url),
+    wasm: new URL("./stonechat-base-speech.wasm", import.meta.url),
+  }),
   scalar: () => ({
     glue: new URL("./stonechat-scalar.js", import.meta.url),
     wasm: new URL("./stonechat-scalar.wasm", import.meta.url),
+  }),
+  "scalar-speech": () => ({
+    glue: new URL("./stonechat-scalar-speech.js", import.meta.url),
+    wasm: new URL("./stonechat-scalar-speech.wasm", import.meta.url),
   }),
   gpu: () => ({
     glue: new URL("./stonechat-gpu.js", import.meta.url),
@@ -89,12 +101,13 @@ const BESIDE: Record<BinaryName, () => BinaryUrls> = {
   }),
 };
 
-/** Addresses of a binary, beside this module or at `assets`. @internal */
-export function binaryUrls(name: BinaryName, assets: string | undefined): BinaryUrls {
+/** Addresses of a binary for a kind of model, beside this module or at `assets`. Binaries of the CPU come without language models, too. @internal */
+export function binaryUrls(name: BinaryName, kind: "speech" | "language", assets: string | undefined): BinaryUrls {
+  const file = kind === "speech" && name !== "gpu" ? `${name}-speech` : name;
   if (!assets) {
-    return BESIDE[name]();
+    return (BESIDE[file] as () => BinaryUrls)();
   }
-  return { glue: new URL(`stonechat-${name}.js`, assets), wasm: new URL(`stonechat-${name}.wasm`, assets) };
+  return { glue: new URL(`stonechat-${file}.js`, assets), wasm: new URL(`stonechat-${file}.wasm`, assets) };
 }
 
 /** Address of the weights of voice activity detection. @internal */

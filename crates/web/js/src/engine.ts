@@ -59,7 +59,7 @@ export async function startEngine(call: LoadCall, post: Post, signal: AbortSigna
 }
 
 async function startBinary(name: BinaryName, call: LoadCall, post: Post, signal: AbortSignal): Promise<Engine> {
-  const urls = binaryUrls(name, call.assets);
+  const urls = binaryUrls(name, call.kind, call.assets);
   const [glue, compiled] = await Promise.all([
     importGlue(urls.glue.href).catch((error: unknown) => {
       throw failedDownload(`${urls.glue.href}: expected the script of the binary, got ${String(error)}`, 502, error);
