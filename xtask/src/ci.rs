@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
-use crate::{bench, cargo_deny, models, shell, test, tidy, wasm, web};
+use crate::{bench, cargo_deny, models, shell, test, tidy, web};
 
 /// Options of `cargo xtask ci`.
 #[derive(Debug, clap::Args)]
@@ -27,7 +27,6 @@ enum Step {
     Deny,
     Package,
     Page,
-    Wasm,
     Test,
     Doc,
     Smoke,
@@ -90,7 +89,6 @@ fn run_step(step: Step) -> Result<()> {
             "--allow-dirty",
             "--quiet",
         ])),
-        Step::Wasm => wasm::run(&wasm::WasmArgs::default()),
         Step::Page => web::run_page(&web::PageArgs { check: true }),
         Step::Test => test::run(&test::TestArgs::default()),
         Step::Doc => {
@@ -101,10 +99,13 @@ fn run_step(step: Step) -> Result<()> {
         }
         Step::Smoke => smoke(),
         Step::Bench => bench(),
-        // One binary of the four: each takes four minutes of a processor.
         Step::Web => {
-            let binary = vec![web::Binary::Relaxed];
-            web::run(&web::WebArgs { binary, quick: true, test: None })
+            let relaxed = vec![web::Binary::Relaxed];
+            let test = Some(web::Tests::Short);
+            web::run(&web::WebArgs { binary: relaxed, quick: true, link: false, test })?;
+            use web::Binary::{Base, BaseSpeech, Gpu, Scalar};
+            let binary = vec![Base, BaseSpeech, Scalar, Gpu];
+            web::run(&web::WebArgs { binary, quick: false, link: true, test: None })
         }
     }
 }

@@ -40,6 +40,10 @@ const THREADS: &str = "-C target-feature=+atomics,+bulk-memory,+mutable-globals 
 const SILENT_PANICS: &str =
     "-Z unstable-options -C panic=immediate-abort -Z location-detail=none -Z fmt-debug=shallow";
 
+/// Profiles of binaries that are packed.
+const FULL: &str = "web";
+const QUICK: &str = "web-quick";
+
 /// Binary for a kind of browser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Binary {
@@ -123,6 +127,9 @@ pub(crate) struct WebArgs {
     /// Build for tests, into target/web/quick: little optimized, with the conformance suite as an export
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Only link the binaries, not optimized
+    #[arg(long, conflicts_with_all = ["quick", "test"])]
+    pub(crate) link: bool,
     /// Run tests of the binaries in Chromium after the build
     #[arg(long, value_enum)]
     pub(crate) test: Option<Tests>,
@@ -140,6 +147,10 @@ pub(crate) enum Tests {
 /// Builds the binaries and the package into `target/web`.
 pub(crate) fn run(args: &WebArgs) -> Result<()> {
     let chosen = |binary: &&Binary| args.binary.is_empty() || args.binary.contains(binary);
+    if args.link {
+        let mut binaries = Binary::value_variants().iter().filter(chosen);
+        return binaries.try_for_each(|binary| link(&binary.recipe(), "web-link").map(drop));
+    }
     let folder = shell::target_dir().join("web").join(if args.quick { "quick" } else { "package" });
     let dist = folder.join("dist");
     fs::create_dir_all(&dist).with_context(|| format!("cannot create {}", dist.display()))?;
@@ -149,7 +160,7 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
     let mut is_small = true;
     for binary in Binary::value_variants().iter().filter(chosen) {
         let recipe = binary.recipe();
-        let wasm = link(&recipe, args.quick)?;
+        let wasm = link(&recipe, if args.quick { QUICK } else { FULL })?;
         let bytes = pack(&recipe, &wasm, &dist, args.quick)?;
         let (gzip, scripts) = (gzip_len(&bytes)?, scripts_len(&recipe, &dist)?);
         let maximum = if recipe.has_language { MAX_GZIP } else { MAX_SPEECH_GZIP };
@@ -194,9 +205,9 @@ fn web_folder() -> PathBuf {
     shell::workspace_root().join("crates/web")
 }
 
-/// Compiles and links a binary.
-fn link(recipe: &Recipe, is_quick: bool) -> Result<PathBuf> {
-    let profile = if is_quick { "web-quick" } else { "web" };
+/// Compiles and links a binary in a profile of cargo.
+fn link(recipe: &Recipe, profile: &str) -> Result<PathBuf> {
+    let (is_quick, is_full) = (profile == QUICK, profile == FULL);
     let mut build = shell::cargo();
     build.args(["build", "--package", "stonechat-web", "--lib", "--target", TARGET]);
     build.args(["--profile", profile]);
@@ -209,14 +220,14 @@ fn link(recipe: &Recipe, is_quick: bool) -> Result<PathBuf> {
         build.args(["--features", feature]);
     }
     build_std::from_source(&mut build, TARGET, "std,panic_abort")?;
-    if !is_quick {
+    if is_full {
         // Sorts are a tenth of a binary otherwise.
         build.args(["-Z", "build-std-features=optimize_for_size"]);
     }
     let threads = if recipe.has_threads { THREADS } else { "" };
     // Clippy does not see what only this target leaves unused.
-    let lints = if is_quick { "-D warnings" } else { "" };
-    let panics = if is_quick { "" } else { SILENT_PANICS };
+    let lints = if is_full { "" } else { "-D warnings" };
+    let panics = if is_full { SILENT_PANICS } else { "" };
     let flags = format!("-C linker-flavor=wasm-ld {} {threads} {panics} {lints}", recipe.flags);
     build.env(FLAGS, flags).env(LINKER, WASM_LD);
     shell::run(&mut build)?;

@@ -98,6 +98,23 @@ impl OpenOptions {
     }
 }
 
+impl Opening {
+    /// Refuses options of language models.
+    pub(crate) fn check_speech(&self) -> ApiResult<()> {
+        let given = [
+            ("n_ctx", self.n_ctx.is_some()),
+            ("n_parallel", self.n_parallel != 1),
+            ("chat_template", self.chat_template.is_some()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((name, _)) => Err(ApiError::bad_request(format!(
+                "`{name}`: expected options of a speech model, which has no such one"
+            ))),
+        }
+    }
+}
+
 /// Checked options of a model.
 pub(crate) struct Opening {
     pub(crate) device: Device,
@@ -159,6 +176,7 @@ impl Model {
         let name = options.name.clone();
         let opening = options.opening(on_progress)?;
         let open: Box<dyn OpenModel> = if is_speech(&file) {
+            opening.check_speech().map_err(|error| exception(&error))?;
             Box::new(Speech::open(file, opening).await.map_err(thrown)?)
         } else {
             language::open(file, opening).await.map_err(|error| exception(&error))?
