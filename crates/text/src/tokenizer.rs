@@ -45,7 +45,8 @@ enum Kind {
 impl From<ByteLevel> for Tokenizer {
     fn from(byte_level: ByteLevel) -> Self {
         let is_special = |id: &u32| byte_level.is_special(*id);
-        let special = Special::by_text(|text| byte_level.token_id(text).filter(is_special));
+        let mut special = Special::by_text(|text| byte_level.token_id(text).filter(is_special));
+        special.bos = byte_level.bos().filter(is_special);
         Self { kind: Kind::ByteLevel(Box::new(byte_level)), special }
     }
 }
