@@ -100,7 +100,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If a text is empty, an id was the only token of a byte, or the vocabulary is one that names
-    /// its special tokens itself ([`from_ggml`](Self::from_ggml), most `tokenizer.json`).
+    /// its special tokens itself ([`from_ggml`](Self::from_ggml), a `tokenizer.json` of another kind than byte-level BPE).
     pub fn with_special(self, tokens: impl IntoIterator<Item = (u32, String)>) -> Result<Self> {
         match self.kind {
             Kind::ByteLevel(byte_level) => Ok(byte_level.with_special(tokens)?.into()),
