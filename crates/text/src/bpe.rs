@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::error::{Error, Result};
 use crate::merge::Merger;
 use crate::vocab::Vocab;
 
@@ -13,19 +14,32 @@ pub(crate) enum MergeRule {
     RankIsId,
     /// An explicit list of merges: (left id, right id) to (rank, merged id), as in Hugging Face's
     /// files. `whole_pieces`: a piece that is itself a token needs no merging (`ignore_merges`).
-    Pairs { pairs: HashMap<(u32, u32), (u32, u32)>, whole_pieces: bool },
+    /// `unknown`: the token of a byte without one of its own; without it, such bytes are dropped.
+    Pairs { pairs: HashMap<(u32, u32), (u32, u32)>, whole_pieces: bool, unknown: Option<u32> },
 }
 
 /// Merge rule and single-byte tokens of a vocabulary.
 #[derive(Debug, Clone)]
 pub(crate) struct Bpe {
     rule: MergeRule,
-    byte_ids: [u32; 256],
+    byte_ids: [Option<u32>; 256],
 }
 
 impl Bpe {
-    pub(crate) fn new(rule: MergeRule, byte_ids: [u32; 256]) -> Self {
-        Self { rule, byte_ids }
+    /// # Errors
+    /// If a ranked vocabulary lacks a byte.
+    pub(crate) fn new(rule: MergeRule, mut byte_ids: [Option<u32>; 256]) -> Result<Self> {
+        match rule {
+            MergeRule::RankIsId => {
+                if let Some(byte) =
+                    (0..=u8::MAX).find(|&byte| byte_ids[usize::from(byte)].is_none())
+                {
+                    return Err(Error::MissingByte { byte });
+                }
+            }
+            MergeRule::Pairs { unknown, .. } => byte_ids = byte_ids.map(|id| id.or(unknown)),
+        }
+        Ok(Self { rule, byte_ids })
     }
 
     pub(crate) fn into_rule(self) -> MergeRule {
@@ -48,7 +62,7 @@ impl Bpe {
             out.push(id);
             return;
         }
-        let bytes = piece.iter().map(|&byte| (self.byte_ids[usize::from(byte)], 1));
+        let bytes = piece.iter().filter_map(|&byte| Some((self.byte_ids[usize::from(byte)]?, 1)));
         match &self.rule {
             MergeRule::RankIsId => {
                 let merged = merger.merge(bytes, |left, right| {

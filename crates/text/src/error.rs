@@ -53,7 +53,7 @@ pub enum Error {
         /// The other token.
         second: String,
     },
-    /// Byte-level BPE needs a token for each of the 256 bytes.
+    /// A vocabulary in which ids are ranks needs a token for each of the 256 bytes.
     #[error("expected a token for each of 256 bytes, got none for byte 0x{byte:02x}")]
     MissingByte {
         /// The first byte without a token.

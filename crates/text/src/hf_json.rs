@@ -1,35 +1,42 @@
 //! Hugging Face's `tokenizer.json`, for byte-level BPE.
 //!
-//! Read: the vocabulary, the merges and the added tokens. Anything in the file that would change
-//! the result in a way not implemented here leaves the file to `hf_tokenizers`. The post-processor
-//! (which wraps text in special tokens) and the decoder (which follows from the model) are not used.
+//! Read: the vocabulary, the merges and the added tokens; by `hf_text` and `hf_around` the normalizer, the pre-tokenizer and
+//! the post-processor. Anything in the file that would change the result in a way not implemented here leaves the file to
+//! `hf_tokenizers`.
 //!
-//! Own reader: OpenAI's multilingual files lack their first merge, which is repaired here; the
-//! vocabularies of whisper.cpp and CTranslate2 files share the encoder.
+//! Own reader: OpenAI's multilingual files lack their first merge, which is repaired here; the vocabularies of whisper.cpp and
+//! CTranslate2 files share the encoder; the `tokenizers` crate with its engines is a tenth of a browser's binary.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 
 use crate::bpe::MergeRule;
-use crate::byte_level::{Added, ByteLevel};
-use crate::byte_map::token_bytes;
+use crate::byte_level::{Added, Around, ByteLevel, TextRules};
 use crate::error::{Error, Result};
-use crate::hf_tokenizers;
+use crate::hf_around::around;
 use crate::tokenizer::Tokenizer;
 use crate::vocab::Vocab;
+use crate::{hf_text, hf_tokenizers};
 
+/// Parts of the file that are read.
 #[derive(Deserialize)]
-struct File<'a> {
+pub(crate) struct File<'a> {
     #[serde(default)]
     added_tokens: Vec<AddedToken>,
     #[serde(default)]
-    normalizer: Option<serde_json::Value>,
+    pub(crate) normalizer: Option<Value>,
     #[serde(default)]
-    pre_tokenizer: Option<serde_json::Value>,
+    pub(crate) pre_tokenizer: Option<Value>,
+    #[serde(default)]
+    post_processor: Option<Value>,
+    #[serde(default)]
+    decoder: Option<Value>,
     #[serde(borrow)]
     model: Model<'a>,
 }
@@ -45,6 +52,8 @@ struct AddedToken {
     #[serde(default)]
     rstrip: bool,
     #[serde(default)]
+    normalized: bool,
+    #[serde(default)]
     special: bool,
 }
 
@@ -53,9 +62,15 @@ struct Model<'a> {
     #[serde(rename = "type", default)]
     kind: Option<String>,
     #[serde(default)]
+    dropout: Option<f64>,
+    #[serde(default)]
+    unk_token: Option<String>,
+    #[serde(default)]
     continuing_subword_prefix: Option<String>,
     #[serde(default)]
     end_of_word_suffix: Option<String>,
+    #[serde(default)]
+    fuse_unk: bool,
     #[serde(default)]
     byte_fallback: bool,
     #[serde(default)]
@@ -66,19 +81,25 @@ struct Model<'a> {
     merges: Vec<Merge<'a>>,
 }
 
+/// Rules for text, where they are not GPT-2's, and tokens around it.
+type Text = (Option<Arc<dyn TextRules>>, Around);
+
 impl Tokenizer {
     /// Reads a Hugging Face `tokenizer.json`.
     ///
-    /// Byte-level BPE with GPT-2's pieces is read here, which also repairs the files of OpenAI's
-    /// multilingual speech models (they lack their first merge); every other file is encoded by
-    /// the `tokenizers` crate. The file names no BOS and no end of generation: see
+    /// Byte-level BPE is read here, which also repairs the files of OpenAI's multilingual speech models (they lack their first
+    /// merge); every other file is encoded by the `tokenizers` crate. The file names no end of generation: see
     /// [`with_roles`](Self::with_roles).
     ///
     /// # Errors
     /// If the JSON has another shape, needs something not implemented (named in the error), or
     /// its vocabulary and merges contradict each other.
     pub fn from_hf_json(json: &[u8]) -> Result<Self> {
-        match read(json) {
+        let text = |file: &File<'_>| {
+            check_decoder(file.decoder.as_ref())?;
+            Ok((hf_text::rules(file)?, around(file.post_processor.as_ref())?))
+        };
+        match read(json, text) {
             Ok(byte_level) => Ok(byte_level.into()),
             Err(Error::Unsupported { expected, got }) => {
                 hf_tokenizers::read(json).map_err(|error| {
@@ -86,8 +107,6 @@ impl Tokenizer {
                     Error::Unsupported { expected, got }
                 })
             }
-            // Byte-level vocabularies may lack bytes that never occur in text.
-            Err(Error::MissingByte { .. }) => hf_tokenizers::read(json),
             // Models other than BPE have another shape.
             Err(Error::Json { source, .. }) if source.is_data() => hf_tokenizers::read(json),
             Err(error) => Err(error),
@@ -95,55 +114,114 @@ impl Tokenizer {
     }
 
     /// Reads a Hugging Face `tokenizer.json` of byte-level BPE with GPT-2's pieces, such as those of speech models. A program
-    /// that reads no other kind links neither the `tokenizers` crate nor pre-tokenizers.
+    /// that reads no other kind links neither the `tokenizers` crate nor pre-tokenizers. The tokens that the file puts around
+    /// a text are not read.
     ///
     /// # Errors
     /// As [`from_hf_json`](Self::from_hf_json), and for every other kind of tokenizer.
     pub fn from_byte_level_json(json: &[u8]) -> Result<Self> {
-        Ok(read(json)?.into())
+        let text = |file: &File<'_>| gpt2_only(file).map(|()| (None, Around::default()));
+        Ok(read(json, text)?.into())
     }
 }
 
-/// Reads the byte-level BPE that is implemented here.
-fn read(json: &[u8]) -> Result<ByteLevel> {
+/// Reads the byte-level BPE that is implemented here; `text` reads what surrounds the model.
+fn read(json: &[u8], text: impl FnOnce(&File<'_>) -> Result<Text>) -> Result<ByteLevel> {
     let file: File<'_> = serde_json::from_slice(json).map_err(|source| Error::Json {
         format: "tokenizer.json",
         expected: "a BPE tokenizer",
         source,
     })?;
-    check_supported(&file)?;
+    check_model(&file.model)?;
+    let (rules, around) = text(&file)?;
     // Each token takes more than one byte of JSON: a higher id can only be damage, and would
     // make the table larger than the file justifies.
     let limit = u32::try_from(json.len()).unwrap_or(u32::MAX);
-    let in_range = |token: &str, id: u32| {
-        let (id_wide, limit_wide) = (u64::from(id), u64::from(limit));
-        if id < limit {
-            return Ok(());
-        }
-        Err(Error::IdOutOfRange { token: token.to_owned(), id: id_wide, limit: limit_wide })
-    };
-
-    let entries = file.model.vocab.0;
-    let mut vocab = Vocab::with_capacity(entries.len());
-    for (token, id) in &entries {
-        in_range(token, *id)?;
-        vocab.insert(*id, &token_bytes(token))?;
-    }
-    let merges = merge_rules(&file.model.merges, &entries)?;
-    let mut added = BTreeMap::new();
-    for token in file.added_tokens {
-        in_range(&token.content, token.id)?;
-        added.insert(token.id, Added { text: token.content, special: token.special });
-    }
-    let rule = if lacks_a_rule(&merges, &vocab) && ids_are_ranks(&merges) {
+    let vocab = vocabulary(&file.model.vocab.0, limit)?;
+    let added = added_tokens(&file, &vocab, rules.as_deref(), limit)?;
+    let merges = merge_rules(&file.model.merges, &file.model.vocab.0)?;
+    let has_every_byte = vocab.byte_ids().iter().all(Option::is_some);
+    let may_repair = rules.is_none() && has_every_byte;
+    let rule = if may_repair && lacks_a_rule(&merges, &vocab) && ids_are_ranks(&merges) {
         MergeRule::RankIsId
     } else {
         let ranked = merges.iter().zip(0..);
         // A rule given twice counts at its last place, as in Hugging Face's map.
         let pairs = ranked.map(|(rule, rank)| (rule.sides, (rank, rule.merged))).collect();
-        MergeRule::Pairs { pairs, whole_pieces: file.model.ignore_merges }
+        let unknown = if has_every_byte { None } else { unknown(&file.model)? };
+        MergeRule::Pairs { pairs, whole_pieces: file.model.ignore_merges, unknown }
     };
-    ByteLevel::assemble(vocab, rule, added)
+    let is_token = |id: &u32| vocab.bytes(*id).is_some() || added.contains_key(id);
+    if let Some(id) = around.before.iter().chain(&around.after).find(|id| !is_token(id)) {
+        return refuse("a post-processor with tokens of the vocabulary", id);
+    }
+    Ok(ByteLevel::assemble(vocab, rule, added)?.with_text(rules, around))
+}
+
+fn refuse<T>(expected: &'static str, got: impl ToString) -> Result<T> {
+    Err(Error::Unsupported { expected, got: got.to_string() })
+}
+
+fn check_id(token: &str, id: u32, limit: u32) -> Result<()> {
+    if id < limit {
+        return Ok(());
+    }
+    let (id, limit) = (u64::from(id), u64::from(limit));
+    Err(Error::IdOutOfRange { token: token.to_owned(), id, limit })
+}
+
+fn vocabulary(entries: &HashMap<Cow<'_, str>, u32>, limit: u32) -> Result<Vocab> {
+    let mut tokens: Vec<(u32, &str)> = entries.iter().map(|(token, &id)| (id, &**token)).collect();
+    tokens.sort_unstable();
+    let mut vocab = Vocab::with_capacity(tokens.len());
+    for (id, token) in tokens {
+        check_id(token, id, limit)?;
+        vocab.insert_printable(id, token)?;
+    }
+    Ok(vocab)
+}
+
+/// The added tokens by id. Each has one id and one text, in the vocabulary too.
+fn added_tokens(
+    file: &File<'_>,
+    vocab: &Vocab,
+    rules: Option<&dyn TextRules>,
+    limit: u32,
+) -> Result<BTreeMap<u32, Added>> {
+    let mut added = BTreeMap::new();
+    let mut texts = HashSet::new();
+    for token in &file.added_tokens {
+        let (id, text) = (token.id, token.content.as_str());
+        check_id(text, id, limit)?;
+        if token.lstrip || token.rstrip || token.single_word {
+            return refuse("added tokens without lstrip, rstrip, single_word", text);
+        }
+        let in_vocabulary = file.model.vocab.0.get(text);
+        let is_taken = in_vocabulary.is_none() && vocab.bytes(id).is_some();
+        if is_taken || in_vocabulary.is_some_and(|&other| other != id) || !texts.insert(text) {
+            return refuse("one text for each id and one id for each text of added tokens", text);
+        }
+        if token.normalized && rules.is_some_and(|rules| rules.normalized(text) != text) {
+            return refuse("added tokens that are normalized", text);
+        }
+        if let Some(Added { text: first, .. }) = added.get(&id) {
+            let (first, second) = (first.clone(), text.to_owned());
+            return Err(Error::DuplicateId { id, first, second });
+        }
+        let (special, normalized) = (token.special, token.normalized);
+        added.insert(id, Added { text: text.to_owned(), special, normalized });
+    }
+    Ok(added)
+}
+
+/// The token of bytes without one of their own.
+fn unknown(model: &Model<'_>) -> Result<Option<u32>> {
+    let Some(token) = &model.unk_token else { return Ok(None) };
+    match model.vocab.0.get(token.as_str()) {
+        Some(&id) if !model.fuse_unk => Ok(Some(id)),
+        Some(_) => refuse("fuse_unk false where bytes have no token", "true"),
+        None => refuse("unk_token in the vocabulary", token),
+    }
 }
 
 /// A merge by ids.
@@ -187,45 +265,69 @@ fn ids_are_ranks(rules: &[Rule]) -> bool {
     rules.is_sorted_by(|a, b| a.merged < b.merged)
 }
 
-fn check_supported(file: &File<'_>) -> Result<()> {
-    let refuse = |expected, got: String| Err(Error::Unsupported { expected, got });
-    let model = &file.model;
+fn check_model(model: &Model<'_>) -> Result<()> {
     if let Some(kind) = model.kind.as_deref().filter(|&kind| kind != "BPE") {
-        return refuse("model type BPE", kind.to_owned());
+        return refuse("model type BPE", kind);
     }
     if model.byte_fallback {
-        return refuse("a byte-level model", "byte_fallback".to_owned());
+        return refuse("a byte-level model", "byte_fallback");
     }
     let affixes = [&model.continuing_subword_prefix, &model.end_of_word_suffix];
     if let Some(affix) = affixes.into_iter().flatten().find(|affix| !affix.is_empty()) {
-        return refuse("no subword prefix or suffix", affix.clone());
+        return refuse("no subword prefix or suffix", affix);
     }
+    match model.dropout.filter(|&dropout| dropout != 0.0) {
+        Some(dropout) => refuse("no dropout", dropout),
+        None => Ok(()),
+    }
+}
+
+/// Refuses every text but GPT-2's pieces of text as given.
+pub(crate) fn gpt2_only(file: &File<'_>) -> Result<()> {
     if let Some(normalizer) = &file.normalizer {
         return refuse("no normalizer", type_of(normalizer));
     }
     let Some(pre_tokenizer) = &file.pre_tokenizer else {
-        return refuse("pre-tokenizer ByteLevel", "none".to_owned());
+        return refuse("pre-tokenizer ByteLevel", "none");
     };
     if type_of(pre_tokenizer) != "ByteLevel" {
         return refuse("pre-tokenizer ByteLevel", type_of(pre_tokenizer));
     }
-    let flag = |name: &str| pre_tokenizer.get(name).and_then(serde_json::Value::as_bool);
+    let flag = |name: &str| pre_tokenizer.get(name).and_then(Value::as_bool);
     // Both are true in Hugging Face's files when they are missing.
     if flag("add_prefix_space").unwrap_or(true) {
-        return refuse("add_prefix_space false", "true".to_owned());
+        return refuse("add_prefix_space false", "true");
     }
     if !flag("use_regex").unwrap_or(true) {
-        return refuse("use_regex true", "false".to_owned());
-    }
-    let strips = |token: &&AddedToken| token.lstrip || token.rstrip || token.single_word;
-    if let Some(token) = file.added_tokens.iter().find(strips) {
-        return refuse("added tokens without lstrip, rstrip, single_word", token.content.clone());
+        return refuse("use_regex true", "false");
     }
     Ok(())
 }
 
-fn type_of(value: &serde_json::Value) -> String {
-    let name = value.get("type").and_then(serde_json::Value::as_str);
+/// Refuses decoders other than the one that follows from the model.
+fn check_decoder(decoder: Option<&Value>) -> Result<()> {
+    let mut parts = Vec::new();
+    flat(decoder, "decoders", &mut parts);
+    match parts.iter().find(|part| type_of(part) != "ByteLevel") {
+        Some(other) => refuse("decoder ByteLevel", type_of(other)),
+        None => Ok(()),
+    }
+}
+
+/// The parts of a sequence in order, or the only part; none of nothing.
+pub(crate) fn flat<'v>(part: Option<&'v Value>, list: &str, parts: &mut Vec<&'v Value>) {
+    let Some(part) = part else { return };
+    match part[list].as_array() {
+        Some(inner) if part["type"] == "Sequence" => {
+            inner.iter().for_each(|part| flat(Some(part), list, parts));
+        }
+        _ => parts.push(part),
+    }
+}
+
+/// Name of a part, or its beginning if it has none.
+pub(crate) fn type_of(value: &Value) -> String {
+    let name = value.get("type").and_then(Value::as_str);
     name.map_or_else(|| value.to_string().chars().take(40).collect(), str::to_owned)
 }
 
@@ -244,7 +346,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut entries = HashMap::new();
-                while let Some((key, id)) = map.next_entry::<Text<'de>, u32>()? {
+                while let Some((key, id)) = map.next_entry::<Name<'de>, u32>()? {
                     entries.insert(key.0, id);
                 }
                 Ok(Entries(entries))
@@ -257,7 +359,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
 /// A string, borrowed where the JSON has it without escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// A merge rule: `"a b"` in older files, `["a", "b"]` in newer ones.
 enum Merge<'a> {
@@ -297,7 +399,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Merge<'a> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
                 let mut side = |n| {
-                    let text: Option<Text<'de>> = seq.next_element()?;
+                    let text: Option<Name<'de>> = seq.next_element()?;
                     text.ok_or_else(|| serde::de::Error::invalid_length(n, &self))
                 };
                 Ok(Merge::Pair(side(0)?.0, side(1)?.0))

@@ -8,8 +8,9 @@ use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
 use serde_json::Value;
+use tokenizers::AddedToken;
 
-use crate::byte_level::Added;
+use crate::byte_level::{Added, Around};
 use crate::byte_map::token_bytes;
 use crate::error::{Error, Result};
 use crate::ggml::Special;
@@ -27,6 +28,7 @@ struct HfTokenizers {
     literal: OnceLock<Box<tokenizers::Tokenizer>>,
     pieces: Vec<Option<Box<[u8]>>>,
     added: BTreeMap<u32, Added>,
+    around: Around,
     strips_first_space: bool,
 }
 
@@ -55,8 +57,7 @@ pub(crate) fn read(json: &[u8]) -> Result<Tokenizer> {
     let hf = HfTokenizers::new(json)?;
     let is_special = |id: &u32| hf.is_special(*id);
     let mut special = Special::by_text(|text| hf.token_id(text).filter(is_special));
-    // The token before an empty text is BOS.
-    special.bos = hf.tokenize("", true, true).first().copied().filter(is_special);
+    special.bos = hf.around.before.first().copied().filter(is_special);
     Ok(Tokenizer::named(Arc::new(hf), special))
 }
 
@@ -78,7 +79,8 @@ impl HfTokenizers {
         let written = Written::of(&decoder);
         let mut added = BTreeMap::new();
         for (id, token) in encoder.get_added_tokens_decoder() {
-            added.insert(id, Added { text: token.content, special: token.special });
+            let AddedToken { content: text, special, normalized, .. } = token;
+            added.insert(id, Added { text, special, normalized });
         }
         // Each token takes more than one byte of JSON: a higher id can only be damage.
         let limit = json.len();
@@ -97,7 +99,8 @@ impl HfTokenizers {
             pieces[index] = Some(bytes.into_boxed_slice());
         }
         let strips_first_space = written == Written::Words || strips_first_space(&decoder);
-        Ok(Self { encoder, literal: OnceLock::new(), pieces, added, strips_first_space })
+        let (literal, around) = (OnceLock::new(), around(&encoder));
+        Ok(Self { encoder, literal, pieces, added, around, strips_first_space })
     }
 }
 
@@ -120,12 +123,9 @@ impl TokenModel for HfTokenizers {
     }
 
     fn tokenize_marked(&self, text: &str, marker: &str, add_special: bool) -> Vec<u32> {
-        let around = if add_special { self.tokenize("", true, true) } else { Vec::new() };
-        // Tokens around an empty text: BOS, then those at the end.
-        let (mut ids, ends) = match around.split_first() {
-            Some((&first, ends)) => (vec![first], ends),
-            None => (Vec::new(), &[][..]),
-        };
+        let Around { before, after } =
+            if add_special { self.around.clone() } else { Around::default() };
+        let mut ids = before;
         let mut rest = text;
         loop {
             let found = self.specials().filter_map(|(id, name)| Some((rest.find(name)?, id, name)));
@@ -139,7 +139,7 @@ impl TokenModel for HfTokenizers {
             ids.push(id);
             rest = &rest[at + name.len()..];
         }
-        ids.extend(ends);
+        ids.extend(after);
         ids
     }
 
@@ -180,11 +180,11 @@ impl TokenModel for HfTokenizers {
     }
 
     fn adds_bos(&self, bos: Option<u32>) -> bool {
-        bos.is_some() && self.tokenize("", true, true).first() == bos.as_ref()
+        bos.is_some() && self.around.before.first().copied() == bos
     }
 
     fn adds_eos(&self, eos: Option<u32>) -> bool {
-        eos.is_some() && self.tokenize("", true, true).last() == eos.as_ref()
+        eos.is_some() && self.around.after.last().copied() == eos
     }
 }
 
@@ -219,6 +219,17 @@ impl Written {
             Self::Plain => text.as_bytes().to_vec(),
         }
     }
+}
+
+/// Tokens that the file puts around a text. Without a text that the model encodes, all of them are taken for the first.
+fn around(encoder: &tokenizers::Tokenizer) -> Around {
+    let encode = |text| encoder.encode_fast(text, true).ok();
+    let Some(encoding) = encode("a").or_else(|| encode("")) else { return Around::default() };
+    let is_plain = |mask: &u32| *mask == 0;
+    let (ids, mask) = (encoding.get_ids(), encoding.get_special_tokens_mask());
+    let start = mask.iter().position(is_plain).unwrap_or(mask.len());
+    let end = mask.iter().rposition(is_plain).map_or(mask.len(), |last| last + 1);
+    Around { before: ids[..start].to_vec(), after: ids[end..].to_vec() }
 }
 
 /// The steps of a decoder: itself, or those of a sequence.

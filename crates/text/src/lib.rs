@@ -13,6 +13,7 @@
 //! | `detokenize` | [`StreamDecoder`]: text of tokens as they arrive |
 //! | `byte_level`, `bpe`, `vocab`, `pretokenize` | byte-level BPE: encoder, merge rules, ids and bytes, GPT-2's pieces |
 //! | `hf_json`, `vocabulary_list` | its file formats: `tokenizer.json`, CTranslate2's lists |
+//! | `hf_text`, `hf_around` | normalizers and pre-tokenizers of `tokenizer.json`, and its tokens around a text |
 //! | `hf_tokenizers`, `no_tokenizers` | every other `tokenizer.json` (feature `tokenizers`); an error without the feature |
 //! | `ggml` | vocabularies of GGUF files |
 //! | `merge`, `byte_map` | the merge loop of both; GPT-2's printable form of bytes |
@@ -30,7 +31,12 @@ mod detokenize;
 mod edit_distance;
 mod error;
 mod ggml;
+mod hf_around;
+#[cfg(test)]
+#[cfg(feature = "tokenizers")]
+mod hf_equality;
 mod hf_json;
+mod hf_text;
 #[cfg(feature = "tokenizers")]
 mod hf_tokenizers;
 mod marked_text;

@@ -45,7 +45,8 @@ enum Kind {
 impl From<ByteLevel> for Tokenizer {
     fn from(byte_level: ByteLevel) -> Self {
         let is_special = |id: &u32| byte_level.is_special(*id);
-        let special = Special::by_text(|text| byte_level.token_id(text).filter(is_special));
+        let mut special = Special::by_text(|text| byte_level.token_id(text).filter(is_special));
+        special.bos = byte_level.bos().filter(is_special);
         Self { kind: Kind::ByteLevel(Box::new(byte_level)), special }
     }
 }
@@ -99,7 +100,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If a text is empty, an id was the only token of a byte, or the vocabulary is one that names
-    /// its special tokens itself ([`from_ggml`](Self::from_ggml), most `tokenizer.json`).
+    /// its special tokens itself ([`from_ggml`](Self::from_ggml), a `tokenizer.json` of another kind than byte-level BPE).
     pub fn with_special(self, tokens: impl IntoIterator<Item = (u32, String)>) -> Result<Self> {
         match self.kind {
             Kind::ByteLevel(byte_level) => Ok(byte_level.with_special(tokens)?.into()),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::byte_map::strict_token_bytes;
 use crate::error::{Error, Result};
 
 /// Ordinary (not special) tokens. Ids may have gaps.
@@ -9,17 +10,37 @@ use crate::error::{Error, Result};
 pub(crate) struct Vocab {
     tokens: Vec<Option<Box<[u8]>>>,
     ids: HashMap<Box<[u8]>, u32>,
+    /// The same for tokens that no text is encoded as.
+    never_encoded: HashMap<Box<[u8]>, u32>,
 }
 
 impl Vocab {
     pub(crate) fn with_capacity(n_tokens: usize) -> Self {
-        Self { tokens: Vec::with_capacity(n_tokens), ids: HashMap::with_capacity(n_tokens) }
+        let ids = HashMap::with_capacity(n_tokens);
+        Self { tokens: Vec::with_capacity(n_tokens), ids, never_encoded: HashMap::new() }
     }
 
     /// Adds a token. When two ids have equal bytes, encoding uses the one added first.
     ///
     /// The caller bounds `id` (the table is as long as the highest id).
     pub(crate) fn insert(&mut self, id: u32, bytes: &[u8]) -> Result<()> {
+        self.set(id, bytes)?;
+        self.ids.entry(bytes.into()).or_insert(id);
+        Ok(())
+    }
+
+    /// As [`insert`](Self::insert), of a token in GPT-2's printable form. A token with a character outside of that form
+    /// stands for its text, but comes out of no merging.
+    pub(crate) fn insert_printable(&mut self, id: u32, token: &str) -> Result<()> {
+        if let Some(bytes) = strict_token_bytes(token) {
+            return self.insert(id, &bytes);
+        }
+        self.set(id, token.as_bytes())?;
+        self.never_encoded.entry(token.as_bytes().into()).or_insert(id);
+        Ok(())
+    }
+
+    fn set(&mut self, id: u32, bytes: &[u8]) -> Result<()> {
         let index = id as usize;
         if index >= self.tokens.len() {
             self.tokens.resize(index + 1, None);
@@ -32,7 +53,6 @@ impl Vocab {
             });
         }
         self.tokens[index] = Some(bytes.into());
-        self.ids.entry(bytes.into()).or_insert(id);
         Ok(())
     }
 
@@ -48,8 +68,15 @@ impl Vocab {
         self.tokens.get(id as usize)?.as_deref()
     }
 
+    /// The token that these bytes are encoded as, if one covers them all.
     pub(crate) fn id(&self, bytes: &[u8]) -> Option<u32> {
         self.ids.get(bytes).copied()
+    }
+
+    /// The token with these bytes.
+    pub(crate) fn id_of_any(&self, bytes: &[u8]) -> Option<u32> {
+        let ids = [self.id(bytes), self.never_encoded.get(bytes).copied()];
+        ids.into_iter().flatten().min()
     }
 
     /// Highest id + 1.
@@ -58,11 +85,7 @@ impl Vocab {
     }
 
     /// The token of each single byte.
-    pub(crate) fn byte_ids(&self) -> Result<[u32; 256]> {
-        let mut ids = [0; 256];
-        for byte in 0..=u8::MAX {
-            ids[usize::from(byte)] = self.id(&[byte]).ok_or(Error::MissingByte { byte })?;
-        }
-        Ok(ids)
+    pub(crate) fn byte_ids(&self) -> [Option<u32>; 256] {
+        std::array::from_fn(|byte| self.id(&[byte as u8]))
     }
 }

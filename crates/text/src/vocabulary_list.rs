@@ -71,7 +71,7 @@ fn from_tokens<'t>(tokens: impl Iterator<Item = &'t str>) -> Result<Tokenizer> {
             limit: u64::from(u32::MAX),
         })?;
         if looks_special(token) {
-            added.insert(id, Added { text: token.to_owned(), special: true });
+            added.insert(id, Added { text: token.to_owned(), special: true, normalized: false });
         } else {
             vocab.insert(id, &token_bytes(token))?;
         }

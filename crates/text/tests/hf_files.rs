@@ -1,4 +1,4 @@
-//! `tokenizer.json` files of language models, which the `tokenizers` crate encodes.
+//! `tokenizer.json` files of language models; the `tokenizers` crate encodes all but byte-level BPE.
 
 #![expect(clippy::unwrap_used, reason = "a failing test shows where")]
 
