@@ -204,11 +204,15 @@ describe("cache", () => {
   });
 
   test("two tabs download one file once", async () => {
-    isolated.files["/shared.gguf"] = { bytes: fakeModel({}, 5_000_000), fault: "slow", delay: 300, step: 200_000 };
+    // Two minutes, unless the second tab waits.
+    const file = { bytes: fakeModel({}, 5_000_000), fault: "slow", delay: 500, step: 20_000 };
+    isolated.files["/shared.gguf"] = file;
     await open(isolated, async (page) => {
+      await page.context().exposeFunction("onWait", () => (file.delay = 0));
       const other = await page.context().newPage();
       await other.goto(`${isolated.url}/index.html`);
-      const code = `const seen = []; given.options = { onProgress: ({ status }) => seen.push(status) }; ${load} return seen;`;
+      const onProgress = `({ status }) => { seen.push(status); if (status === "wait") void globalThis.onWait(); }`;
+      const code = `const seen = []; given.options = { onProgress: ${onProgress} }; ${load} return seen;`;
       const given = { url: url("/shared.gguf") };
       const seen = await Promise.all([inPage(page, code, given), inPage(other, code, given)]);
       assert.equal(seen.filter((one) => one.includes("wait")).length, 1);
@@ -217,7 +221,7 @@ describe("cache", () => {
   });
 
   test("a file that is being downloaded is not removed", async () => {
-    isolated.files["/busy.gguf"] = { bytes: fakeModel({}, 5_000_000), fault: "slow", delay: 20, step: 200_000 };
+    isolated.files["/busy.gguf"] = { bytes: fakeModel({}, 5_000_000), fault: "slow", delay: 500, step: 20_000 };
     await open(isolated, async (page) => {
       const code = `
         const stop = new AbortController();
