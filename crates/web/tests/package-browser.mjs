@@ -105,6 +105,23 @@ describe("isolated page", () => {
   }
 });
 
+describe("many workers", () => {
+  // Firefox may never return from `new Worker` in a worker that follows others: their threads are workers of the page.
+  test("48 loads one after the other, each with a pool", { timeout: 240_000 }, () =>
+    open(isolated, (page) => {
+      const code = `
+        for (let i = 0; i < 12; i++) {
+          await rejects(stonechat.Chat.load(location.origin + "/none.gguf", { threads: 2 }), (error) => error.status === 404);
+          await rejects(stonechat.Chat.load(model({ open: "fail" }), { threads: 2 }), (error) => error.message === "the file is damaged");
+          await rejects(stonechat.Chat.load(model({ kind: "speech" }), { threads: 2 }), (error) => error.param === "source");
+          const llm = await stonechat.Chat.load(model(), { threads: 2 });
+          equal(llm.info.threads, 2);
+          await llm.close();
+        }`;
+      return inPage(page, code);
+    }));
+});
+
 describe("page without isolation", () => {
   const chosen = Object.keys(cases).filter((title) => /stream|threads|dies/.test(title));
   for (const title of chosen) {
