@@ -105,6 +105,23 @@ describe("isolated page", () => {
   }
 });
 
+describe("many workers", () => {
+  // Firefox may never return from `new Worker` in a worker that follows others: their threads are workers of the page.
+  test("48 loads one after the other, each with a pool", { timeout: 240_000 }, () =>
+    open(isolated, (page) => {
+      const code = `
+        for (let i = 0; i < 12; i++) {
+          await rejects(stonechat.Chat.load(location.origin + "/none.gguf", { threads: 2 }), (error) => error.status === 404);
+          await rejects(stonechat.Chat.load(model({ open: "fail" }), { threads: 2 }), (error) => error.message === "the file is damaged");
+          await rejects(stonechat.Chat.load(model({ kind: "speech" }), { threads: 2 }), (error) => error.param === "source");
+          const llm = await stonechat.Chat.load(model(), { threads: 2 });
+          equal(llm.info.threads, 2);
+          await llm.close();
+        }`;
+      return inPage(page, code);
+    }));
+});
+
 describe("page without isolation", () => {
   const chosen = Object.keys(cases).filter((title) => /stream|threads|dies/.test(title));
   for (const title of chosen) {
@@ -204,11 +221,15 @@ describe("cache", () => {
   });
 
   test("two tabs download one file once", async () => {
-    isolated.files["/shared.gguf"] = { bytes: fakeModel({}, 5_000_000), fault: "slow", delay: 300, step: 200_000 };
+    // Two minutes, unless the second tab waits.
+    const file = { bytes: fakeModel({}, 5_000_000), fault: "slow", delay: 500, step: 20_000 };
+    isolated.files["/shared.gguf"] = file;
     await open(isolated, async (page) => {
+      await page.context().exposeFunction("onWait", () => (file.delay = 0));
       const other = await page.context().newPage();
       await other.goto(`${isolated.url}/index.html`);
-      const code = `const seen = []; given.options = { onProgress: ({ status }) => seen.push(status) }; ${load} return seen;`;
+      const onProgress = `({ status }) => { seen.push(status); if (status === "wait") void globalThis.onWait(); }`;
+      const code = `const seen = []; given.options = { onProgress: ${onProgress} }; ${load} return seen;`;
       const given = { url: url("/shared.gguf") };
       const seen = await Promise.all([inPage(page, code, given), inPage(other, code, given)]);
       assert.equal(seen.filter((one) => one.includes("wait")).length, 1);
@@ -217,7 +238,7 @@ describe("cache", () => {
   });
 
   test("a file that is being downloaded is not removed", async () => {
-    isolated.files["/busy.gguf"] = { bytes: fakeModel({}, 5_000_000), fault: "slow", delay: 20, step: 200_000 };
+    isolated.files["/busy.gguf"] = { bytes: fakeModel({}, 5_000_000), fault: "slow", delay: 500, step: 20_000 };
     await open(isolated, async (page) => {
       const code = `
         const stop = new AbortController();

@@ -80,18 +80,22 @@ test("a path and a folder of Node", async () => {
   await assert.rejects(stonechat.Chat.load(join(path, "none.gguf")), { param: "source" });
 });
 
-test("the process ends by itself with a model that was not closed", async () => {
+test("the process ends by itself with a model that was not closed, and warns of nothing", async () => {
   const script = join(scratch(), "script.mjs");
   const model = join(scratch(), "model.gguf");
   writeFileSync(model, fakeModel());
   const text = `
     import { Chat } from ${JSON.stringify(join(folder, "dist/index.js"))};
+    const downloaded = await Chat.load("${server.url}/model.gguf", { cacheDir: ${JSON.stringify(scratch())} });
+    await downloaded.close();
     const llm = await Chat.load(${JSON.stringify(model)}, { threads: 3 });
     console.log(JSON.stringify(await llm.tokenize("a")));
   `;
   writeFileSync(script, text);
-  const { stdout } = await run(process.execPath, [script], { timeout: 20_000 });
+  const { stdout, stderr } = await run(process.execPath, [script], { timeout: 20_000 });
   assert.equal(stdout, "[97]\n");
+  // Node reports a descriptor that is closed twice.
+  assert.equal(stderr, "");
 });
 
 test("a binary whose self-test fails is replaced by the next one, and a missing one too", async () => {

@@ -33,7 +33,8 @@ export function sha256(bytes) {
  *
  * Faults: `noRanges`, `breaks` (the first `n` answers end early), `shifted` and `long` (ranges that are not the asked ones), `changes` (another
  * `ETag` from answer `n` on), `short` (the first `n` answers have too few bytes), `stalls` (the first `n` answers stop), `status` (the first `n`
- * answers have that status), `hidden` (headers that other origins may not read), `slow` (`delay` ms for each 64 KiB).
+ * answers have that status), `hidden` (headers that other origins may not read), `slow` (`delay` ms for each `step` bytes; a new delay holds for
+ * running answers too).
  */
 export async function serve({ folders = {}, files = {}, headers = {} } = {}) {
   const log = [];
@@ -115,7 +116,8 @@ function answerFile(request, response, file) {
   send(response, part, file, isFirst);
 }
 
-async function send(response, bytes, { fault, delay = 0, step = 65536 }, isFirst) {
+async function send(response, bytes, file, isFirst) {
+  const { fault, step = 65536 } = file;
   const half = Math.floor(bytes.length / 2);
   if (fault === "breaks" && isFirst) {
     response.write(bytes.subarray(0, half), () => response.destroy());
@@ -131,7 +133,7 @@ async function send(response, bytes, { fault, delay = 0, step = 65536 }, isFirst
   }
   for (let at = 0; at < bytes.length && !response.destroyed; at += step) {
     response.write(bytes.subarray(at, at + step));
-    await new Promise((resolve) => setTimeout(resolve, delay));
+    await new Promise((resolve) => setTimeout(resolve, file.delay ?? 0));
   }
   response.end();
 }

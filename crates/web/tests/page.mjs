@@ -120,10 +120,10 @@ class Case {
     await this.page.waitForSelector("dialog[open]", { state: "detached" });
   }
 
-  /** The last text that the page gave to be saved, and its name. */
+  /** The text that the page gave to be saved since the last call, and its name. */
   async saved() {
     await this.page.waitForFunction(() => window.savedFiles.length > 0);
-    return this.page.evaluate(() => window.savedFiles.at(-1));
+    return this.page.evaluate(() => window.savedFiles.splice(0).at(-1));
   }
 
   async shot(name) {
@@ -266,7 +266,8 @@ const tests = {
     await page.locator(".system summary").click();
     await t.type(page.getByLabel("System prompt", { exact: true }), "Be brief.");
     await t.openDialog("s");
-    assert.equal(await page.locator("input[name=temperature]").getAttribute("placeholder"), "default 0.8");
+    // The defaults of the server arrive after the page is shown.
+    await page.waitForSelector('input[name=temperature][placeholder="default 0.8"]');
     await t.type(page.locator("input[name=temperature]"), "0.25");
     await t.type(page.locator("input[name=top_k]"), "7");
     await t.type(page.getByLabel("Stop texts"), "END\n###");
@@ -509,8 +510,10 @@ const tests = {
     await t.check("models");
     await page.getByRole("button", { name: "Unload" }).click();
     await page.waitForSelector(".model-row .state >> text=not loaded");
+    t.server.state.isLoadHeld = true;
     await page.getByRole("button", { name: "Load", exact: true }).click();
     await page.waitForSelector(".model-list progress");
+    t.server.state.isLoadHeld = false;
     await page.waitForSelector(".model-row .state >> text=/^loaded$/");
     await page.keyboard.press("Escape");
     await page.waitForSelector(".model-list", { state: "detached" });
@@ -695,8 +698,10 @@ const tests = {
     await page.getByRole("button", { name: "This browser" }).click();
     await page.waitForSelector("text=smollm2:135m");
     await t.check("browser-models");
+    await page.evaluate(() => (window.isLoadHeld = true));
     await page.locator(".model-list li", { hasText: "smollm2:135m" }).getByRole("button", { name: "Load", exact: true }).click();
     await page.waitForSelector(".model-list progress");
+    await page.evaluate(() => (window.isLoadHeld = false));
     await page.waitForFunction(() => document.querySelector(".model-list li .state")?.textContent === "loaded");
     await page.keyboard.press("Escape");
     assert.match(await t.chat("hello"), /Browser says: hello/);

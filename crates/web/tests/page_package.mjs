@@ -17,6 +17,7 @@ async function load(source, { onProgress, signal, ...rest }) {
   for (let i = 1; i <= 4; i++) {
     await wait(60, signal);
     onProgress({ status: "download", file, loaded: i * 25, total: 100 });
+    while (globalThis.isLoadHeld) await wait(20, signal);
   }
   if (typeof source === "string") cache.set(source, { name: source, bytes: 1000, total: 1000, isComplete: true, time: 0 });
 }

@@ -165,7 +165,8 @@ async function api(state, request, response, path, body) {
 
 function model(state, id) {
   const until = state.loads.get(id);
-  const value = until === undefined || until <= Date.now() ? "loaded" : until === Infinity ? "unloaded" : "loading";
+  const isLoading = until > Date.now() || (until !== undefined && state.isLoadHeld);
+  const value = until === Infinity ? "unloaded" : isLoading ? "loading" : "loaded";
   const isSpeech = id.includes("speech");
   return {
     id, task: isSpeech ? "automatic-speech-recognition" : "text-generation", status: { value },

@@ -72,7 +72,7 @@ export async function fetchFile(file: RemoteFile, context: CacheContext): Promis
   }
   const key = await cacheKey(file.url);
   for (let tries = 0; tries < MAX_TRIES; tries += 1) {
-    const release = await storage.lock(key, "shared", context.signal);
+    const release = await lockFile(storage, key, "shared", file, context);
     let opened: OpenFile | undefined;
     try {
       opened = await openCommitted(storage, key, file);
@@ -94,6 +94,19 @@ export async function fetchFile(file: RemoteFile, context: CacheContext): Promis
   throw failedDownload(`${file.url}: expected a file that stays in the cache, got one that was removed or changed ${MAX_TRIES} times`);
 }
 
+/** Locks a file, and reports a wait for another load. */
+async function lockFile(
+  storage: Storage,
+  key: string,
+  mode: "shared" | "exclusive",
+  file: RemoteFile,
+  context: CacheContext,
+): Promise<(() => void) | undefined> {
+  const onWait = () => context.onProgress({ status: "wait", file: file.name, loaded: 0, total: 0 });
+  const timer = setTimeout(onWait, WAIT_PAUSE);
+  return storage.lock(key, mode, context.signal).finally(() => clearTimeout(timer));
+}
+
 /** Downloads into the cache; the result is the file if it had to stay in memory. */
 async function downloadLocked(
   storage: Storage,
@@ -101,9 +114,7 @@ async function downloadLocked(
   file: RemoteFile,
   context: CacheContext,
 ): Promise<OpenFile | undefined> {
-  const onWait = () => context.onProgress({ status: "wait", file: file.name, loaded: 0, total: 0 });
-  const timer = setTimeout(onWait, WAIT_PAUSE);
-  const release = await storage.lock(key, "exclusive", context.signal).finally(() => clearTimeout(timer));
+  const release = await lockFile(storage, key, "exclusive", file, context);
   try {
     const folder = await storage.folder(key);
     // The other one may have been faster.
@@ -169,7 +180,8 @@ class Fetch {
       if (data.size() !== found.size) {
         throw failedDownload(`${this.file.url}: expected ${found.size} bytes in the cache, got ${data.size()}`);
       }
-      data.close();
+      // A descriptor of Node that is closed twice may be another file's by then.
+      target.close();
       try {
         await this.#commit(folder, found, removeFolder);
         return undefined;
@@ -358,11 +370,7 @@ class SpillTarget implements Target {
   close(): void {
     if (!this.#isClosed) {
       this.#isClosed = true;
-      try {
-        this.data.close();
-      } catch {
-        // The file was closed before its record.
-      }
+      this.data.close();
     }
   }
 

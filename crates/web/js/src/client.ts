@@ -10,7 +10,7 @@
  */
 
 import { dead, fromWire } from "./errors.js";
-import { browserPeer, isNode, nodePeer, type Peer } from "./host.js";
+import { browserPeer, isNode, nodePeer, scriptPeer, type Peer } from "./host.js";
 import { WINDOW, type Calls, type ToPage, type ToWorker } from "./protocol.js";
 
 /** Milliseconds for which `close` waits for the worker. */
@@ -41,11 +41,33 @@ export interface CallOptions {
   onPushed?: ((seconds: number) => void) | undefined;
 }
 
+/** Workers that are the threads of the engine. */
+class Pool {
+  readonly #peers: Peer[] = [];
+  #hasEnded = false;
+  /** Whether all threads are in the engine. */
+  isReady = false;
+
+  /** Adds a worker; one that comes after the end of the pool is ended. */
+  add(peer: Peer): void {
+    if (this.#hasEnded) {
+      peer.terminate();
+    } else {
+      this.#peers.push(peer);
+    }
+  }
+
+  end(): void {
+    this.#hasEnded = true;
+    this.#peers.forEach((peer) => peer.terminate());
+  }
+}
+
 /** Connection to one worker. @internal */
 export class Connection {
   readonly #peer: Peer;
   readonly #pending = new Map<number, Pending>();
-  readonly #ports: MessagePort[] = [];
+  #pool: Pool | undefined;
   #lastId = 0;
   #failure: Error | undefined;
 
@@ -141,8 +163,18 @@ export class Connection {
       case "pushed":
         this.#pending.get(message.id)?.onPushed(message.seconds);
         break;
-      case "watch":
-        this.#watch(message.port);
+      case "pool":
+        this.#pool = new Pool();
+        void this.#startPool(this.#pool, message.url, message.ports);
+        break;
+      case "poolReady":
+        if (this.#pool) {
+          this.#pool.isReady = true;
+        }
+        break;
+      case "poolEnd":
+        this.#pool?.end();
+        this.#pool = undefined;
         break;
       case "note":
         console.info(`stonechat: ${message.text}`);
@@ -153,11 +185,27 @@ export class Connection {
     }
   }
 
-  /** Listens to a thread of the pool, which reports its end even while the engine's thread waits for it. */
-  #watch(port: MessagePort): void {
-    port.onmessage = (event) => this.#die(`a thread of the worker has ended: ${String(event.data)}`);
-    (port as { unref?: () => void }).unref?.();
-    this.#ports.push(port);
+  /** Starts a thread per port. The engine goes on without a pool that does not start; the end of a thread ends a started one. */
+  async #startPool(pool: Pool, url: string, ports: MessagePort[]): Promise<void> {
+    const die = (message: string) => this.#die(`a thread of the worker has ended: ${message}`);
+    const fail = (message: string) => (pool.isReady ? die(message) : this.send({ op: "poolFailed", message }));
+    try {
+      for (const port of ports) {
+        const peer = await scriptPeer(url);
+        pool.add(peer);
+        peer.listen((message: ToPage) => {
+          if (message.op === "noThread") {
+            fail(message.message);
+          } else if (message.op === "died") {
+            die(message.message);
+          }
+        }, fail);
+        peer.post({ op: "thread", port }, [port]);
+        peer.hold(false);
+      }
+    } catch (error) {
+      fail((error as Error).message);
+    }
   }
 
   #settle(id: number): Pending | undefined {
@@ -175,7 +223,7 @@ export class Connection {
     }
     this.#failure = dead(message);
     this.#peer.terminate();
-    this.#ports.forEach((port) => port.close());
+    this.#pool?.end();
     for (const pending of this.#pending.values()) {
       pending.reject(this.#failure);
     }

@@ -2,8 +2,8 @@
 
 import { binaryUrls, candidates, importGlue, vadUrl, type Glue } from "./assets.js";
 import { StonechatError, failedDownload, unsupported } from "./errors.js";
-import { coreCount, isIsolated, isNode, nodeModule, siblingPeer, type Peer } from "./host.js";
-import { THREAD_STACK, type LoadCall, type ToPage } from "./protocol.js";
+import { coreCount, isIsolated, isNode, nodeModule } from "./host.js";
+import { THREAD_STACK, type LoadCall, type ThreadStart, type ToPage } from "./protocol.js";
 import { sleep } from "./download.js";
 import type { BinaryName } from "./types.js";
 import { compile, makeMemory, wasmFeatures, type Compiled } from "./wasm.js";
@@ -35,14 +35,23 @@ export interface Engine {
 /** Sends a message to the page. @internal */
 export type Post = (message: ToPage, transfer?: Transferable[]) => void;
 
+/** The link of an engine that starts to the page. @internal */
+export interface Link {
+  post: Post;
+  signal: AbortSignal;
+  /** Message of a thread of the pool that did not start. */
+  poolFailure: string | undefined;
+}
+
 /** Starts the first binary that works here. @internal */
-export async function startEngine(call: LoadCall, post: Post, signal: AbortSignal): Promise<Engine> {
+export async function startEngine(call: LoadCall, link: Link): Promise<Engine> {
+  const { post, signal } = link;
   const names = candidates(wasmFeatures(), call.device, call.binary);
   const failures: string[] = [];
   for (const name of names) {
     signal.throwIfAborted();
     try {
-      return await startBinary(name, call, post, signal);
+      return await startBinary(name, call, link);
     } catch (error) {
       signal.throwIfAborted();
       const isFinal = name === names.at(-1) || (error as { status?: unknown }).status === 507;
@@ -58,17 +67,17 @@ export async function startEngine(call: LoadCall, post: Post, signal: AbortSigna
   throw unsupported("expected a binary of the engine that starts here, got none");
 }
 
-async function startBinary(name: BinaryName, call: LoadCall, post: Post, signal: AbortSignal): Promise<Engine> {
+async function startBinary(name: BinaryName, call: LoadCall, link: Link): Promise<Engine> {
   const urls = binaryUrls(name, call.kind, call.assets);
   const [glue, compiled] = await Promise.all([
     importGlue(urls.glue.href).catch((error: unknown) => {
       throw failedDownload(`${urls.glue.href}: expected the script of the binary, got ${String(error)}`, 502, error);
     }),
-    compile(urls.wasm, signal),
+    compile(urls.wasm, link.signal),
   ]);
   const { count, reason } = await threadCount(call.threads, compiled);
   try {
-    return await startModule({ name, glue, compiled, urls, count, reason }, call, post, signal);
+    return await startModule({ name, glue, compiled, urls, count, reason }, call, link);
   } catch (error) {
     if (!(error instanceof NoPool)) {
       throw error;
@@ -76,7 +85,7 @@ async function startBinary(name: BinaryName, call: LoadCall, post: Post, signal:
     // A module whose threads came in part cannot be used again.
     const again = await importGlue(`${urls.glue.href}#one`);
     const one = { name, glue: again, compiled, urls, count: 1, reason: error.message };
-    return startModule(one, call, post, signal);
+    return startModule(one, call, link);
   }
 }
 
@@ -92,7 +101,7 @@ interface Start {
   reason: string;
 }
 
-async function startModule(start: Start, call: LoadCall, post: Post, signal: AbortSignal): Promise<Engine> {
+async function startModule(start: Start, call: LoadCall, link: Link): Promise<Engine> {
   const { name, glue, compiled, urls, count, reason } = start;
   const made = compiled.memory && makeMemory(compiled.memory);
   await glue.default({ module_or_path: compiled.module, ...(made && { memory: made.memory }) });
@@ -102,18 +111,15 @@ async function startModule(start: Start, call: LoadCall, post: Post, signal: Abo
   }
   const { isa, version, vad_weights } = JSON.parse(glue.build_info()) as Record<string, unknown>;
   if (vad_weights === "external" && call.kind === "speech") {
-    glue.set_vad_weights(await vadWeights(call.assets, signal));
+    glue.set_vad_weights(await vadWeights(call.assets, link.signal));
   }
-  const pool: Peer[] = [];
-  const end = () => pool.forEach((peer) => peer.terminate());
+  const end = () => link.post({ op: "poolEnd" });
   if (count > 1 && made) {
-    const { module } = compiled;
-    await startPool({ pool, glue, url: urls.glue.href, module, memory: made.memory, n: count - 1, post, signal }).catch(
-      (error: unknown) => {
-        end();
-        throw error;
-      },
-    );
+    const thread = { glue: urls.glue.href, module: compiled.module, memory: made.memory, stack: THREAD_STACK };
+    await startPool(glue, count - 1, thread, link).catch((error: unknown) => {
+      end();
+      throw error;
+    });
   }
   return {
     glue,
@@ -143,38 +149,24 @@ async function threadCount(wanted: number | undefined, compiled: Compiled): Prom
   return { count: Math.min(cores, MAX_DEFAULT_THREADS), reason: `${cores} processors` };
 }
 
-interface PoolStart {
-  pool: Peer[];
-  glue: Glue;
-  url: string;
-  module: WebAssembly.Module;
-  memory: WebAssembly.Memory;
-  n: number;
-  post: Post;
-  signal: AbortSignal;
-}
-
-/** Starts the threads of the pool, and waits until they are in the engine. */
-async function startPool({ pool, glue, url, module, memory, n, post, signal }: PoolStart): Promise<void> {
-  let failure: string | undefined;
+/** Starts `n` threads of the pool, and waits until they are in the engine. */
+async function startPool(glue: Glue, n: number, thread: ThreadStart, link: Link): Promise<void> {
+  link.poolFailure = undefined;
+  const ports: MessagePort[] = [];
   for (let i = 0; i < n; i += 1) {
-    const peer = await siblingPeer();
-    pool.push(peer);
-    const deaths = new MessageChannel();
-    peer.listen(
-      (message: ToPage) => (failure ??= message.op === "died" ? message.message : message.op),
-      (message) => (failure ??= message),
-    );
-    peer.post({ op: "thread", glue: url, module, memory, stack: THREAD_STACK, deaths: deaths.port1 }, [deaths.port1]);
-    post({ op: "watch", port: deaths.port2 }, [deaths.port2]);
+    const { port1, port2 } = new MessageChannel();
+    port1.postMessage(thread);
+    ports.push(port2);
   }
+  link.post({ op: "pool", url: isNode ? import.meta.url : globalThis.location.href, ports }, ports);
   const deadline = performance.now() + POOL_TIMEOUT;
   for (let pause = 1; !glue.wait_for_threads?.(n); pause = Math.min(2 * pause, 20)) {
-    if (failure !== undefined || performance.now() > deadline) {
-      throw new NoPool(`the threads did not start: ${failure ?? "they took too long"}`);
+    if (link.poolFailure !== undefined || performance.now() > deadline) {
+      throw new NoPool(`the threads did not start: ${link.poolFailure ?? "they took too long"}`);
     }
-    await sleep(pause, signal);
+    await sleep(pause, link.signal);
   }
+  link.post({ op: "poolReady" });
 }
 
 async function vadWeights(assets: string | undefined, signal: AbortSignal): Promise<Uint8Array> {

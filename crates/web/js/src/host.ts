@@ -125,10 +125,7 @@ export async function nodePeer(url: URL): Promise<Peer> {
   };
 }
 
-/** Starts another instance of the script of this worker. @internal */
-export async function siblingPeer(): Promise<Peer> {
-  if (isNode) {
-    return nodePeer(new URL(import.meta.url));
-  }
-  return browserPeer(new Worker(globalThis.location.href, { type: "module" }));
+/** Starts another instance of the script of a worker. @internal */
+export async function scriptPeer(url: string): Promise<Peer> {
+  return isNode ? nodePeer(new URL(url)) : browserPeer(new Worker(url, { type: "module" }));
 }

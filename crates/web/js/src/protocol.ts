@@ -40,22 +40,37 @@ export interface Calls {
   close: { args: null; value: null; event: never };
 }
 
-/** Message from the page. `thread` starts a thread of the pool instead of an engine. @internal */
+/** First message on the port of a thread of the pool. @internal */
+export interface ThreadStart {
+  glue: string;
+  module: WebAssembly.Module;
+  memory: WebAssembly.Memory;
+  stack: number;
+}
+
+/** Message from the page. `thread` makes the worker a thread of the pool, which the engine starts over `port`. @internal */
 export type ToWorker =
   | { [K in keyof Calls]: { op: K; id: number; args: Calls[K]["args"] } }[keyof Calls]
   | { op: "cancel"; id: number }
   | { op: "ack"; id: number; n: number }
   | { op: "push"; id: number; samples: Float32Array<ArrayBuffer>; rate: number }
   | { op: "end"; id: number }
-  | { op: "thread"; glue: string; module: WebAssembly.Module; memory: WebAssembly.Memory; stack: number; deaths: MessagePort };
+  | { op: "poolFailed"; message: string }
+  | { op: "thread"; port: MessagePort };
 
-/** Message from the worker. @internal */
+/**
+ * Message from the worker. `pool` asks for a worker of the script `url` per port: the page makes them, since Firefox may never return from
+ * `new Worker` in a worker. The memory goes over the ports, so that the page holds none of it. @internal
+ */
 export type ToPage =
   | { op: "value"; id: number; value: unknown }
   | { op: "error"; id: number; error: WireError; isAbort: boolean }
   | { op: "event"; id: number; event: unknown }
   | { op: "pushed"; id: number; seconds: number }
-  | { op: "watch"; port: MessagePort }
+  | { op: "pool"; url: string; ports: MessagePort[] }
+  | { op: "poolReady" }
+  | { op: "poolEnd" }
+  | { op: "noThread"; message: string }
   | { op: "note"; text: string }
   | { op: "died"; message: string };
 

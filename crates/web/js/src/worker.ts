@@ -4,12 +4,12 @@ import type { EngineJob, EngineListener, EngineModel, Glue } from "./assets.js";
 import { importGlue } from "./assets.js";
 import type { CacheContext } from "./cache.js";
 import { StonechatError, invalid, isAbort, mib, toWire, tooLarge } from "./errors.js";
-import { startEngine, type Engine, type Post } from "./engine.js";
+import { startEngine, type Engine, type Link, type Post } from "./engine.js";
 import { openFolder } from "./folder.js";
 import { isIsolated, isNode, nodeModule } from "./host.js";
 import { openFiles } from "./open.js";
 import { openOpfs } from "./opfs.js";
-import { WINDOW, type Calls, type LoadCall, type ToPage, type ToWorker } from "./protocol.js";
+import { WINDOW, type Calls, type LoadCall, type ThreadStart, type ToPage, type ToWorker } from "./protocol.js";
 import type { OpenFile } from "./sources.js";
 import type { Storage } from "./storage.js";
 import type { LoadProgress } from "./types.js";
@@ -100,6 +100,7 @@ class Outbox {
 /** The worker with an engine. */
 class Host {
   #engine: Engine | undefined;
+  #link: Link | undefined;
   #model: EngineModel | undefined;
   #files: OpenFile[] = [];
   readonly #running = new Map<number, Running>();
@@ -121,6 +122,11 @@ class Host {
         break;
       case "end":
         this.#running.get(message.id)?.end?.();
+        break;
+      case "poolFailed":
+        if (this.#link) {
+          this.#link.poolFailure ??= message.message;
+        }
         break;
       case "close":
         void this.#answer(message.id, this.#close());
@@ -169,7 +175,8 @@ class Host {
     this.#running.set(id, { cancel: () => stop.abort(), ack: () => undefined });
     const onProgress = throttled((progress) => this.post({ op: "event", id, event: progress }));
     try {
-      this.#engine = await startEngine(call, this.post, stop.signal);
+      this.#link = { post: this.post, signal: stop.signal, poolFailure: undefined };
+      this.#engine = await startEngine(call, this.#link);
       this.#noteThreads(this.#engine, call);
       const storage = await this.#storage(call);
       const { memoryMaximum } = this.#engine;
@@ -379,15 +386,20 @@ function throttled(report: (progress: LoadProgress) => void): (progress: LoadPro
   };
 }
 
-/** Runs one thread of the pool, which does not return. A thread that fails later reports that to the page, since the engine may wait for it. */
-async function runThread(message: Extract<ToWorker, { op: "thread" }>): Promise<void> {
-  const { glue: url, module, memory, stack, deaths } = message;
-  const glue: Glue = await importGlue(url);
-  glue.initSync({ module, memory, thread_stack_size: stack });
+/** Runs one thread of the pool, which does not return. The page hears of its end: the engine may wait for it. */
+async function runThread({ glue: url, module, memory, stack }: ThreadStart, post: Post): Promise<void> {
+  let glue: Glue;
+  try {
+    glue = await importGlue(url);
+    glue.initSync({ module, memory, thread_stack_size: stack });
+  } catch (error) {
+    post({ op: "noThread", message: (error as Error).message });
+    return;
+  }
   try {
     glue.thread_main?.();
   } catch (error) {
-    deaths.postMessage((error as Error).message);
+    post({ op: "died", message: (error as Error).message });
   }
 }
 
@@ -404,7 +416,7 @@ async function main(): Promise<void> {
   const host = new Host(post);
   const receive = (message: ToWorker): void => {
     if (message.op === "thread") {
-      void runThread(message);
+      message.port.onmessage = (event) => void runThread(event.data as ThreadStart, post);
     } else {
       host.receive(message);
     }
