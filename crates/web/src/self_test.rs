@@ -3,6 +3,9 @@
 //! A browser that accepts an instruction may still run it wrong. Products of 8-bit codes below are integers, so that any
 //! difference is an error: weights have the scale 1, and activations are integers with a maximum of 127.
 
+#[cfg(feature = "gpu")]
+mod on_gpu;
+
 use stonechat::compute::cpu::{Epilogue, MatMut, MatRef};
 use stonechat::compute::{Cpu, DType, Isa, ThreadTeam};
 use stonechat::quant::{ActivationBuffer, PackedMatmul, PackedMatrix, matmul_packed};
@@ -25,7 +28,6 @@ const ONE: [u8; 2] = [0x00, 0x3c];
 /// An exception if a result is not exact.
 #[wasm_bindgen]
 pub fn self_test() -> Result<(), JsValue> {
-    let failed = |error| thrown(stonechat::Error::from(stonechat::nn::Error::from(error)));
     let isa = Isa::best().map_err(failed)?;
     let threads = ThreadTeam::new(1).map_err(failed)?;
     let cpu = Cpu { isa, threads };
@@ -39,6 +41,11 @@ pub fn self_test() -> Result<(), JsValue> {
     Ok(())
 }
 
+/// Exception of an error of the device.
+fn failed(error: stonechat::compute::Error) -> JsValue {
+    thrown(stonechat::Error::from(stonechat::nn::Error::from(error)))
+}
+
 /// A value in -127..=127 for a row and a column.
 fn value(row: usize, column: usize, factor: usize) -> i32 {
     (row * 31 + column * factor) as i32 % 255 - 127
@@ -49,8 +56,8 @@ fn activation(row: usize, column: usize) -> i32 {
     if column % BLOCK == 0 { 127 } else { value(row, column, 89) }
 }
 
-/// Expected and computed value of the first difference.
-fn wrong_product(cpu: &Cpu, m: usize) -> Result<Option<(f32, f32)>, JsValue> {
+/// The weights as a file holds them.
+fn weights() -> Vec<u8> {
     let mut bytes = Vec::with_capacity(N * (K + 2 * K / BLOCK));
     for row in 0..N {
         for block in 0..K / BLOCK {
@@ -59,11 +66,22 @@ fn wrong_product(cpu: &Cpu, m: usize) -> Result<Option<(f32, f32)>, JsValue> {
             bytes.extend(columns.map(|column| value(row, column, 57) as i8 as u8));
         }
     }
+    bytes
+}
+
+/// Result `i` of a product.
+fn expected(i: usize) -> f32 {
+    let products = (0..K).map(|column| activation(i / N, column) * value(i % N, column, 57));
+    products.sum::<i32>() as f32
+}
+
+/// Expected and computed value of the first difference.
+fn wrong_product(cpu: &Cpu, m: usize) -> Result<Option<(f32, f32)>, JsValue> {
     let no_memory =
         || exception(&ApiError::server("self-test: expected a packed matrix, got no memory"));
     let packed = PackedMatrix::zeroed(cpu.isa, DType::Q8_0, N, K);
     let mut w = packed.ok().flatten().ok_or_else(no_memory)?;
-    w.pack(cpu, 0, &bytes);
+    w.pack(cpu, 0, &weights());
     let x: Vec<f32> = (0..m * K).map(|i| activation(i / K, i % K) as f32).collect();
     let mut activations = ActivationBuffer::new();
     activations.prepare(cpu, MatRef::packed(&x, m, K));
@@ -71,10 +89,6 @@ fn wrong_product(cpu: &Cpu, m: usize) -> Result<Option<(f32, f32)>, JsValue> {
     let out = MatMut::packed(&mut y, m, N);
     let product = PackedMatmul { out, w: &w, rows: 0..N, epilogue: Epilogue::default() };
     matmul_packed(cpu, &activations, [Some(product)]);
-    let expected = |i: usize| {
-        let products = (0..K).map(|column| activation(i / N, column) * value(i % N, column, 57));
-        products.sum::<i32>() as f32
-    };
     Ok(y.iter()
         .enumerate()
         .map(|(i, &got)| (expected(i), got))

@@ -1,20 +1,25 @@
 // The binary `gpu` in Chromium on SwiftShader, without the package around it.
 //
-//   cargo xtask web --binary gpu --conformance
+//   cargo xtask web --binary gpu --quick
 //   node crates/web/tests/gpu.mjs DIST TASK...
 //
 // | task | does |
 // |---|---|
 // | `conformance[:PART[:VARIANT]]` | ops against their reference, with the limits of any browser for `portable` (default) |
 // | `speech:FOLDER:AUDIO:TEXT` | the transcript of a CTranslate2 folder is TEXT |
-// | `text:GGUF:PROMPT:TEXT` | 32 greedy tokens after PROMPT are TEXT |
-// | `memory:FOLDER:AUDIO:N` | N transcripts of an open model, then loads and unloads, take no more GPU memory than the first ones |
-// | `loss:FOLDER:AUDIO` | a lost device and an error that nobody waits for are errors of the request; a new load works |
+// | `text:GGUF:PROMPT:TEXT` | greedy tokens after PROMPT are TEXT; a token of the second run makes no object but its commands |
+// | `golden:NAME[,NAME...]` | greedy tokens of tiny models of `test-data/golden/llm` are those of transformers |
+// | `memory:MODEL:INPUT[:N[:LOADS]]` | N answers of an open model, then loads and unloads, take no more GPU memory than the first ones |
+// | `loss:MODEL:INPUT` | a lost device and an error that nobody waits for are errors of the request; a new load works |
 //
-// SwiftShader has subgroups of 4, which the kernels with subgroups refuse. CHROMIUM names the browser (/usr/bin/chromium). Fails with the first task that does.
+// MODEL is a folder or file, or `tiny` for a tiny Whisper model with random weights; INPUT is a recording, or a prompt for a language model.
+//
+// SwiftShader has subgroups of 4, which the kernels with subgroups refuse. An answer of a real model takes it minutes. Variables: CHROMIUM names
+// the browser (/usr/bin/chromium); TRACE=1 prints the calls of WebGPU; RUNS (2) says how often `speech` and `text` ask, TOKENS (32) how many tokens. Fails with the first task
+// that does.
 
 import assert from "node:assert/strict";
-import { createReadStream } from "node:fs";
+import { createReadStream, existsSync } from "node:fs";
 import { mkdtemp, readFile, readdir, rm, stat } from "node:fs/promises";
 import { createServer } from "node:http";
 import { tmpdir } from "node:os";
@@ -32,6 +37,9 @@ if (!dist || tasks.length === 0) {
 }
 
 const PARTS = 7;
+const { RUNS = "2", TOKENS = "32" } = process.env;
+/** Submissions, mappings or uploads of an answer beside those of its tokens: the prompt, and steps that run ahead. */
+const MAX_OTHERS = 4;
 /** Weights of voice activity detection, which are not in the binary. */
 const VAD = "../../audio/src/vad/silero_vad_v6.bin";
 
@@ -41,7 +49,35 @@ import init, * as glue from "/dist/stonechat-gpu.js";
 import { requestSubgroups } from "/webgpu.js";
 
 const live = { bytes: 0, buffers: 0, devices: 0 };
+const calls = {};
+const started = performance.now();
+let tracing = false;
 let lastDevice;
+
+/** Counts the calls of a method, and prints them with TRACE. */
+function counted(prototype, name, note = () => "") {
+  const method = prototype[name];
+  calls[name] = 0;
+  prototype[name] = function (...args) {
+    const n = (calls[name] += 1);
+    const at = performance.now();
+    const result = method.apply(this, args);
+    if (tracing) {
+      const seconds = (time) => ((time - started) / 1000).toFixed(3);
+      console.log(seconds(at), name, n, note(...args), (performance.now() - at).toFixed(1), "ms");
+      result?.then?.(() => console.log(seconds(performance.now()), name, n, "is done"));
+    }
+    return result;
+  };
+}
+counted(GPUQueue.prototype, "submit", (buffers) => buffers.length + " command buffers");
+counted(GPUQueue.prototype, "writeBuffer", (...[, , , , size]) => size ?? "");
+counted(GPUQueue.prototype, "onSubmittedWorkDone");
+counted(GPUBuffer.prototype, "mapAsync");
+counted(GPUDevice.prototype, "createBuffer", ({ size }) => size);
+counted(GPUDevice.prototype, "createBindGroup");
+counted(GPUDevice.prototype, "createComputePipeline", ({ label }) => label);
+counted(GPUDevice.prototype, "createCommandEncoder");
 const { requestDevice } = GPUAdapter.prototype;
 GPUAdapter.prototype.requestDevice = async function (...args) {
   const device = await requestDevice.apply(this, args);
@@ -84,16 +120,21 @@ class BlobFile {
 
 let model;
 const operations = {
-  async start() {
+  async start({ hasTrace }) {
+    tracing = hasTrace;
     await init({ module_or_path: "/dist/stonechat-gpu.wasm" });
     glue.set_vad_weights?.(new Uint8Array(await (await fetch("/vad.bin")).arrayBuffer()));
     const hasSubgroups = await requestSubgroups();
-    glue.set_subgroups?.(hasSubgroups);
-    return { hasSubgroups, ...JSON.parse(glue.build_info()) };
+    glue.set_subgroups(hasSubgroups);
+    const start = performance.now();
+    await glue.self_test_gpu();
+    const selfTestSeconds = ((performance.now() - start) / 1000).toFixed(2);
+    return { hasSubgroups, selfTestSeconds, ...JSON.parse(glue.build_info()) };
   },
   conformance: ({ part, variant, isLimited }) => glue.conformance_gpu(part, variant, isLimited),
   async open({ files, options }) {
-    const blobs = files.map(async ({ name, url }) => new BlobFile(name, await (await fetch(url)).blob()));
+    const blobOf = async (url) => (url ? (await fetch(url)).blob() : new Blob([glue.tiny_whisper()]));
+    const blobs = files.map(async ({ name, url }) => new BlobFile(name, await blobOf(url)));
     model = await glue.Model.open(await Promise.all(blobs), JSON.stringify(options), () => undefined);
     return JSON.parse(model.info());
   },
@@ -115,6 +156,7 @@ const operations = {
     lastDevice.dispatchEvent(new GPUUncapturedErrorEvent("uncapturederror", { error }));
   },
   live: () => ({ ...live }),
+  calls: () => ({ ...calls }),
 };
 
 onmessage = async ({ data: { id, op, argument } }) => {
@@ -181,20 +223,36 @@ async function engine() {
       }),
   );
   const call = (op, argument) => page.evaluate(([op, argument]) => globalThis.call(op, argument), [op, argument]);
-  const info = await call("start");
+  const info = await call("start", { hasTrace: Boolean(process.env.TRACE) });
   return { call, info, close: () => page.close() };
 }
 
 async function folder(path) {
+  if (path === "tiny") {
+    return [{ name: "tiny.gguf" }];
+  }
   const names = (await stat(path)).isDirectory() ? (await readdir(path)).map((name) => join(path, name)) : [path];
   return names.map((name) => ({ name: basename(name), url: share(name) }));
 }
 
-const GREEDY = { response_format: "json", temperature: 0 };
+const GREEDY = { response_format: "json", temperature: 0, beam_size: 1 };
+/** One pass of a model that writes noise, whose text is the same each time. */
+const NOISE = { response_format: "json", temperature: 0.01, best_of: 1, seed: 1, vad_filter: false };
+const GOLDEN = new URL("../../../test-data/golden/llm/", import.meta.url);
 
 async function transcript(call, audio) {
   const { answer, milliseconds } = await call("request", { method: "transcribe", body: GREEDY, audio });
   return { text: JSON.parse(answer).text.trim(), milliseconds };
+}
+
+/** Answers of an open model to INPUT: its text. */
+function asking(call, model, input) {
+  if (existsSync(input)) {
+    const request = { method: "transcribe", body: model === "tiny" ? NOISE : GREEDY, audio: share(input) };
+    return async () => JSON.parse((await call("request", request)).answer).text;
+  }
+  const body = { prompt: input, n_predict: 16, temperature: 0, cache_prompt: false };
+  return async () => JSON.parse((await call("request", { method: "native_completion", body })).answer).content;
 }
 
 const run = {
@@ -208,7 +266,7 @@ const run = {
   },
   async speech({ call }, path, audio, text) {
     const info = await call("open", { files: await folder(path), options: { device: "gpu" } });
-    for (const _ of [1, 2]) {
+    for (let run = 0; run < Number(RUNS); run += 1) {
       const got = await transcript(call, share(audio));
       console.log(`  ${info.device}: ${(got.milliseconds / 1000).toFixed(2)} s: ${got.text}`);
       assert.equal(got.text, text);
@@ -216,51 +274,75 @@ const run = {
   },
   async text({ call }, path, prompt, text) {
     const info = await call("open", { files: await folder(path), options: { device: "gpu", n_ctx: 512 } });
-    const body = { prompt, n_predict: 32, temperature: 0, stream: true };
-    for (const _ of [1, 2]) {
-      const { answer, times, milliseconds } = await call("request", { method: "completion", body });
+    const body = { prompt, n_predict: Number(TOKENS), temperature: 0, stream: true };
+    for (let run = 0; run < Number(RUNS); run += 1) {
+      const before = await call("calls");
+      const { answer, times, milliseconds } = await call("request", { method: "native_completion", body });
+      const after = await call("calls");
+      const made = Object.fromEntries(Object.keys(after).map((name) => [name, after[name] - before[name]]));
       console.log(`  ${info.device}: ${times.length} events, ${(milliseconds / 1000).toFixed(2)} s: ${answer.slice(0, 400)}`);
+      console.log(`  ${JSON.stringify(made)}`);
       assert.equal(JSON.parse(answer).content, text);
+      const most = JSON.parse(answer).tokens_predicted + MAX_OTHERS;
+      assert.ok(made.submit <= most && made.mapAsync <= most, `expected at most ${most} submissions and mappings`);
+      if (run > 0) {
+        const { createBuffer, createBindGroup, createComputePipeline, writeBuffer } = made;
+        assert.deepEqual({ createBuffer, createBindGroup, createComputePipeline }, { createBuffer: 0, createBindGroup: 0, createComputePipeline: 0 });
+        assert.ok(writeBuffer <= most, `expected at most ${most} uploads`);
+      }
     }
   },
-  async memory({ call }, path, audio, n = "100") {
-    const files = await folder(path);
-    const url = share(audio);
+  async golden({ call }, names) {
+    for (const name of names.split(",")) {
+      const { model, tokens, greedy, n_ctx } = JSON.parse(await readFile(new URL(`${name}.json`, GOLDEN), "utf8"));
+      const files = await folder(fileURLToPath(new URL(model, GOLDEN)));
+      await call("open", { files, options: { device: "gpu", n_ctx } });
+      const body = { prompt: tokens, n_predict: greedy.length, temperature: 0, return_tokens: true, ignore_eos: true };
+      const { answer, milliseconds } = await call("request", { method: "native_completion", body });
+      console.log(`  ${name}: ${(milliseconds / 1000).toFixed(2)} s: ${JSON.parse(answer).tokens}`);
+      assert.deepEqual(JSON.parse(answer).tokens, greedy, name);
+      await call("close");
+    }
+  },
+  async memory({ call }, model, input, n = "100", loads = "20") {
+    const files = await folder(model);
+    const ask = asking(call, model, input);
     const options = { device: "gpu" };
     await call("open", { files, options });
-    await transcript(call, url);
-    await transcript(call, url);
+    await ask();
+    await ask();
     const first = await call("live");
-    for (let i = 2; i < Number(n); i += 1) await transcript(call, url);
+    for (let i = 2; i < Number(n); i += 1) await ask();
     const last = await call("live");
-    console.log(`  ${n} transcripts: ${JSON.stringify(first)}, then ${JSON.stringify(last)}`);
+    console.log(`  ${n} answers: ${JSON.stringify(first)}, then ${JSON.stringify(last)}`);
     assert.deepEqual(last, first);
-    for (let i = 0; i < 20; i += 1) {
+    for (let i = 0; i < Number(loads); i += 1) {
       await call("close");
       await new Promise((resolve) => setTimeout(resolve, 100));
       const closed = await call("live");
       assert.deepEqual(closed, { bytes: 0, buffers: 0, devices: 0 }, `after unload ${i}`);
       await call("open", { files, options });
-      await transcript(call, url);
+      await ask();
     }
-    console.log("  20 loads and unloads: nothing is left after each");
+    console.log(`  ${loads} loads and unloads: nothing is left after each`);
   },
-  async loss({ call }, path, audio) {
-    const files = await folder(path);
-    const url = share(audio);
+  async loss({ call }, model, input) {
+    const files = await folder(model);
+    const ask = asking(call, model, input);
     const options = { device: "gpu" };
     await call("open", { files, options });
-    const { text } = await transcript(call, url);
+    const text = await ask();
     await call("fail");
-    await assert.rejects(transcript(call, url), /none is left/);
-    assert.equal((await transcript(call, url)).text, text, "after an error that was reported");
-    const running = transcript(call, url);
+    // wgpu keeps the kind of this error, not the message of the browser.
+    await assert.rejects(ask(), /out of memory/i);
+    assert.equal(await ask(), text, "after an error that was reported");
+    const running = ask();
     await call("lose");
     await assert.rejects(running, /device was lost/);
-    await assert.rejects(transcript(call, url), /device was lost/);
+    await assert.rejects(ask(), /device was lost/);
     await call("close");
     await call("open", { files, options });
-    assert.equal((await transcript(call, url)).text, text, "after a new load");
+    assert.equal(await ask(), text, "after a new load");
     console.log("  errors are those of the request, and a new load works");
   },
 };

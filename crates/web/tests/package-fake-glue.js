@@ -40,6 +40,19 @@ export function self_test() {
   }
 }
 
+let hasSubgroups;
+
+export function set_subgroups(areOn) {
+  hasSubgroups = areOn;
+}
+
+/** `globalThis.brokenGpu` is "subgroups" or "all". */
+export async function self_test_gpu() {
+  if (globalThis.brokenGpu === "all" || (globalThis.brokenGpu === "subgroups" && hasSubgroups)) {
+    throw new Error("a product of the GPU is wrong");
+  }
+}
+
 export function set_vad_weights(bytes) {
   vadBytes = bytes.length;
 }
@@ -116,7 +129,7 @@ export class Model {
     const { kind, options, sum, n_files, names } = this.fields;
     const memory_bytes = memory?.buffer.byteLength ?? 0;
     const extra = { n_ctx: options.n_ctx ?? 2048, n_parallel: 1, languages: ["en", "de"], device: options.device };
-    return JSON.stringify({ kind, name: options.name, architecture: "fake", weights: "F32", ...extra, memory_bytes, sum, n_files, names, vad_bytes: vadBytes });
+    return JSON.stringify({ kind, name: options.name, architecture: "fake", weights: "F32", ...extra, memory_bytes, sum, n_files, names, vad_bytes: vadBytes, has_subgroups: hasSubgroups });
   }
 
   request(method, json, audio, on_event) {
@@ -152,7 +165,8 @@ class Job {
   free() {}
 
   async run(model, method, body, audio, on_event) {
-    await pause(0);
+    const { fields } = model;
+    await pause(fields.milliseconds?.[fields.options.device] ?? 0);
     switch (body.fake ?? body.prompt) {
       case "refuse":
         throw apiError(400, "exceed_context_size_error", "the prompt is too long", "messages");

@@ -1,7 +1,7 @@
 // A package whose binaries are small fakes with the exports of the engine, for tests of the TypeScript side.
 //
-// A model file of the fakes is JSON: {"kind", "memory_bytes", "open": "fail" | "trap" | "slow"}, padded to any size. Requests echo what they
-// were given; the field `fake` of a body asks for a fault.
+// A model file of the fakes is JSON: {"kind", "memory_bytes", "open": "fail" | "trap" | "slow", "milliseconds": {"cpu", "gpu"}}, padded to any size; a
+// request takes the milliseconds of its device. Requests echo what they were given; the field `fake` of a body asks for a fault.
 
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";

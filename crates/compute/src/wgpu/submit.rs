@@ -267,6 +267,10 @@ impl Gpu {
         for mapped in mapped {
             results = results.and(MapFuture(mapped).await);
         }
+        if results.is_err() {
+            // A browser rejects mappings, then reports a lost device, then the end of its work.
+            self.check_allocations().await?;
+        }
         self.check()?;
         let failed = |message: String| Error::Device { message };
         results.map_err(|error| failed(error.to_string()))?;

@@ -57,8 +57,10 @@ export interface Glue {
   wait_for_threads?(n: number): boolean;
   /** Gives the engine the weights of voice activity detection, if `build_info` says that they are not in the binary. */
   set_vad_weights(bytes: Uint8Array): void;
-  /** Says whether devices of this browser have subgroups; of the binary `gpu`. */
-  set_subgroups?(areOn: boolean): void;
+  /** Says whether devices of this browser have subgroups. The binary `gpu` alone has this function and the next one. */
+  set_subgroups(areOn: boolean): void;
+  /** Checks one product of each kind of kernel on the GPU. */
+  self_test_gpu(): Promise<void>;
   inspect(files: SourceFile[]): string;
   Model: { open(files: SourceFile[], options: string, onProgress: (fraction: number) => void): Promise<EngineModel> };
 }

@@ -7,6 +7,9 @@ import type { FileSpec } from "./protocol.js";
 /** Prefix of the records in `localStorage`. */
 const PREFIX = "stonechat:device:";
 
+/** Milliseconds that the first run on the GPU may take longer than the one on the CPU: browsers compile programs in it. */
+const COMPILE_TIME = 20_000;
+
 /** Version of the package, which the build fills in. */
 declare const VERSION: string;
 
@@ -82,7 +85,7 @@ export async function chooseDevice({ key, open, measure, isFinal }: Choice): Pro
     return undefined;
   });
   if (!gpu) {
-    // The failure may pass, so that it is remembered for this page alone.
+    // A failure may pass, so that it is remembered for this page alone.
     session.set(record, "cpu");
     return cpu as Loaded;
   }
@@ -91,21 +94,34 @@ export async function chooseDevice({ key, open, measure, isFinal }: Choice): Pro
     remember(record, "gpu");
     return gpu;
   }
-  return compare(cpu, gpu, measure, (name) => remember(record, name));
+  return compare({ cpu, gpu, record, measure, isFinal });
+}
+
+interface Comparison extends Pick<Choice, "measure" | "isFinal"> {
+  cpu: Loaded;
+  gpu: Loaded;
+  record: string;
 }
 
 /** Runs the model on both, and closes the slower one. */
-async function compare(
-  cpu: Loaded,
-  gpu: Loaded,
-  measure: (connection: Connection) => Promise<void>,
-  keep: (name: "cpu" | "gpu") => void,
-): Promise<Loaded> {
+async function compare({ cpu, gpu, record, measure, isFinal }: Comparison): Promise<Loaded> {
   try {
-    const cpuTime = await secondTime(() => measure(cpu.connection));
-    const gpuTime = await secondTime(() => measure(gpu.connection)).catch(() => Infinity);
-    const [winner, loser, name] = gpuTime < cpuTime ? ([gpu, cpu, "gpu"] as const) : ([cpu, gpu, "cpu"] as const);
-    keep(name);
+    const first = await time(() => measure(cpu.connection));
+    const cpuTime = await time(() => measure(cpu.connection));
+    const limits: [number, number] = [first + COMPILE_TIME, cpuTime];
+    const gpuTime = await gpuSecondTime(() => measure(gpu.connection), limits).catch((error: unknown) => {
+      if (isFinal(error)) {
+        throw error;
+      }
+      return undefined;
+    });
+    const isFaster = gpuTime !== undefined && gpuTime < cpuTime;
+    const [winner, loser] = isFaster ? [gpu, cpu] : [cpu, gpu];
+    if (gpuTime === undefined) {
+      session.set(record, "cpu");
+    } else {
+      remember(record, isFaster ? "gpu" : "cpu");
+    }
     close(loser);
     return winner;
   } catch (error) {
@@ -115,12 +131,28 @@ async function compare(
   }
 }
 
-/** Milliseconds of the second run: the first one compiles programs and fills caches. */
-async function secondTime(run: () => Promise<void>): Promise<number> {
-  await run();
+/** Milliseconds of the second run on the GPU; `Infinity` once one of the two takes longer than its limit. */
+async function gpuSecondTime(run: () => Promise<void>, limits: [number, number]): Promise<number> {
+  const firstTime = await within(limits[0], time(run));
+  return firstTime === Infinity ? Infinity : within(limits[1], time(run));
+}
+
+/** Milliseconds of a run. */
+async function time(run: () => Promise<void>): Promise<number> {
   const start = performance.now();
   await run();
   return performance.now() - start;
+}
+
+/** A duration, or `Infinity` after `limit` milliseconds. A run that goes on ends with its worker. */
+async function within(limit: number, duration: Promise<number>): Promise<number> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<number>((resolve) => (timer = setTimeout(() => resolve(Infinity), limit)));
+  try {
+    return await Promise.race([duration, late]);
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 function close(loaded: Loaded | Error): void {

@@ -107,7 +107,7 @@ async function startModule(start: Start, call: LoadCall, link: Link): Promise<En
   await glue.default({ module_or_path: compiled.module, ...(made && { memory: made.memory }) });
   glue.self_test();
   if (name === "gpu") {
-    glue.set_subgroups?.(await requestSubgroups());
+    await testGpu(glue, post);
   }
   const { isa, version, vad_weights } = JSON.parse(glue.build_info()) as Record<string, unknown>;
   if (vad_weights === "external" && call.kind === "speech") {
@@ -131,6 +131,22 @@ async function startModule(start: Start, call: LoadCall, link: Link): Promise<En
     memoryMaximum: made?.maximum ?? 0,
     end,
   };
+}
+
+/** Checks the GPU with one product. A GPU whose subgroups fail the check is used without them. */
+async function testGpu(glue: Glue, post: Post): Promise<void> {
+  const hasSubgroups = await requestSubgroups();
+  glue.set_subgroups(hasSubgroups);
+  try {
+    await glue.self_test_gpu();
+  } catch (error) {
+    if (!hasSubgroups) {
+      throw error;
+    }
+    glue.set_subgroups(false);
+    await glue.self_test_gpu();
+    post({ op: "note", text: `subgroups of the GPU are not used (${(error as Error).message})` });
+  }
 }
 
 /** Number of threads and its reason. */
