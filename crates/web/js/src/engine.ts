@@ -107,7 +107,7 @@ async function startModule(start: Start, call: LoadCall, link: Link): Promise<En
   await glue.default({ module_or_path: compiled.module, ...(made && { memory: made.memory }) });
   glue.self_test();
   if (name === "gpu") {
-    await testGpu(glue, post);
+    await testGpu(glue, link.post);
   }
   const { isa, version, vad_weights } = JSON.parse(glue.build_info()) as Record<string, unknown>;
   if (vad_weights === "external" && call.kind === "speech") {
