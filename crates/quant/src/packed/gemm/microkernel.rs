@@ -56,7 +56,6 @@ impl<S: Int8, const MR: usize> NullaryFnOnce for Microkernel<'_, '_, S, MR> {
         }
         match (n_quads, has_mins, headroom) {
             (8, false, 1) => self.all_rows::<8, false, 1>(),
-            (8, false, 2) => self.all_rows::<8, false, 2>(),
             (8, false, 8) => self.all_rows::<8, false, 8>(),
             (8, true, 8) => self.all_rows::<8, true, 8>(),
             (8, false, 4) => self.all_rows::<8, false, 4>(),
@@ -113,9 +112,9 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
             let x = &x[qblock];
             let first = if G == QUADS { 0 } else { half * G };
             let mut offsets = [0; MR];
-            // Neither quants with mins have an offset, nor signed bytes, which are those of 8 quads with less headroom.
-            let are_bytes = G == QUADS && HEADROOM <= 2;
-            if !MINS && !are_bytes {
+            // Neither quants with mins have an offset, nor signed bytes, which are those of 8 quads without headroom.
+            let are_bytes = G == QUADS && HEADROOM == 1;
+            if !MINS && !are_bytes && !S::HAS_LANE_DOT {
                 let all = if G == QUADS { &x.offsets } else { &x.offsets_of_halves[half] };
                 for m in 0..MR {
                     offsets[m] = if S::HAS_VNNI {
@@ -125,12 +124,20 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
                     };
                 }
             }
-            let products = self.products::<G, HEADROOM>(quants, &x.quants, first, offsets);
+            let products = if const { S::HAS_LANE_DOT } {
+                self.lane_products::<G, HEADROOM>(quants, &x.quants, first)
+            } else {
+                self.products::<G, HEADROOM>(quants, &x.quants, first, offsets)
+            };
             let (scales, mins) = (chunk.scales[group], chunk.mins[group]);
             for m in 0..MR {
                 let x_scale = s.splat(x.scales[m]);
                 for v in 0..NR {
-                    let products = s.finish(products[m][v], offsets[m]);
+                    let products = if const { S::HAS_LANE_DOT } {
+                        s.finish_lanes(products[m][v])
+                    } else {
+                        s.finish(products[m][v], offsets[m])
+                    };
                     sums[m][v] = s.mul_add(s.mul(products, scales[v]), x_scale, sums[m][v]);
                     if MINS {
                         let x_sum = if G == QUADS {
@@ -164,8 +171,7 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
         let widens_each = HEADROOM == 1;
         let run = if widens_each { G } else { HEADROOM };
         // Not a constant on 16 registers: LLVM would unroll all quads into one block, and spill.
-        let is_constant = S::HAS_VNNI || S::N_REGISTERS >= 32;
-        let n = if is_constant { run } else { self.chunk.groups.run };
+        let n = if S::HAS_VNNI { run } else { self.chunk.groups.run };
         for from in (0..G).step_by(run) {
             assert!(from + n <= G && first + G <= QUADS);
             if from > 0 {
@@ -186,6 +192,39 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
                     }
                 }
             }
+        }
+        products
+    }
+
+    /// [`products`](Self::products) of signed bytes with lanes of vectors of activations.
+    #[inline(always)]
+    fn lane_products<const G: usize, const HEADROOM: usize>(
+        &self,
+        quants: [&[S::U32s]; NR],
+        x: &[QBlock; MR],
+        first: usize,
+    ) -> [[S::Sums; NR]; MR] {
+        let s = self.s;
+        let mut products = [[s.start(0); NR]; MR];
+        assert!(G <= quants[0].len() && G <= quants[1].len() && first + G <= QUADS);
+        for four in 0..G / 4 {
+            // The lane is part of the instruction.
+            macro_rules! lanes {
+                ($($lane:literal)+) => {$(
+                    let quad = 4 * four + $lane;
+                    let is_full = HEADROOM < G && quad % HEADROOM == HEADROOM - 1 && quad < G - 1;
+                    let w = [quants[0][quad], quants[1][quad]];
+                    for m in 0..MR {
+                        let x = x[m].quads();
+                        for v in 0..NR {
+                            let sums = products[m][v];
+                            let sums = s.dot4_lane::<$lane>(sums, w[v], x, first / 4 + four);
+                            products[m][v] = if is_full { s.widen_lanes(sums) } else { sums };
+                        }
+                    }
+                )+};
+            }
+            lanes!(0 1 2 3);
         }
         products
     }
