@@ -1,6 +1,7 @@
 //! NEON: 128-bit vectors. Products are added in 16 bits (`smlal`), and sums widened before they overflow.
 
 use std::arch::aarch64::{int8x16_t, int16x8_t, int32x4_t, uint8x16_t};
+use std::arch::asm;
 
 use half::{bf16, f16};
 
@@ -142,6 +143,25 @@ const fn halves_of(lane: usize) -> [u8; 16] {
     bytes
 }
 
+/// `table[index]` of each byte. LLVM makes a shuffle of the intrinsic with constant indices, then a load for each quad that
+/// is shuffled.
+#[inline]
+#[target_feature(enable = "neon")]
+fn table_lookup(table: uint8x16_t, index: uint8x16_t) -> uint8x16_t {
+    let bytes;
+    // SAFETY: works on registers alone; the function's features have the instruction.
+    unsafe {
+        asm!(
+            "tbl {bytes:v}.16b, {{{table:v}.16b}}, {index:v}.16b",
+            bytes = lateout(vreg) bytes,
+            table = in(vreg) table,
+            index = in(vreg) index,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    bytes
+}
+
 impl Int8 for Neon {
     int8_neon!();
 
@@ -201,8 +221,10 @@ impl Int8 for Neon {
         x: &[i32; 8],
         four: usize,
     ) -> NarrowSums {
+        // 16 bytes of `x` in a register serve four quads.
         let x = bytemuck::cast(x.as_chunks::<4>().0[four]);
-        let x = self.neon.vqtbl1q_u8(x, bytemuck::cast(const { halves_of(LANE) }));
+        // SAFETY: `self` proves NEON.
+        let x = unsafe { table_lookup(x, bytemuck::cast(const { halves_of(LANE) })) };
         let (w, x): (int8x16_t, int8x16_t) = (bytemuck::cast(w), bytemuck::cast(x));
         let (first, second) = (self.neon.vget_low_s8(w), self.neon.vget_low_s8(x));
         let low = self.neon.vmlal_s8(sums.low, first, second);

@@ -207,24 +207,24 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
         let s = self.s;
         let mut products = [[s.start(0); NR]; MR];
         assert!(G <= quants[0].len() && G <= quants[1].len() && first + G <= QUADS);
-        for four in 0..G / 4 {
-            // The lane is part of the instruction.
-            macro_rules! lanes {
-                ($($lane:literal)+) => {$(
-                    let quad = 4 * four + $lane;
-                    let is_full = HEADROOM < G && quad % HEADROOM == HEADROOM - 1 && quad < G - 1;
-                    let w = [quants[0][quad], quants[1][quad]];
-                    for m in 0..MR {
-                        let x = x[m].quads();
-                        for v in 0..NR {
-                            let sums = products[m][v];
-                            let sums = s.dot4_lane::<$lane>(sums, w[v], x, first / 4 + four);
-                            products[m][v] = if is_full { s.widen_lanes(sums) } else { sums };
-                        }
+        // The lane is part of the instruction. LLVM would not unroll a loop.
+        macro_rules! lanes {
+            ($four:literal: $($lane:literal)+) => {$(
+                let quad = 4 * $four + $lane;
+                let is_full = HEADROOM < G && quad % HEADROOM == HEADROOM - 1 && quad < G - 1;
+                let w = [quants[0][quad], quants[1][quad]];
+                for m in 0..MR {
+                    let x = x[m].quads();
+                    for v in 0..NR {
+                        let sums = s.dot4_lane::<$lane>(products[m][v], w[v], x, first / 4 + $four);
+                        products[m][v] = if is_full { s.widen_lanes(sums) } else { sums };
                     }
-                )+};
-            }
-            lanes!(0 1 2 3);
+                }
+            )+};
+        }
+        lanes!(0: 0 1 2 3);
+        if const { G == QUADS } {
+            lanes!(1: 0 1 2 3);
         }
         products
     }
