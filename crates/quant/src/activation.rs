@@ -82,7 +82,7 @@ pub(crate) enum ActivationLayout {
     AmxBf16,
     /// Q8 blocks of MR = 4 rows side by side, for GEMM with 16 vector registers.
     Interleaved4,
-    /// Q8 blocks of MR = 6 rows side by side, for GEMM with VNNI.
+    /// Q8 blocks of MR = 6 rows side by side, for GEMM with VNNI or NEON.
     Interleaved6,
 }
 

@@ -38,9 +38,15 @@ pub trait Int8: Simd {
     /// Rows of activations of a tile of GEMM, 4 or 6; 0 if GEMV is used for any number of rows.
     const GEMM_ROWS: usize;
 
+    /// Whether a tile of GEMM multiplies signed bytes with [`dot4_lane`](Self::dot4_lane): quants without their offset.
+    const HAS_LANE_DOT: bool = false;
+
     /// Calls of [`dot4`](Self::dot4) with bytes below 128 before sums must be [widened](Self::widen); twice as many for
     /// each bit less.
     const HEADROOM: usize;
+
+    /// [`HEADROOM`](Self::HEADROOM) of a tile of GEMM.
+    const TILE_HEADROOM: usize = Self::HEADROOM;
 
     /// Offset of the bytes that [`dot4_bytes`](Self::dot4_bytes) takes: 128 where the instruction wants unsigned bytes, 127
     /// where halves of bytes must be below 128, else 0.
@@ -120,6 +126,37 @@ pub trait Int8: Simd {
 
     /// Adds narrow sums to wide ones, for [`HEADROOM`](Self::HEADROOM) more calls.
     fn widen(self, sums: Self::Sums) -> Self::Sums;
+
+    /// Bytes in the order that [`dot4_lane`](Self::dot4_lane) takes.
+    #[inline(always)]
+    fn tile_order(self, w: Self::U32s) -> Self::U32s {
+        w
+    }
+
+    /// Adds the four products of each lane of signed bytes `w` with quad `LANE` of four, the first or the last of `x`.
+    #[inline(always)]
+    fn dot4_lane<const LANE: usize>(
+        self,
+        sums: Self::Sums,
+        w: Self::U32s,
+        x: &[i32; 8],
+        four: usize,
+    ) -> Self::Sums {
+        self.dot4_bytes(sums, w, x, 4 * four + LANE)
+    }
+
+    /// [`widen`](Self::widen) of sums of [`dot4_lane`](Self::dot4_lane), after
+    /// [`TILE_HEADROOM`](Self::TILE_HEADROOM) calls.
+    #[inline(always)]
+    fn widen_lanes(self, sums: Self::Sums) -> Self::Sums {
+        self.widen(sums)
+    }
+
+    /// The sums of [`dot4_lane`](Self::dot4_lane), [started](Self::start) without an offset, as floats.
+    #[inline(always)]
+    fn finish_lanes(self, sums: Self::Sums) -> F32<Self> {
+        self.finish(sums, 0)
+    }
 
     /// The sums and `offset`, which [`start`](Self::start) also got, as floats.
     fn finish(self, sums: Self::Sums, offset: i32) -> F32<Self>;

@@ -1,6 +1,7 @@
 //! NEON: 128-bit vectors. Products are added in 16 bits (`smlal`), and sums widened before they overflow.
 
 use std::arch::aarch64::{int8x16_t, int16x8_t, int32x4_t, uint8x16_t};
+use std::arch::asm;
 
 use half::{bf16, f16};
 
@@ -44,7 +45,8 @@ macro_rules! int8_neon {
         type U32s = uint8x16_t;
         type Narrow = Self;
 
-        const GEMM_ROWS: usize = 0;
+        const GEMM_ROWS: usize = 6;
+        const HAS_LANE_DOT: bool = true;
         const BYTE_OFFSET: u8 = 0;
 
         #[inline(always)]
@@ -114,12 +116,52 @@ macro_rules! int8_neon {
 }
 pub(super) use int8_neon;
 
-/// Sums of products of the first and last two lanes in 16 bits, and the 32-bit sums they were widened to.
+/// Sums of products of the first and last two lanes in 16 bits, and the 32-bit sums they were widened to. A tile of GEMM
+/// has the 16-bit sums of all lanes in `low`.
 #[derive(Clone, Copy, Debug)]
 pub struct NarrowSums {
     low: int16x8_t,
     high: int16x8_t,
     wide: int32x4_t,
+}
+
+/// The first two bytes of each lane, then the last two: 16-bit sums of both halves are those of the same lane.
+///
+/// ```text
+/// w      | a0 a1  b0 b1  c0 c1  d0 d1 | a2 a3  b2 b3  c2 c3  d2 d3 |
+/// x      | x0 x1  x0 x1  x0 x1  x0 x1 | x2 x3  x2 x3  x2 x3  x2 x3 |
+/// low[0] = a0 * x0 + a2 * x2, low[1] = a1 * x1 + a3 * x3
+/// ```
+const HALVES: [u8; 16] = [0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15];
+
+/// [`HALVES`] of four lanes that are all lane `lane`.
+const fn halves_of(lane: usize) -> [u8; 16] {
+    let mut bytes = HALVES;
+    let mut i = 0;
+    while i < 16 {
+        bytes[i] = HALVES[i] % 4 + 4 * lane as u8;
+        i += 1;
+    }
+    bytes
+}
+
+/// `table[index]` of each byte. LLVM makes a shuffle of the intrinsic with constant indices, then a load for each quad that
+/// is shuffled.
+#[inline]
+#[target_feature(enable = "neon")]
+fn table_lookup(table: uint8x16_t, index: uint8x16_t) -> uint8x16_t {
+    let bytes;
+    // SAFETY: works on registers alone; the function's features have the instruction.
+    unsafe {
+        asm!(
+            "tbl {bytes:v}.16b, {{{table:v}.16b}}, {index:v}.16b",
+            bytes = lateout(vreg) bytes,
+            table = in(vreg) table,
+            index = in(vreg) index,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    bytes
 }
 
 impl Int8 for Neon {
@@ -130,6 +172,7 @@ impl Int8 for Neon {
     const NAME: &'static str = "neon";
     const GEMV_ROWS: usize = 4;
     const HEADROOM: usize = 2;
+    const TILE_HEADROOM: usize = 1;
 
     #[inline(always)]
     fn start(self, _: i32) -> NarrowSums {
@@ -165,6 +208,39 @@ impl Int8 for Neon {
         let wide = self.widen(sums).wide;
         let sum = self.neon.vaddq_s32(wide, self.neon.vdupq_n_s32(offset));
         self.to_floats(bytemuck::cast(sum))
+    }
+
+    #[inline(always)]
+    fn tile_order(self, w: uint8x16_t) -> uint8x16_t {
+        self.neon.vqtbl1q_u8(w, bytemuck::cast(HALVES))
+    }
+
+    #[inline(always)]
+    fn dot4_lane<const LANE: usize>(
+        self,
+        sums: NarrowSums,
+        w: uint8x16_t,
+        x: &[i32; 8],
+        four: usize,
+    ) -> NarrowSums {
+        // 16 bytes of `x` in a register serve four quads.
+        let x = bytemuck::cast(x.as_chunks::<4>().0[four]);
+        // SAFETY: `self` proves NEON.
+        let x = unsafe { table_lookup(x, bytemuck::cast(const { halves_of(LANE) })) };
+        let (w, x): (int8x16_t, int8x16_t) = (bytemuck::cast(w), bytemuck::cast(x));
+        let (first, second) = (self.neon.vget_low_s8(w), self.neon.vget_low_s8(x));
+        let low = self.neon.vmlal_s8(sums.low, first, second);
+        NarrowSums { low: self.neon.vmlal_high_s8(low, w, x), ..sums }
+    }
+
+    #[inline(always)]
+    fn widen_lanes(self, sums: NarrowSums) -> NarrowSums {
+        NarrowSums { wide: self.neon.vpadalq_s16(sums.wide, sums.low), ..self.start(0) }
+    }
+
+    #[inline(always)]
+    fn finish_lanes(self, sums: NarrowSums) -> F32<Self> {
+        self.to_floats(bytemuck::cast(self.widen_lanes(sums).wide))
     }
 }
 

@@ -45,18 +45,27 @@ impl Int8 for NeonDot {
 
     #[inline(always)]
     fn dot4_quad(self, sums: int32x4_t, w: uint8x16_t, x: &[i32; 8], quad: usize) -> int32x4_t {
-        // 16 bytes of `x` in a register serve four quads.
-        let x: int8x16_t = bytemuck::cast(x.as_chunks::<4>().0[quad / 4]);
-        let w = bytemuck::cast(w);
-        // SAFETY: `self` proves `dotprod`.
-        unsafe {
-            match quad % 4 {
-                0 => sdot_quad::<0>(sums, w, x),
-                1 => sdot_quad::<1>(sums, w, x),
-                2 => sdot_quad::<2>(sums, w, x),
-                _ => sdot_quad::<3>(sums, w, x),
-            }
+        let four = quad / 4;
+        match quad % 4 {
+            0 => self.dot4_lane::<0>(sums, w, x, four),
+            1 => self.dot4_lane::<1>(sums, w, x, four),
+            2 => self.dot4_lane::<2>(sums, w, x, four),
+            _ => self.dot4_lane::<3>(sums, w, x, four),
         }
+    }
+
+    #[inline(always)]
+    fn dot4_lane<const LANE: usize>(
+        self,
+        sums: int32x4_t,
+        w: uint8x16_t,
+        x: &[i32; 8],
+        four: usize,
+    ) -> int32x4_t {
+        // 16 bytes of `x` in a register serve four quads.
+        let x = bytemuck::cast(x.as_chunks::<4>().0[four]);
+        // SAFETY: `self` proves `dotprod`.
+        unsafe { sdot_lane::<LANE>(sums, bytemuck::cast(w), x) }
     }
 
     #[inline(always)]
@@ -87,18 +96,18 @@ fn sdot(mut sums: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
     sums
 }
 
-/// `sums += dot4(w, x[QUAD])` of each lane.
+/// `sums += dot4(w, x[LANE])` of each lane.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn sdot_quad<const QUAD: u32>(mut sums: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
+fn sdot_lane<const LANE: usize>(mut sums: int32x4_t, w: int8x16_t, x: int8x16_t) -> int32x4_t {
     // SAFETY: works on registers alone; the function's features have the instruction.
     unsafe {
         asm!(
-            "sdot {sums:v}.4s, {w:v}.16b, {x:v}.4b[{quad}]",
+            "sdot {sums:v}.4s, {w:v}.16b, {x:v}.4b[{lane}]",
             sums = inout(vreg) sums,
             w = in(vreg) w,
             x = in(vreg) x,
-            quad = const QUAD,
+            lane = const LANE,
             options(pure, nomem, nostack, preserves_flags),
         );
     }

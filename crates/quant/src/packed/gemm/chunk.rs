@@ -171,14 +171,20 @@ impl<S: Int8> Accumulator<S> for ChunkWriter<'_, '_, S> {
         quants: &impl LoadQuants<S, N>,
     ) {
         let n_quads = of.quads.len();
-        // VNNI takes any unsigned bytes: one offset for all formats, whose correction comes with the activations.
-        let offset = if S::HAS_VNNI && of.mins.is_none() { OFFSET } else { of.offset };
+        // VNNI takes any unsigned bytes: one offset for all formats, whose correction comes with the activations. Signed
+        // bytes need none.
+        let offset = match of.mins {
+            None if S::HAS_VNNI => OFFSET,
+            None if S::HAS_LANE_DOT => 0,
+            _ => of.offset,
+        };
         if self.in_panel.is_none() {
             for (i, quad) in of.quads.clone().enumerate() {
                 let q = quants.load_quants(s, quad);
                 for n in 0..N {
                     let larger = s.add_to_bytes(q[n], (offset - of.offset) as u8);
-                    self.chunk.quants[self.vector][self.quad + n * n_quads + i] = larger;
+                    self.chunk.quants[self.vector][self.quad + n * n_quads + i] =
+                        s.tile_order(larger);
                 }
             }
         }
@@ -198,8 +204,8 @@ impl<S: Int8> Accumulator<S> for ChunkWriter<'_, '_, S> {
         groups.headroom = n_quads.min(match BITS {
             // Sums of 32 bits: a value of its own for signed bytes, which have products of their own.
             8 if S::HEADROOM > 2 => 1,
-            8 => S::HEADROOM,
-            _ => S::HEADROOM << (7 - BITS),
+            8 => S::TILE_HEADROOM,
+            _ => S::TILE_HEADROOM << (7 - BITS),
         });
         groups.run = if groups.headroom == 1 { n_quads } else { groups.headroom };
         assert!(of.mins.is_none() || of.offset == 0, "quants with a min have no offset");

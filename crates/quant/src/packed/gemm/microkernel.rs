@@ -56,7 +56,6 @@ impl<S: Int8, const MR: usize> NullaryFnOnce for Microkernel<'_, '_, S, MR> {
         }
         match (n_quads, has_mins, headroom) {
             (8, false, 1) => self.all_rows::<8, false, 1>(),
-            (8, false, 2) => self.all_rows::<8, false, 2>(),
             (8, false, 8) => self.all_rows::<8, false, 8>(),
             (8, true, 8) => self.all_rows::<8, true, 8>(),
             (8, false, 4) => self.all_rows::<8, false, 4>(),
@@ -113,9 +112,9 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
             let x = &x[qblock];
             let first = if G == QUADS { 0 } else { half * G };
             let mut offsets = [0; MR];
-            // Neither quants with mins have an offset, nor signed bytes, which are those of 8 quads with less headroom.
-            let are_signed = S::BYTE_OFFSET == 0 && G == QUADS && HEADROOM <= 2;
-            if !MINS && !are_signed {
+            // Neither quants with mins have an offset, nor signed bytes, which are those of 8 quads without headroom.
+            let are_signed = S::BYTE_OFFSET == 0 && G == QUADS && HEADROOM == 1;
+            if !MINS && !are_signed && !S::HAS_LANE_DOT {
                 let all = if G == QUADS { &x.offsets } else { &x.offsets_of_halves[half] };
                 for m in 0..MR {
                     offsets[m] = if S::HAS_VNNI {
@@ -125,12 +124,20 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
                     };
                 }
             }
-            let products = self.products::<G, HEADROOM>(quants, &x.quants, first, offsets);
+            let products = if const { S::HAS_LANE_DOT } {
+                self.lane_products::<G, HEADROOM>(quants, &x.quants, first)
+            } else {
+                self.products::<G, HEADROOM>(quants, &x.quants, first, offsets)
+            };
             let (scales, mins) = (chunk.scales[group], chunk.mins[group]);
             for m in 0..MR {
                 let x_scale = s.splat(x.scales[m]);
                 for v in 0..NR {
-                    let products = s.finish(products[m][v], offsets[m]);
+                    let products = if const { S::HAS_LANE_DOT } {
+                        s.finish_lanes(products[m][v])
+                    } else {
+                        s.finish(products[m][v], offsets[m])
+                    };
                     sums[m][v] = s.mul_add(s.mul(products, scales[v]), x_scale, sums[m][v]);
                     if MINS {
                         let x_sum = if G == QUADS {
@@ -186,6 +193,39 @@ impl<S: Int8, const MR: usize> Microkernel<'_, '_, S, MR> {
                     }
                 }
             }
+        }
+        products
+    }
+
+    /// [`products`](Self::products) of signed bytes with lanes of vectors of activations.
+    #[inline(always)]
+    fn lane_products<const G: usize, const HEADROOM: usize>(
+        &self,
+        quants: [&[S::U32s]; NR],
+        x: &[QBlock; MR],
+        first: usize,
+    ) -> [[S::Sums; NR]; MR] {
+        let s = self.s;
+        let mut products = [[s.start(0); NR]; MR];
+        assert!(G <= quants[0].len() && G <= quants[1].len() && first + G <= QUADS);
+        // The lane is part of the instruction. LLVM would not unroll a loop.
+        macro_rules! lanes {
+            ($four:literal: $($lane:literal)+) => {$(
+                let quad = 4 * $four + $lane;
+                let is_full = HEADROOM < G && quad % HEADROOM == HEADROOM - 1 && quad < G - 1;
+                let w = [quants[0][quad], quants[1][quad]];
+                for m in 0..MR {
+                    let x = x[m].quads();
+                    for v in 0..NR {
+                        let sums = s.dot4_lane::<$lane>(products[m][v], w[v], x, first / 4 + $four);
+                        products[m][v] = if is_full { s.widen_lanes(sums) } else { sums };
+                    }
+                }
+            )+};
+        }
+        lanes!(0: 0 1 2 3);
+        if const { G == QUADS } {
+            lanes!(1: 0 1 2 3);
         }
         products
     }
