@@ -261,10 +261,7 @@ fn pack(recipe: &Recipe, wasm: &Path, dist: &Path, is_quick: bool) -> Result<Vec
 
 /// Minifies a script in its place.
 fn minify(script: &Path) -> Result<()> {
-    let mut esbuild = page::node(&web_folder());
-    esbuild.arg("node_modules/esbuild/bin/esbuild").arg(script);
-    esbuild.args(["--minify", "--log-level=warning", "--allow-overwrite"]);
-    shell::run(esbuild.arg(format!("--outfile={}", script.display())))
+    shell::run(page::node(&web_folder()).arg("js/minify.mjs").arg(script))
 }
 
 /// Optimizes a module.
