@@ -141,7 +141,10 @@ impl VadOptions {
                 && (at - begin) as f64 > max_speech
             {
                 let end = split.unwrap_or(at);
-                ranges.push(begin..end);
+                // With the lower threshold above the other one, a segment may begin with the silence that it is split at.
+                if begin < end {
+                    ranges.push(begin..end);
+                }
                 let goes_on = split.and_then(|split| resumed.filter(|&r| r >= split));
                 let was_split = split.is_some();
                 (start, silence, split, resumed) = (goes_on, None, None, None);

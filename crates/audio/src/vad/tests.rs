@@ -176,6 +176,25 @@ fn any_map() -> impl Strategy<Value = SpeechMap> {
     })
 }
 
+#[test]
+fn a_split_at_the_start_of_a_segment_leaves_no_empty_one() {
+    let options = VadOptions {
+        threshold: 0.4,
+        neg_threshold: Some(0.7),
+        max_speech_s: Some(0.2),
+        min_silence_ms: 129,
+        speech_pad_ms: 0,
+        ..VadOptions::default()
+    };
+    let mut steps = vec![0.0; 41];
+    for at in [0, 7, 14, 21, 28, 39] {
+        steps[at] = 1.0;
+    }
+    steps[34] = 0.5;
+    let ranges = options.ranges(&steps, 40 * STEP);
+    assert!(!ranges.is_empty() && ranges.iter().all(|range| !range.is_empty()), "{ranges:?}");
+}
+
 proptest! {
     #[test]
     fn ranges_are_ascending_disjoint_and_inside(
