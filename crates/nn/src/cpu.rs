@@ -24,15 +24,16 @@ mod host;
 mod logits;
 mod matmul;
 mod memory;
+#[cfg(not(feature = "row-kernels"))]
+mod no_row_kernels;
 mod node;
 mod profile;
 #[cfg(feature = "row-kernels")]
-mod row_kernels;
-#[cfg(not(feature = "row-kernels"))]
-#[path = "cpu/no_row_kernels.rs"]
 mod row_kernels;
 mod time_slices;
 mod weights;
 
 pub use self::device::Cpu;
+#[cfg(not(feature = "row-kernels"))]
+use self::no_row_kernels as row_kernels;
 pub use self::weights::Repack;

@@ -438,7 +438,7 @@ fn bytes_without_a_token_are_the_same() {
     assert_eq!(fused.encode("\u{0}\u{0}"), fused.encode_with_special(SPECIALS[0]));
 }
 
-/// What the own reader does not read, it does not read wrongly: the crate does, or the file is an error.
+/// A file that the own reader refuses is read by the crate, or is an error.
 #[test]
 fn what_is_read_differently_is_left_to_the_crate() {
     let with = |pattern: &str| splits(&[pattern]);

@@ -15,8 +15,8 @@
 // MODEL is a folder or file, or `tiny` for a tiny Whisper model with random weights; INPUT is a recording, or a prompt for a language model.
 //
 // SwiftShader has subgroups of 4, which the kernels with subgroups refuse. An answer of a real model takes it minutes. Variables: CHROMIUM names
-// the browser (/usr/bin/chromium); TRACE=1 prints the calls of WebGPU; RUNS (2) says how often `speech` and `text` ask, TOKENS (32) how many tokens. Fails with the first task
-// that does.
+// the browser (/usr/bin/chromium); TRACE=1 prints the calls of WebGPU; RUNS (2) says how often `speech` and `text` ask, TOKENS (32) how many tokens.
+// Fails with the first task that does.
 
 import assert from "node:assert/strict";
 import { createReadStream, existsSync } from "node:fs";

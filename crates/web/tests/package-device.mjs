@@ -1,4 +1,5 @@
-// Tests of `device: "auto"` and of the check of the GPU, with fake binaries and a fake adapter: `BROWSER=chromium|firefox node --test tests/package-device.mjs`.
+// Tests of `device: "auto"` and of the check of the GPU, with fake binaries and a fake adapter:
+// `BROWSER=chromium|firefox node --test tests/package-device.mjs`.
 
 import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
