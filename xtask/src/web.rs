@@ -62,11 +62,16 @@ struct Recipe {
     /// Flags of the compiler, beside those of threads.
     flags: &'static str,
     has_threads: bool,
-    has_language: bool,
-    /// Features of the crate, beside language models.
+    /// Features of the crate.
     features: &'static [&'static str],
     /// Flags of wasm-opt.
     optimizer: &'static [&'static str],
+}
+
+impl Recipe {
+    fn has_language(&self) -> bool {
+        self.features.contains(&"language")
+    }
 }
 
 impl Binary {
@@ -75,11 +80,10 @@ impl Binary {
             name: "base",
             flags: "-C target-feature=+simd128",
             has_threads: true,
-            has_language: true,
-            features: &[],
+            features: &["language", "row-kernels"],
             optimizer: &["--enable-simd", "--enable-threads"],
         };
-        let speech = |recipe, name| Recipe { name, has_language: false, ..recipe };
+        let speech = |recipe, name| Recipe { name, features: &[], ..recipe };
         match self {
             Self::Base => recipe,
             Self::BaseSpeech => speech(recipe, "base-speech"),
@@ -97,7 +101,7 @@ impl Binary {
             Self::Gpu => Recipe {
                 name: "gpu",
                 has_threads: false,
-                features: &["gpu"],
+                features: &["language", "gpu"],
                 optimizer: &["--enable-simd"],
                 ..recipe
             },
@@ -163,7 +167,7 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
         let wasm = link(&recipe, if args.quick { QUICK } else { FULL })?;
         let bytes = pack(&recipe, &wasm, &dist, args.quick)?;
         let (gzip, scripts) = (gzip_len(&bytes)?, scripts_len(&recipe, &dist)?);
-        let maximum = if recipe.has_language { MAX_GZIP } else { MAX_SPEECH_GZIP };
+        let maximum = if recipe.has_language() { MAX_GZIP } else { MAX_SPEECH_GZIP };
         println!(
             "{:14} {:9} bytes, {gzip} after gzip (at most {maximum}); scripts of a page {scripts} after gzip",
             recipe.name,
@@ -213,9 +217,7 @@ fn link(recipe: &Recipe, profile: &str) -> Result<PathBuf> {
     build.args(["--profile", profile]);
     let target = shell::target_dir().join("wasm");
     build.arg("--target-dir").arg(&target);
-    if !recipe.has_language {
-        build.arg("--no-default-features");
-    }
+    build.arg("--no-default-features");
     for feature in recipe.features.iter().copied().chain(is_quick.then_some("conformance")) {
         build.args(["--features", feature]);
     }
