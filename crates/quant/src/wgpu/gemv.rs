@@ -77,7 +77,7 @@ pub(super) fn sources(format: &'static Format, variant: Variant) -> Vec<Source> 
         let gate_up =
             |x_rows| GemvSpec { workgroup: GATE_UP_WORKGROUP, ..spec(x_rows, lanes, rows) };
         all.push(gate_up(1).gate_up_source(false, variant));
-        all.extend([1, 4].map(|x_rows| gate_up(x_rows).gate_up_source(true, variant)));
+        all.extend([1, 8].map(|x_rows| gate_up(x_rows).gate_up_source(true, variant)));
         if variant == Variant::Subgroups {
             let normed_group = GemvSpec { norm_k: 96, ..group(1) };
             all.extend([
