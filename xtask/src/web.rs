@@ -180,8 +180,10 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
         "expected binaries and scripts (at most {MAX_SCRIPTS_GZIP} bytes) within their limits"
     );
     if let Some(tests) = args.test {
-        for binary in Binary::value_variants().iter().filter(chosen) {
-            test(&binary.recipe(), &folder, tests, args.quick)?;
+        // A package loads the binary of speech with the one with language models: tests name the latter.
+        let recipes = Binary::value_variants().iter().filter(chosen).map(|binary| binary.recipe());
+        for recipe in recipes.filter(Recipe::has_language) {
+            test(&recipe, &folder, tests, args.quick)?;
         }
     }
     Ok(())
@@ -250,9 +252,9 @@ fn pack(recipe: &Recipe, wasm: &Path, dist: &Path, is_quick: bool) -> Result<Vec
     if is_quick {
         fs::rename(&generated, &packed)?;
         // The package takes the binaries without language models for speech; tests take these.
-        for path in [&packed, &script] {
-            let extension = path.extension().and_then(|extension| extension.to_str());
-            fs::copy(path, dist.join(format!("{name}-speech.{}", extension.unwrap_or_default())))?;
+        if recipe.has_threads && recipe.has_language() {
+            fs::copy(&packed, dist.join(format!("{name}-speech.wasm")))?;
+            fs::copy(&script, dist.join(format!("{name}-speech.js")))?;
         }
     } else {
         optimize(recipe, &generated, &packed)?;

@@ -81,8 +81,11 @@ async function inside(work, value) {
 
 /** Number of characters that two texts share at the start. */
 function shared(a, b) {
-  const end = [...a].findIndex((character, i) => character !== [...b][i]);
-  return end < 0 ? [...a].length : end;
+  let n = 0;
+  while (n < a.length && a[n] === b[n]) {
+    n += 1;
+  }
+  return n;
 }
 
 /** Checks a text of greedy tokens against those of native tiers. */

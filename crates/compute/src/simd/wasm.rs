@@ -103,8 +103,7 @@ macro_rules! int8_wasm {
 
         #[inline(always)]
         fn load_f16s<const N: usize>(self, x: &[u16; N], part: usize) -> $crate::simd::F32<Self> {
-            let four = x.as_chunks::<4>().0[part].map(u16::cast_signed);
-            let [a, b, c, d] = four;
+            let [a, b, c, d] = x.as_chunks::<4>().0[part];
             let half = $crate::simd::wasm::vector([a, b, c, d, 0, 0, 0, 0]);
             let wide = self.simd128.i32x4_extend_low_i16x8(half);
             let shifted = $crate::simd::wasm::numbers(self.simd128.i32x4_shl(wide, 13));

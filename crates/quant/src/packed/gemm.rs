@@ -23,7 +23,7 @@
 //! | NEON, 32 registers | 6 * 2 | 6 * 2 | 2 weights, 4 byte orders, activations | 6 |
 //! | AVX2, SSE4.2, 16 registers | 4 * 2 | in memory | 2 weights, magnitudes, ones, products, broadcast | 4 |
 //! | wasm, 16 registers of x86-64 | 4 * 2 | in memory | even and odd bytes of 2 weights and a broadcast, product | 4 |
-//! | wasm relaxed, 16 registers | 4 * 2 | in memory | 2 weights, 2 signs, 2 magnitudes, broadcast, product | 4 |
+//! | wasm relaxed, 16 registers | 4 * 2 | in memory | 2 weights, 2 halves, 2 rests, broadcast, product | 4 |
 //!
 //! Every sum has the same terms in the same order as GEMV's: a row's results do not depend on the number of rows.
 

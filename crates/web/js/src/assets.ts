@@ -71,8 +71,11 @@ export interface BinaryUrls {
   wasm: URL;
 }
 
+/** Name of a binary in its files: those of the CPU come without language models, too. */
+type BinaryFile = BinaryName | `${Exclude<BinaryName, "gpu">}-speech`;
+
 /** Addresses beside this module, in the form that bundlers know. */
-const BESIDE: Record<string, () => BinaryUrls> = {
+const BESIDE: Record<BinaryFile, () => BinaryUrls> = {
   relaxed: () => ({
     glue: new URL("./stonechat-relaxed.js", import.meta.url),
     wasm: new URL("./stonechat-relaxed.wasm", import.meta.url),
@@ -103,11 +106,11 @@ const BESIDE: Record<string, () => BinaryUrls> = {
   }),
 };
 
-/** Addresses of a binary for a kind of model, beside this module or at `assets`. Binaries of the CPU come without language models, too. @internal */
+/** Addresses of a binary for a kind of model, beside this module or at `assets`. @internal */
 export function binaryUrls(name: BinaryName, kind: "speech" | "language", assets: string | undefined): BinaryUrls {
-  const file = kind === "speech" && name !== "gpu" ? `${name}-speech` : name;
+  const file: BinaryFile = kind === "speech" && name !== "gpu" ? `${name}-speech` : name;
   if (!assets) {
-    return (BESIDE[file] as () => BinaryUrls)();
+    return BESIDE[file]();
   }
   return { glue: new URL(`stonechat-${file}.js`, assets), wasm: new URL(`stonechat-${file}.wasm`, assets) };
 }
