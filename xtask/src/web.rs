@@ -95,7 +95,10 @@ impl Binary {
             },
             Self::RelaxedSpeech => speech(Self::Relaxed.recipe(), "relaxed-speech"),
             Self::Scalar => {
-                Recipe { name: "scalar", flags: "", optimizer: &["--enable-threads"], ..recipe }
+                // The further passes save 7 kB.
+                let optimizer =
+                    &["--enable-threads", "--code-folding", "--dae-optimizing", "--rse", "-O1"];
+                Recipe { name: "scalar", flags: "", optimizer, ..recipe }
             }
             Self::ScalarSpeech => speech(Self::Scalar.recipe(), "scalar-speech"),
             Self::Gpu => Recipe {
@@ -142,9 +145,10 @@ pub(crate) struct WebArgs {
 /// Extent of the tests of a binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Tests {
-    /// One clip and greedy tokens of one model, beside the native program.
+    /// Scripts of the package in Node; one clip of one model, beside the native program.
     Short,
-    /// Ten clips and two models of each kind, beside the native program; of a quick build the conformance suite.
+    /// Scripts of the package and the page; ten clips and two models of each kind, beside the native program; of a quick
+    /// build the conformance suite.
     All,
 }
 
@@ -180,11 +184,23 @@ pub(crate) fn run(args: &WebArgs) -> Result<()> {
         "expected binaries and scripts (at most {MAX_SCRIPTS_GZIP} bytes) within their limits"
     );
     if let Some(tests) = args.test {
+        test_scripts(tests)?;
         // A package loads the binary of speech with the one with language models: tests name the latter.
         let recipes = Binary::value_variants().iter().filter(chosen).map(|binary| binary.recipe());
         for recipe in recipes.filter(Recipe::has_language) {
             test(&recipe, &folder, tests, args.quick)?;
         }
+    }
+    Ok(())
+}
+
+/// Runs the tests of the package's scripts and of the page, which need no binary.
+fn test_scripts(tests: Tests) -> Result<()> {
+    let node = |arguments: &[&str]| shell::run(page::node(&web_folder()).args(arguments));
+    node(&["--test", "tests/package-node.mjs", "tests/package-download.mjs"])?;
+    if tests == Tests::All {
+        node(&["--test", "tests/package-device.mjs", "tests/package-browser.mjs"])?;
+        node(&["tests/page.mjs", "--browser", "chromium"])?;
     }
     Ok(())
 }
