@@ -6,6 +6,7 @@
 //! | `shapes` | the sizes of the models |
 //! | `language`, `whisper` | which tensors and metadata a file of each kind has |
 //! | `types` | which type each tensor gets |
+//! | `script` | a model that writes given answers, for tests of clients |
 //! | `blocks` | random bytes that are valid blocks of every type |
 //! | `vocabulary` | tokens that stand for single bytes, and fillers |
 //!
@@ -14,6 +15,7 @@
 
 mod blocks;
 mod language;
+mod script;
 mod shapes;
 #[cfg(test)]
 mod tests;
@@ -27,6 +29,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, bail};
 use stonechat_formats::{AtomicFile, GgufWriter, Metadata, TensorInfo};
 
+use script::Script;
 use shapes::{SHAPES, Shape, Sizes};
 use types::Types;
 
@@ -34,8 +37,12 @@ use types::Types;
 #[derive(Debug, clap::Args)]
 pub(crate) struct SynthArgs {
     /// The model whose shape the file gets
-    #[arg(long, required_unless_present = "list")]
+    #[arg(long, required_unless_present_any = ["list", "script"])]
     shape: Option<String>,
+    /// A model that writes the answers of this file in place of random weights: JSON with `template`, the file of a chat template, and
+    /// `answers`, a text for each marker that the template ends a prompt with
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["shape", "list", "types", "layers"])]
+    script: Option<PathBuf>,
     /// The file to write
     #[arg(short, long, required_unless_present = "list", value_name = "FILE")]
     output: Option<PathBuf>,
@@ -56,6 +63,13 @@ pub(crate) struct SynthArgs {
 
 /// Lists the shapes or writes one file.
 pub(crate) fn run(args: &SynthArgs) -> Result<()> {
+    if let (Some(script), Some(path)) = (&args.script, &args.output) {
+        let (Script { answers, .. }, template) = Script::read(script)?;
+        let plan = script::plan(&answers, &template)?;
+        write(&plan, path, args.seed).map_err(|error| anyhow!("{error}"))?;
+        println!("{}: answers of {}", path.display(), script.display());
+        return Ok(());
+    }
     let (Some(name), Some(path)) = (&args.shape, &args.output) else {
         return list(args.types);
     };
@@ -93,12 +107,16 @@ struct Planned {
 }
 
 /// Values of a tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 enum Values {
     /// Random, around 0.
     Random,
     /// All 1: the factors of a norm.
     Ones,
+    /// All 0.
+    Zeros,
+    /// These, in f32.
+    Given(Vec<f32>),
 }
 
 fn find(name: &str) -> Result<&'static Shape> {
@@ -133,15 +151,21 @@ fn write(plan: &Plan, path: &Path, seed: u64) -> Result<usize> {
         buffer.resize(info.data_bytes()?, 0);
         match values {
             Values::Random => blocks::fill(info.dtype, &mut buffer, blocks::stream(seed, index))?,
-            Values::Ones => buffer
-                .chunks_exact_mut(4)
-                .for_each(|value| value.copy_from_slice(&1f32.to_le_bytes())),
+            Values::Ones => fill(&mut buffer, std::iter::repeat(1.0)),
+            Values::Zeros => buffer.fill(0),
+            Values::Given(values) => fill(&mut buffer, values.iter().copied()),
         }
         writer.write_tensor(&info.name, &buffer)?;
         n_bytes += buffer.len();
     }
     writer.finish()?.commit()?;
     Ok(n_bytes)
+}
+
+/// Writes values in f32.
+fn fill(buffer: &mut [u8], values: impl Iterator<Item = f32>) {
+    let places = buffer.chunks_exact_mut(4).zip(values);
+    places.for_each(|(place, value)| place.copy_from_slice(&value.to_le_bytes()));
 }
 
 fn list(types: Option<Types>) -> Result<()> {

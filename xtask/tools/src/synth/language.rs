@@ -8,8 +8,8 @@ use super::shapes::{Biases, Experts, Language, Yarn};
 use super::{Plan, Planned, Values, vocabulary};
 
 /// GGML's token types that are used here (`enum llama_token_type`).
-const NORMAL: i32 = 1;
-const CONTROL: i32 = 3;
+pub(super) const NORMAL: i32 = 1;
+pub(super) const CONTROL: i32 = 3;
 
 /// Metadata and tensors of a model of these sizes, every tensor of type f32.
 pub(super) fn plan(sizes: &Language) -> Result<Plan> {

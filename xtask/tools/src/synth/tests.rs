@@ -253,6 +253,7 @@ fn biases_stand_where_the_models_have_them() {
 fn what_cannot_be_written_is_one_line() {
     let folder = Folder::new("errors");
     let args = |shape: &str, output: PathBuf| SynthArgs {
+        script: None,
         shape: Some(shape.to_owned()),
         output: Some(output),
         types: Some("q4_k_m".parse().unwrap()),
@@ -271,4 +272,30 @@ fn what_cannot_be_written_is_one_line() {
     assert_eq!(message(&layers(0)), "--layers: expected 1 to 4, got 0");
     assert_eq!(message(&layers(5)), "--layers: expected 1 to 4, got 5");
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 0);
+}
+
+/// Answers repeat words, end alike, and one is empty.
+#[test]
+fn a_script_is_what_the_model_says() {
+    let folder = Folder::new("script");
+    let path = folder.0.join("script.gguf");
+    let answers = [
+        ("<|one|>", "the end the end the end Grüße 🎉 the end"),
+        ("<|two|>", "{\"name\": \"f\", \"arguments\": {\"a\": 1}} the end"),
+        ("<|three|>", "end"),
+        ("<|four|>", ""),
+    ];
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}<|{{ which }}|>";
+    let owned = answers.map(|(marker, answer)| (marker.to_owned(), answer.to_owned()));
+    let plan = script::plan(&owned.into(), template).unwrap();
+    write(&plan, &path, 1).unwrap();
+    let llm = stonechat::Llm::open(path).unwrap();
+    for (marker, answer) in answers {
+        for temperature in [0.0, 1.0] {
+            let mut chat = stonechat::ChatRequest::from("the end").temperature(temperature);
+            let which = marker.trim_matches(['<', '|', '>']);
+            chat.conversation.variables.insert("which".to_owned(), which.into());
+            assert_eq!(llm.chat(chat).wait().unwrap().text, answer);
+        }
+    }
 }
