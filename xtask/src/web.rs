@@ -148,7 +148,7 @@ pub(crate) enum Tests {
     /// Scripts of the package in Node; one clip of one model, beside the native program.
     Short,
     /// Scripts of the package and the page; ten clips and two models of each kind, beside the native program; of a quick
-    /// build the conformance suite.
+    /// build the conformance suite, of a full one for the CPU the memory of a long run.
     All,
 }
 
@@ -210,6 +210,9 @@ fn test(recipe: &Recipe, folder: &Path, tests: Tests, is_quick: bool) -> Result<
     let mut suites = vec!["tests/package-models.mjs"];
     if is_quick && recipe.has_threads && tests == Tests::All {
         suites.push("tests/package-conformance.mjs");
+    }
+    if !is_quick && recipe.has_threads && tests == Tests::All {
+        suites.push("tests/package-soak.mjs");
     }
     for suite in suites {
         let mut node = page::node(&web_folder());

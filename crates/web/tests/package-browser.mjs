@@ -8,11 +8,10 @@ import { after, before, describe, test } from "node:test";
 
 import { cases, checks } from "./package-cases.mjs";
 import { fakeModel, fakePackage, scratch } from "./package-fake.mjs";
-import { noise, serve, sha256 } from "./package-server.mjs";
+import { ISOLATED, noise, serve, sha256 } from "./package-server.mjs";
 import { launch } from "./browsers.mjs";
 
 const name = process.env.BROWSER ?? "chromium";
-const ISOLATED = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" };
 const CSP = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; connect-src 'self'; worker-src 'self'";
 
 const folder = fakePackage();

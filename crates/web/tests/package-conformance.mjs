@@ -13,13 +13,12 @@ import { fileURLToPath } from "node:url";
 
 import { launch } from "./browsers.mjs";
 import { scratch } from "./package-fake.mjs";
-import { serve } from "./package-server.mjs";
+import { ISOLATED, serve } from "./package-server.mjs";
 
 const root = fileURLToPath(new URL("../../..", import.meta.url));
 const { BROWSER = "chromium", BINARY = "base", THREADS = "2", PLAIN } = process.env;
 const folder = resolve(process.env.PACKAGE ?? join(root, "target/web/quick"));
 const TIERS = { relaxed: "relaxed", base: "simd128", scalar: "scalar" };
-const ISOLATED = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" };
 
 /** Worker: an engine, or a thread of its pool. */
 const WORKER = `

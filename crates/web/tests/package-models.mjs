@@ -13,23 +13,21 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { existsSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
-import { homedir } from "node:os";
 import { basename, join, resolve } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 
 import { launch } from "./browsers.mjs";
 import { scratch } from "./package-fake.mjs";
-import { serve } from "./package-server.mjs";
+import { filesOf, models } from "./package-installed.mjs";
+import { ISOLATED, serve } from "./package-server.mjs";
 
 const root = fileURLToPath(new URL("../../..", import.meta.url));
 const { BROWSER = "chromium", BINARY = "base", CLIPS = "10", THREADS = "2", PLAIN } = process.env;
 const folder = resolve(process.env.PACKAGE ?? join(root, "target/web/package"));
 const native = resolve(process.env.STONECHAT ?? join(root, "target/release/stonechat"));
-const models = resolve(process.env.MODELS ?? join(homedir(), ".cache/stonechat/models"));
 const audio = join(root, "test-data/audio");
 
-const ISOLATED = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" };
 const isChosen = (name) => !process.env.NAMES || process.env.NAMES.split(",").includes(name);
 const SPEECH = ["tiny.en", "base"].filter(isChosen);
 const LANGUAGE = ["smollm2-135m", "gemma3-270m"].filter(isChosen);
@@ -100,13 +98,8 @@ function checkText(text, expected, prompt) {
   assert.ok(isTie, `expected a text of native tiers, or one that leaves them where they leave one another: ${JSON.stringify({ text, expected })}`);
 }
 
-/** Files of a model by name, as addresses of the page or paths. */
-function sourceOf(name) {
-  const path = join(models, name);
-  const names = readdirSync(path).filter((file) => /^(model\.(bin|safetensors|gguf)|(config|tokenizer|vocabulary|preprocessor_config)\.(json|txt))$/.test(file));
-  const place = page ? `/models/${name}` : path;
-  return names.length === 1 ? `${place}/${names[0]}` : Object.fromEntries(names.map((file) => [file, `${place}/${file}`]));
-}
+/** Source of a model, by addresses of the page or paths. */
+const sourceOf = (name) => filesOf(name, page ? "/models" : models);
 
 const options = { binary: BINARY, threads: Number(THREADS), cache: "memory" };
 

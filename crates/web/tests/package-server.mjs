@@ -13,6 +13,9 @@ const TYPES = {
   ".json": "application/json",
 };
 
+/** Headers of a page that is cross-origin isolated. */
+export const ISOLATED = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" };
+
 /** Random bytes that are the same for the same seed. */
 export function noise(size, seed = 1) {
   const bytes = Buffer.alloc(size);

@@ -7,23 +7,21 @@
 // THREADS (2). The memory is that of the process of the page: its resident bytes, which hold the engine's, and the JavaScript heap of the page.
 
 import assert from "node:assert/strict";
-import { existsSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
-import { homedir } from "node:os";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 
 import { launch } from "./browsers.mjs";
 import { scratch } from "./package-fake.mjs";
-import { serve } from "./package-server.mjs";
+import { filesOf, models } from "./package-installed.mjs";
+import { ISOLATED, serve } from "./package-server.mjs";
 
 const root = fileURLToPath(new URL("../../..", import.meta.url));
 const { BINARY = "base", WINDOWS = "100", LOADS = "20", THREADS = "2", SPEECH = "tiny.en", LANGUAGE = "smollm2-135m" } = process.env;
 const folder = resolve(process.env.PACKAGE ?? join(root, "target/web/package"));
-const models = resolve(process.env.MODELS ?? join(homedir(), ".cache/stonechat/models"));
 const audio = join(root, "test-data/audio");
 
-const ISOLATED = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" };
 const RATE = 16_000;
 const WINDOW = 30 * RATE;
 /** Windows between two looks at the memory. */
@@ -96,11 +94,6 @@ function recording(n) {
   return samples;
 }
 
-function sourceOf(name) {
-  const names = readdirSync(join(models, name)).filter((file) => /^(model\.(bin|safetensors|gguf)|(config|tokenizer|vocabulary|preprocessor_config)\.(json|txt))$/.test(file));
-  return names.length === 1 ? `/models/${name}/${names[0]}` : Object.fromEntries(names.map((file) => [file, `/models/${name}/${file}`]));
-}
-
 const options = { binary: BINARY, threads: Number(THREADS), cache: "memory" };
 
 test(`${WINDOWS} windows of speech`, async () => {
@@ -112,7 +105,7 @@ test(`${WINDOWS} windows of speech`, async () => {
     window.samples = new Float32Array(await (await fetch("/recording")).arrayBuffer());
     return window.asr.info.binary;
   };
-  assert.equal(await page.evaluate(start, { source: sourceOf(SPEECH), options }), BINARY);
+  assert.equal(await page.evaluate(start, { source: filesOf(SPEECH, "/models"), options }), BINARY);
   const series = [];
   const texts = new Set();
   const begin = performance.now();
@@ -146,7 +139,7 @@ for (const name of [SPEECH, LANGUAGE].filter((one) => one !== "none")) {
       return text;
     };
     for (let i = 0; i < Number(LOADS); i += 1) {
-      const text = await page.evaluate(work, { source: sourceOf(name), options, isSpeech });
+      const text = await page.evaluate(work, { source: filesOf(name, "/models"), options, isSpeech });
       assert.match(text, isSpeech ? /\w{3}/ : /Paris/);
       series.push(await memory());
     }

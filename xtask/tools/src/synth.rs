@@ -41,7 +41,7 @@ pub(crate) struct SynthArgs {
     shape: Option<String>,
     /// A model that writes the answers of this file in place of random weights: JSON with `template`, the file of a chat template, and
     /// `answers`, a text for each marker that the template ends a prompt with
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["shape", "list", "types", "layers"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["shape", "list", "types", "layers", "seed"])]
     script: Option<PathBuf>,
     /// The file to write
     #[arg(short, long, required_unless_present = "list", value_name = "FILE")]

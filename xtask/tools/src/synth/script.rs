@@ -139,12 +139,12 @@ pub(super) fn plan(answers: &BTreeMap<String, String>, template: &str) -> Result
         yarn: None,
     };
     let mut plan = language::plan(&sizes)?;
-    let embeddings = embeddings(&tokens);
-    let outputs = outputs(&tokens, &embeddings, end);
+    let mut embeddings = embeddings(&tokens);
+    let mut outputs = outputs(&tokens, &embeddings, end);
     for tensor in &mut plan.tensors {
         tensor.values = match tensor.info.name.as_str() {
-            "token_embd.weight" => Values::Given(embeddings.clone()),
-            "output.weight" => Values::Given(outputs.clone()),
+            "token_embd.weight" => Values::Given(std::mem::take(&mut embeddings)),
+            "output.weight" => Values::Given(std::mem::take(&mut outputs)),
             name if name.contains("norm") => Values::Ones,
             _ => Values::Zeros,
         };
