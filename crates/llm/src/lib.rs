@@ -8,6 +8,7 @@
 //! | `model` | the file: configuration, architectures, names and shapes of tensors, vocabulary; a loaded model |
 //! | `step` | the forward pass on devices, sequences and KV pages, outputs, placement of layers |
 //! | `text` | one text: sampling, stopping, embeddings, perplexity, chat prompts |
+//! | [`chat`] | answers: reasoning, content and tool calls in generated text |
 //! | `drafts` | speculative decoding: n-grams, a smaller model, the gate |
 //! | `cache` | KV pages of earlier prompts: in the pool, in stores, in files |
 //! | `scheduler` | requests in one batch: admission, plan of a step, ends |
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+pub mod chat;
 mod drafts;
 mod error;
 mod model;
