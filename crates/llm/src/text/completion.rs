@@ -52,6 +52,12 @@ pub enum Finish {
 }
 
 impl Finish {
+    /// Whether the text is complete: the model has ended it, or it reached a stop string or the end of its grammar.
+    #[must_use]
+    pub fn is_complete(self) -> bool {
+        matches!(self, Self::EndOfText | Self::StopString | Self::GrammarEnd)
+    }
+
     /// Name, for example `end_of_text`.
     #[must_use]
     pub fn name(self) -> &'static str {
