@@ -379,7 +379,7 @@ mod tests {
         );
         refused(
             json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-            "`messages[0].content[0].type`: expected `text`, got `image_url`, which this model cannot read",
+            "`messages[0].content[0].type`: expected `text`, got `image_url`, which needs a model that sees or hears; recordings go to `/v1/audio/transcriptions`",
         );
         refused(
             json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
@@ -437,13 +437,12 @@ mod tests {
     fn variables_and_tools_reach_the_template() {
         let ChatRequest { conversation, .. } = request(json!({
             "messages": [{"role": "user", "content": "Hi"}],
-            "tools": [{"type": "function"}],
+            "tools": [{"type": "function", "function": {"name": "f"}}],
             "chat_template_kwargs": {"enable_thinking": false},
-            "reasoning_effort": "low",
         }));
-        assert_eq!(conversation.tools, Some(json!([{"type": "function"}])));
+        let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+        assert_eq!(conversation.tools, Some(tools));
         assert_eq!(conversation.variables["enable_thinking"], false);
-        assert_eq!(conversation.variables["reasoning_effort"], "low");
     }
 
     #[test]
@@ -453,24 +452,48 @@ mod tests {
             body["messages"] = json!([]);
             self::body(body).check_answer()
         };
-        let tool = json!([{"type": "function"}]);
+        let tool = json!([{"type": "function", "function": {"name": "f"}}]);
         for fine in [
             json!({}),
             json!({"tools": [], "tool_choice": "auto", "functions": null}),
             json!({"tools": tool, "tool_choice": "none", "modalities": ["text"]}),
+            json!({"tools": tool, "tool_choice": "required", "parallel_tool_calls": false}),
+            json!({"reasoning_format": "deepseek", "reasoning_budget_tokens": -1}),
         ] {
             assert!(checked(&fine).is_ok(), "{fine}");
         }
         for (body, name) in [
-            (json!({"tools": tool}), "tools"),
-            (json!({"tools": tool, "tool_choice": "auto"}), "tools"),
             (json!({"tool_choice": "required"}), "tool_choice"),
             (json!({"functions": tool}), "functions"),
+            (json!({"function_call": {"name": "f"}}), "function_call"),
             (json!({"modalities": ["text", "audio"]}), "modalities"),
             (json!({"web_search_options": {}}), "web_search_options"),
+            (json!({"reasoning_format": "deepseek-legacy"}), "reasoning_format"),
         ] {
             let error = checked(&body).unwrap_err();
             assert!(error.message().starts_with(&format!("`{name}`: expected ")), "{error}");
         }
+    }
+
+    #[test]
+    fn reasoning_has_one_meaning_under_all_its_names() {
+        let reasoning = |mut fields: Value| {
+            fields["messages"] = json!([{"role": "user", "content": "Hi"}]);
+            request(fields).reasoning
+        };
+        let off = reasoning(json!({"reasoning_effort": "none"}));
+        assert_eq!((off.enabled, off.effort), (Some(false), None));
+        let low = reasoning(json!({"reasoning": {"effort": "low", "max_tokens": 9}}));
+        assert_eq!((low.effort.as_deref(), low.budget), (Some("low"), Some(9)));
+        assert_eq!(reasoning(json!({"thinking_budget_tokens": 0})).budget, Some(0));
+        assert_eq!(reasoning(json!({"reasoning_budget_tokens": -1})).budget, None);
+        assert!(!reasoning(json!({"reasoning_format": "none"})).is_split);
+    }
+
+    #[test]
+    fn reasoning_of_earlier_answers_has_the_name_of_templates() {
+        let got = messages(json!([{"role": "assistant", "content": "a", "reasoning": "r"}]));
+        assert_eq!(got[0]["reasoning_content"], "r");
+        assert!(got[0].get("reasoning").is_none());
     }
 }

@@ -29,7 +29,8 @@
 //!         while let Some(event) = run.next().await? {
 //!             prepared.answer.event(run.stats(), event).iter().for_each(|chunk| println!("{}", chunk.data));
 //!         }
-//!         prepared.answer.end(run.completions()).iter().for_each(|chunk| println!("{}", chunk.data));
+//!         let (stats, texts) = (run.stats(), run.completions());
+//!         prepared.answer.end(stats, texts).iter().for_each(|chunk| println!("{}", chunk.data));
 //!     }
 //!     Ok(())
 //! }
