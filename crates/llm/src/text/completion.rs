@@ -14,6 +14,8 @@ pub struct Completion {
     pub probs: Vec<TokenProbs>,
     /// Reason of the end.
     pub finish: Finish,
+    /// End token that ended the text.
+    pub end_token: Option<u32>,
     /// Stop string that ended the text.
     pub stop: Option<String>,
     /// Tokens of the prompt.
