@@ -2,14 +2,20 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | `answer` | [`AnswerFormat`]: parser, special tokens and grammar of one answer |
+//! | `syntax`, `families` | markers of reasoning and tool calls; those of known families |
 //! | `event` | [`ChatEvent`], parts of an answer; [`ChatMessage`], the parts collected |
 //! | `parser` | [`AnswerParser`]: text to events |
 //! | `tools` | [`Tool`], [`ToolChoice`] |
 
+mod answer;
 mod event;
+pub(crate) mod families;
 mod parser;
+pub(crate) mod syntax;
 mod tools;
 
+pub use answer::{AnswerFormat, AnswerOptions, ReasoningMarkers, ToolGrammar};
 pub use event::{ChatEvent, ChatMessage, ToolCall};
 pub use parser::AnswerParser;
 pub use tools::{Tool, ToolChoice};

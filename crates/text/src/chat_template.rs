@@ -121,6 +121,11 @@ impl ChatTemplate {
         builtin::names()
     }
 
+    /// Source of the template.
+    pub fn source(&self) -> &str {
+        self.program.source()
+    }
+
     /// Capabilities of the template, found by rendering small conversations with it.
     pub fn capabilities(&self) -> &ChatTemplateCapabilities {
         &self.capabilities

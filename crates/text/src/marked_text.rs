@@ -25,6 +25,11 @@ impl MarkedText {
         if self.marker.is_empty() { self.text.clone() } else { self.text.replace(&self.marker, "") }
     }
 
+    /// The text with its markers.
+    pub fn with_markers(&self) -> &str {
+        &self.text
+    }
+
     /// The text with its markers, and the marker; empty if there is none.
     pub(crate) fn parts(&self) -> (&str, &str) {
         (&self.text, &self.marker)

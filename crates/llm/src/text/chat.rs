@@ -1,11 +1,15 @@
 //! Chat format of a model: from the messages of a conversation to the tokens of a prompt.
 
-use serde_json::{Map, Value};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
 use stonechat_text::{
     ChatTemplate, ChatTemplateCapabilities, Conversation, MarkedText, SpecialTexts,
 };
 use web_time::{SystemTime, UNIX_EPOCH};
 
+use crate::chat::families;
+use crate::chat::syntax::Syntax;
 use crate::model::vocabulary;
 use crate::{Error, ModelInfo};
 
@@ -21,6 +25,9 @@ pub struct ChatFormat {
     specials: SpecialTexts,
     stop: Option<&'static str>,
     is_fallback: bool,
+    syntax: Arc<Syntax>,
+    /// Text before an answer without what opens reasoning.
+    head: String,
 }
 
 impl ChatFormat {
@@ -32,8 +39,13 @@ impl ChatFormat {
     pub fn new(model: &ModelInfo, replacement: Option<&str>) -> Result<Self, Error> {
         let source = replacement.or(model.chat_template());
         let name = source.unwrap_or(PLAIN);
+        let template = vocabulary::template(name, model.tokenizer())?;
+        let syntax = families::of_source(template.source());
+        let head = answer_head(&template, &syntax);
         Ok(Self {
-            template: vocabulary::template(name, model.tokenizer())?,
+            template,
+            syntax: Arc::new(syntax),
+            head,
             specials: SpecialTexts::new(model.tokenizer()),
             stop: (name == PLAIN).then_some(PLAIN_STOP),
             is_fallback: source.is_none(),
@@ -56,6 +68,28 @@ impl ChatFormat {
     #[must_use]
     pub fn capabilities(&self) -> &ChatTemplateCapabilities {
         self.template.capabilities()
+    }
+
+    /// Syntax of answers.
+    pub(crate) fn syntax(&self) -> &Arc<Syntax> {
+        &self.syntax
+    }
+
+    /// Text before an answer; empty if it is unknown.
+    pub(crate) fn answer_head(&self) -> &str {
+        &self.head
+    }
+
+    /// Whether the template has reasoning.
+    #[must_use]
+    pub fn supports_reasoning(&self) -> bool {
+        self.syntax.reasoning.is_some()
+    }
+
+    /// Whether answers can have tool calls.
+    #[must_use]
+    pub fn supports_tools(&self) -> bool {
+        self.syntax.calls.is_some()
     }
 
     /// Text of the prompt of a conversation, for [`ModelInfo::tokenize_marked_chat`]: the names of special tokens in
@@ -90,4 +124,21 @@ impl ChatFormat {
         };
         Ok(model.tokenize_marked_chat(&self.prompt(conversation)?))
     }
+}
+
+/// Text that `add_generation_prompt` adds, up to a start of reasoning.
+fn answer_head(template: &ChatTemplate, syntax: &Syntax) -> String {
+    let render = |add_generation_prompt| {
+        let conversation = Conversation {
+            messages: vec![json!({"role": "user", "content": "Hello"})],
+            add_generation_prompt,
+            now: Some(0),
+            ..Conversation::default()
+        };
+        template.render(&conversation).unwrap_or_default()
+    };
+    let (with, without) = (render(true), render(false));
+    let added = with.strip_prefix(without.as_str()).unwrap_or_default();
+    let start = syntax.reasoning.as_ref().and_then(|[start, _]| added.find(start.trim()));
+    added[..start.unwrap_or(added.len())].trim_end().to_owned()
 }
