@@ -85,6 +85,11 @@ pub trait ChatWriter: fmt::Debug + Send {
         Framing::Events { ends_with_done: true }
     }
 
+    /// Identifier of the answer, by which a client controls it.
+    fn id(&self) -> Option<&str> {
+        None
+    }
+
     /// Prefix of the identifiers of tool calls.
     fn call_prefix(&self) -> &'static str {
         "call_"
@@ -175,11 +180,13 @@ impl<D: ChatDialect> Dialect for Chat<D> {
         let PreparedChat { request, parser, .. } = model.llm.prepare_chat(chat)?;
         let mut request = fields.schedule(request);
         let writer = self.own.writer(&ChatContext { model, fields, request: &request })?;
+        let control = request.options.reasoning.as_ref().map(|reasoning| reasoning.control.clone());
+        let control = writer.id().map(str::to_owned).zip(control);
         let n_choices = request.n_choices;
         let choice = Choice { parser, message: ChatMessage::default() };
         let answer = ChatAnswers { choices: vec![choice; n_choices], writer };
         let prompts = vec![std::mem::take(&mut request.prompt)];
-        Ok(Prepared::new(prompts, request, answer))
+        Ok(Prepared { control, ..Prepared::new(prompts, request, answer) })
     }
 }
 

@@ -9,6 +9,7 @@
 use std::fmt;
 
 use serde_json::{Map, Value};
+use stonechat::llm::ReasoningControl;
 use stonechat::{Completion, Llm, Request, RequestEvent};
 
 use crate::generation::{GenerationFields, RequestStats};
@@ -83,6 +84,8 @@ pub struct Prepared {
     pub requests: Requests,
     /// Answer to the requests in this order.
     pub answer: Box<dyn Answer>,
+    /// Identifier of the answer, and the handle that ends its reasoning.
+    pub control: Option<(String, ReasoningControl)>,
 }
 
 impl Prepared {
@@ -93,7 +96,7 @@ impl Prepared {
         answer: impl Answer + 'static,
     ) -> Self {
         let requests = Requests { prompts: prompts.into_iter(), request };
-        Self { requests, answer: Box::new(answer) }
+        Self { requests, answer: Box::new(answer), control: None }
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `tools` | [`Tool`], [`ToolChoice`] |
 
 mod answer;
+mod apply;
 mod event;
 pub(crate) mod families;
 mod parser;

@@ -25,6 +25,7 @@ mod tests {
             crate::routes::completion::completion,
             crate::routes::completion::infill,
             crate::routes::completions::completions,
+            crate::routes::control::control,
             crate::routes::embeddings::embeddings,
             crate::routes::embeddings::embedding,
             crate::routes::health::health,

@@ -31,7 +31,8 @@ pub(crate) async fn answer<T: Dialect>(
         let model = Model { llm: &model, id: spec.id(), name: &answered_as };
         blocking(|| body.prepare(model, &state.options().defaults()))?
     };
-    let Prepared { requests, answer } = prepared;
+    let Prepared { requests, answer, control } = prepared;
+    let control = control.map(|(id, control)| state.controls().add(id, control));
     let (mut runs, mut model) = (VecDeque::with_capacity(requests.len()), Some(model));
     for request in requests {
         // Each request is a user of the model.
@@ -42,7 +43,7 @@ pub(crate) async fn answer<T: Dialect>(
         runs.push_back(TextRun::start(state, model, request, trace.clone()));
     }
     if is_stream {
-        return Ok(stream::respond(runs, answer, ping).await?);
+        return Ok(stream::respond(runs, (answer, control), ping).await?);
     }
     let mut texts = Vec::with_capacity(runs.len());
     for mut text in runs {

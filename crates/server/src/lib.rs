@@ -34,6 +34,7 @@
 mod app;
 mod audio_memory;
 mod auth;
+mod controls;
 mod credentials;
 mod dialect_errors;
 mod document;

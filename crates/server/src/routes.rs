@@ -10,6 +10,7 @@
 //! | `template` | `/apply-template`, `/v1/chat/completions/input_tokens` |
 //! | `lora` | `/lora-adapters` |
 //! | `chat` | `/v1/chat/completions` |
+//! | `control` | `/v1/chat/completions/control` |
 //! | `completions` | `/v1/completions` |
 //! | `completion` | `/completion`, `/infill` |
 //! | `slots` | `/slots` |
@@ -21,6 +22,7 @@ pub(crate) mod audio;
 pub(crate) mod chat;
 pub(crate) mod completion;
 pub(crate) mod completions;
+pub(crate) mod control;
 pub(crate) mod embeddings;
 pub(crate) mod health;
 pub(crate) mod lora;

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::audio_memory::AudioMemory;
+use crate::controls::Controls;
 use crate::credentials::Credentials;
 use crate::models::Served;
 use crate::{ApiError, ApiResult, ServerError, listen};
@@ -30,6 +31,7 @@ struct Shared {
     is_stopping: AtomicBool,
     audio_memory: AudioMemory,
     credentials: Credentials,
+    controls: Controls,
 }
 
 impl AppState {
@@ -45,6 +47,7 @@ impl AppState {
         Ok(Self(Arc::new(Shared {
             audio_memory: AudioMemory::new(options.max_audio_memory),
             credentials: Credentials::new(&options.api_keys),
+            controls: Controls::default(),
             options,
             models,
             metrics,
@@ -81,6 +84,11 @@ impl AppState {
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.0.metrics
+    }
+
+    /// Controls of the running answers.
+    pub(crate) fn controls(&self) -> &Controls {
+        &self.0.controls
     }
 
     /// API keys and TLS as they are now.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stonechat_sampling::GrammarSource;
+use stonechat_sampling::{GrammarSource, GrammarStart};
 use stonechat_text::MarkedText;
 
 use super::parser::AnswerParser;
@@ -32,6 +32,8 @@ pub struct AnswerFormat {
 pub struct ToolGrammar {
     /// Source of the grammar.
     pub source: GrammarSource,
+    /// Start of the grammar in the answer.
+    pub start: GrammarStart,
 }
 
 /// Markers of reasoning.
