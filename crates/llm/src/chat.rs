@@ -10,6 +10,7 @@
 
 mod answer;
 mod event;
+pub(crate) mod detect;
 pub(crate) mod families;
 mod parser;
 pub(crate) mod syntax;
