@@ -1,75 +1,64 @@
-//! Chats in OpenAI's format: answers to [`ChatBody`], `chat.completion` and `chat.completion.chunk`.
+//! OpenAI's chat completions: `chat.completion` and `chat.completion.chunk`.
+//!
+//! The order of a stream is OpenAI's: the role in the first chunk of a choice alone, its parts, a chunk of its own with the
+//! reason of the end, the counts last in a chunk without choices.
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use stonechat::llm::ModelInfo;
-use stonechat::text::Tokenizer;
-use stonechat::{ChatRequest, Completion, Finish, RequestEvent};
+use stonechat::llm::chat::{ChatEvent, ToolCall};
+use stonechat::{Completion, Finish};
 use web_time::{SystemTime, UNIX_EPOCH};
 
+use crate::ApiResult;
+use crate::chat_answer::{
+    ChatAnswer, ChatContext, ChatDialect, ChatStep, ChatWriter, FinishReason,
+};
 use crate::completion::NativeAnswer;
-use crate::generation::{GenerationFields, ProbFields, RequestStats, Usage, chat_logprobs};
+use crate::generation::{
+    Counts, ProbFields, Progress, RequestStats, Timings, Usage, chat_logprobs,
+};
 use crate::ids::new_id;
-use crate::text::{Answer, Dialect, Model, Prepared};
-use crate::{ApiResult, Defaults};
+use crate::text::{Frame, Model};
 
-pub use crate::chat_body::ChatBody;
+pub use crate::chat_answer::Chat;
+pub use crate::chat_body::{ChatBody, ReasoningFields};
 
-/// Common fields of the objects of an answer.
-#[derive(Debug)]
-struct ChatAnswer {
-    head: AnswerHead,
-    model: Arc<ModelInfo>,
-    /// Form of the log-probabilities, if they were asked for.
-    probs: Option<ProbFields>,
-    /// Answer of `/completion`, for `__verbose`.
-    native: Option<NativeAnswer>,
-    n_choices: usize,
-    has_timings_per_token: bool,
-    has_progress: bool,
-    includes_usage: bool,
-}
+/// Body of OpenAI's chat completions, all of whose fields [`ChatBody`] and
+/// [`GenerationFields`](crate::generation::GenerationFields) have.
+pub type ChatCompletions = Chat<ChatFields>;
 
-impl Dialect for ChatBody {
-    fn check(&mut self) -> ApiResult<()> {
-        self.check_answer()
-    }
-
-    fn prepare(
-        self,
-        fields: &GenerationFields,
-        model: Model<'_>,
-        defaults: &Defaults<'_>,
-    ) -> ApiResult<Prepared> {
-        let info = model.llm.info();
-        let n_probs = fields.chat_probs()?;
-        let options = fields.options(info, defaults, n_probs.map_or(0, |n| n.max(1)))?;
-        let chat = ChatRequest { options, ..self.request()? };
-        let mut request = fields.schedule(model.llm.request(chat)?);
-        let prompts = vec![std::mem::take(&mut request.prompt)];
-        let is_verbose = fields.verbose == Some(true);
-        let answer = ChatAnswer {
-            head: AnswerHead::new("chatcmpl-", model),
-            model: Arc::clone(&info.model),
-            probs: n_probs.map(|n| fields.prob_fields(n)),
-            native: is_verbose
-                .then(|| NativeAnswer::new(fields, model, &prompts, &request.options)),
-            n_choices: request.n_choices,
-            has_timings_per_token: fields.timings_per_token.unwrap_or(false),
-            has_progress: fields.return_progress.unwrap_or(false),
-            includes_usage: fields.includes_usage(),
-        };
-        Ok(Prepared::new(prompts, request, answer))
-    }
-}
+/// Fields that chat completions have alone: none.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+pub struct ChatFields {}
 
 /// Fields that all objects of an answer of OpenAI have.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct AnswerHead {
     id: String,
     created: u64,
     model: String,
+}
+
+/// Object of an answer, whole or a chunk.
+#[derive(Debug, Serialize)]
+pub(crate) struct AnswerObject<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'static str,
+    choices: Vec<C>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Counts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_progress: Option<Progress>,
+    #[serde(rename = "__verbose", skip_serializing_if = "Option::is_none")]
+    verbose: Option<Value>,
 }
 
 impl AnswerHead {
@@ -84,121 +73,276 @@ impl AnswerHead {
     }
 
     /// An object with the given kind and choices.
-    pub(crate) fn object(&self, kind: &str, choices: Value) -> Value {
-        json!({
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": concat!("stonechat-", env!("CARGO_PKG_VERSION")),
-            "choices": choices,
-        })
+    pub(crate) fn object<C>(&self, object: &'static str, choices: Vec<C>) -> AnswerObject<'_, C> {
+        AnswerObject {
+            id: &self.id,
+            object,
+            created: self.created,
+            model: &self.model,
+            system_fingerprint: concat!("stonechat-", env!("CARGO_PKG_VERSION")),
+            choices,
+            usage: None,
+            timings: None,
+            prompt_progress: None,
+            verbose: None,
+        }
     }
 }
 
-/// `finish_reason` of OpenAI.
-pub(crate) fn finish_reason(finish: Finish) -> &'static str {
-    match finish {
-        Finish::EndOfText | Finish::StopString | Finish::GrammarEnd => "stop",
-        _ => "length",
+/// `finish_reason` of OpenAI for a text without tool calls.
+pub(crate) fn finish_reason(finish: Finish) -> FinishReason {
+    if finish.is_complete() { FinishReason::Stop } else { FinishReason::Length }
+}
+
+/// Writer of chat completions.
+#[derive(Debug)]
+struct ChatObjects {
+    head: AnswerHead,
+    model: Arc<ModelInfo>,
+    /// Form of the log-probabilities, if they were asked for.
+    probs: Option<ProbFields>,
+    /// Answer of `/completion`, for `__verbose`.
+    native: Option<NativeAnswer>,
+    n_choices: usize,
+    has_timings_per_token: bool,
+    has_progress: bool,
+    includes_usage: bool,
+}
+
+/// Choice of a chunk.
+#[derive(Debug, Serialize)]
+struct ChunkChoice {
+    index: usize,
+    delta: Delta,
+    finish_reason: Option<FinishReason>,
+    logprobs: Option<Value>,
+}
+
+/// Part of a message. The reasoning has two names: that of DeepSeek and llama-server, and that of vLLM and `OpenRouter`.
+#[derive(Debug, Default, Serialize)]
+struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    /// Null beside the role.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<[CallDelta; 1]>,
+}
+
+/// Part of a tool call: identifier, type and name come once.
+#[derive(Debug, Serialize)]
+struct CallDelta {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(Debug, Serialize)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+/// Choice of a whole answer.
+#[derive(Debug, Serialize)]
+struct WholeChoice<'a> {
+    index: usize,
+    message: Message<'a>,
+    finish_reason: FinishReason,
+    logprobs: Option<Value>,
+}
+
+#[derive(Debug, Serialize)]
+struct Message<'a> {
+    role: &'static str,
+    /// Null of a message that only calls tools.
+    content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Call<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Call<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: Function<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    arguments: &'a str,
+}
+
+impl ChatDialect for ChatFields {
+    fn writer(self, context: &ChatContext<'_>) -> ApiResult<Box<dyn ChatWriter>> {
+        let ChatContext { model, fields, request } = *context;
+        let native = || {
+            let prompts = std::slice::from_ref(&request.prompt);
+            NativeAnswer::new(fields, model, prompts, &request.options)
+        };
+        Ok(Box::new(ChatObjects {
+            head: AnswerHead::new("chatcmpl-", model),
+            model: Arc::clone(&model.llm.info().model),
+            probs: fields.chat_probs()?.map(|n| fields.prob_fields(n)),
+            native: (fields.verbose == Some(true)).then(native),
+            n_choices: request.n_choices,
+            has_timings_per_token: fields.timings_per_token.unwrap_or(false),
+            has_progress: fields.return_progress.unwrap_or(false),
+            includes_usage: fields.includes_usage(),
+        }))
     }
 }
 
-impl ChatAnswer {
-    fn tokenizer(&self) -> &Tokenizer {
-        self.model.tokenizer()
+impl From<ChatEvent> for Delta {
+    fn from(event: ChatEvent) -> Self {
+        let call = |index, id: Option<String>, name: Option<String>, arguments| {
+            let kind = id.is_some().then_some("function");
+            Some([CallDelta { index, id, kind, function: FunctionDelta { name, arguments } }])
+        };
+        match event {
+            ChatEvent::Content(text) => Self { content: Some(Some(text)), ..Self::default() },
+            ChatEvent::Reasoning(text) => {
+                let reasoning = Some(text.clone());
+                Self { reasoning_content: Some(text), reasoning, ..Self::default() }
+            }
+            ChatEvent::ToolCall { index, id, name } => {
+                let tool_calls = call(index, id, Some(name), String::new());
+                Self { tool_calls, ..Self::default() }
+            }
+            ChatEvent::Arguments { index, fragment } => {
+                Self { tool_calls: call(index, None, None, fragment), ..Self::default() }
+            }
+            _ => Self::default(),
+        }
+    }
+}
+
+impl ChatObjects {
+    fn chunk(
+        &self,
+        index: usize,
+        delta: Delta,
+        finish_reason: Option<FinishReason>,
+    ) -> AnswerObject<'_, ChunkChoice> {
+        let choice = ChunkChoice { index, delta, finish_reason, logprobs: None };
+        self.head.object("chat.completion.chunk", vec![choice])
     }
 
     /// Chunk with the progress of the prompt, if it was asked for.
-    fn progress(&self, stats: &RequestStats) -> Option<Value> {
-        let mut chunk = self.has_progress.then(|| self.chunk(0, json!({}), None))?;
-        chunk["prompt_progress"] = stats.progress();
-        chunk["timings"] = stats.usage().timings();
-        Some(chunk)
+    fn progress(&self, stats: &RequestStats) -> Option<Frame> {
+        let mut chunk = self.has_progress.then(|| self.chunk(0, Delta::default(), None))?;
+        chunk.prompt_progress = Some(stats.progress());
+        chunk.timings = Some(stats.usage().timings());
+        Some(Frame::new(&chunk))
     }
 
-    /// `chat.completion.chunk` of one choice.
-    fn chunk(&self, index: usize, delta: Value, finish: Option<Finish>) -> Value {
-        let choice = json!({
-            "index": index,
-            "delta": delta,
-            "finish_reason": finish.map(finish_reason),
-            "logprobs": null,
-        });
-        self.head.object("chat.completion.chunk", json!([choice]))
+    fn whole_choice<'a>(&self, (index, answer): (usize, &'a ChatAnswer)) -> WholeChoice<'a> {
+        let ChatAnswer { message, completion } = answer;
+        let call = |call: &'a ToolCall| Call {
+            id: call.id.as_deref().unwrap_or_default(),
+            kind: "function",
+            function: Function { name: &call.name, arguments: &call.arguments },
+        };
+        let tool_calls: Vec<Call<'_>> = message.tool_calls.iter().map(call).collect();
+        let reasoning = Some(message.reasoning.as_str()).filter(|text| !text.is_empty());
+        let is_null = message.content.is_empty() && !tool_calls.is_empty();
+        let probs = |fields| chat_logprobs(self.model.tokenizer(), &completion.probs, fields);
+        WholeChoice {
+            index,
+            message: Message {
+                role: "assistant",
+                content: (!is_null).then_some(message.content.as_str()),
+                reasoning_content: reasoning,
+                reasoning,
+                tool_calls,
+            },
+            finish_reason: answer.finish_reason(),
+            logprobs: self.probs.map(probs),
+        }
     }
 }
 
-impl Answer for ChatAnswer {
-    fn event(&mut self, stats: &RequestStats, event: RequestEvent) -> Vec<Value> {
-        match event {
-            RequestEvent::Started { .. } => {
-                let delta = || json!({"role": "assistant", "content": null});
-                let firsts = (0..self.n_choices).map(|index| self.chunk(index, delta(), None));
-                firsts.chain(self.progress(stats)).collect()
-            }
-            RequestEvent::Prompt { .. } => self.progress(stats).into_iter().collect(),
-            RequestEvent::Text { choice, tokens, text } => {
-                if text.is_empty() && (self.probs.is_none() || tokens.is_empty()) {
-                    return Vec::new();
-                }
-                let mut chunk = self.chunk(choice, json!({"content": text}), None);
-                if let Some(fields) = self.probs {
-                    let probs: Vec<_> =
-                        tokens.into_iter().filter_map(|token| token.probs).collect();
-                    chunk["choices"][0]["logprobs"] =
-                        chat_logprobs(self.tokenizer(), &probs, fields);
-                }
-                if self.has_timings_per_token {
-                    chunk["timings"] = stats.usage().timings();
-                }
-                vec![chunk]
-            }
-            _ => Vec::new(),
+impl ChatWriter for ChatObjects {
+    fn start(&mut self, stats: &RequestStats) -> Vec<Frame> {
+        let first = || Delta { role: Some("assistant"), content: Some(None), ..Delta::default() };
+        let firsts = (0..self.n_choices).map(|index| Frame::new(&self.chunk(index, first(), None)));
+        firsts.chain(self.progress(stats)).collect()
+    }
+
+    fn prompt(&mut self, stats: &RequestStats) -> Vec<Frame> {
+        self.progress(stats).into_iter().collect()
+    }
+
+    fn step(&mut self, step: ChatStep<'_>) -> Vec<Frame> {
+        let ChatStep { choice, mut events, probs, stats } = step;
+        if events.is_empty() {
+            // Log-probabilities of tokens whose text is held back.
+            events.push(ChatEvent::Content(String::new()));
         }
+        let mut logprobs = self.probs.filter(|_| !probs.is_empty());
+        let chunk = |event: ChatEvent| {
+            let mut chunk = self.chunk(choice, event.into(), None);
+            if let Some(fields) = logprobs.take() {
+                let probs = chat_logprobs(self.model.tokenizer(), &probs, fields);
+                chunk.choices[0].logprobs = Some(probs);
+            }
+            chunk.timings = self.has_timings_per_token.then(|| stats.usage().timings());
+            Frame::new(&chunk)
+        };
+        events.into_iter().map(chunk).collect()
     }
 
     /// The reasons of the end, and the counts.
-    fn end(&mut self, completions: &[Completion]) -> Vec<Value> {
-        let mut chunks = Vec::new();
-        let usage = Usage::of(completions);
-        for (index, completion) in completions.iter().enumerate() {
-            let mut chunk = self.chunk(index, json!({}), Some(completion.finish));
-            if index + 1 == completions.len() {
-                chunk["timings"] = usage.timings();
-            }
-            if let Some(native) = &self.native {
-                chunk["__verbose"] = native.last((0, index), completions, false);
-            }
-            chunks.push(chunk);
+    fn end(&mut self, answers: &[ChatAnswer]) -> Vec<Frame> {
+        let completions: Vec<Completion> = completions(answers);
+        let usage = Usage::of(&completions);
+        let mut frames = Vec::with_capacity(answers.len() + 1);
+        for (index, answer) in answers.iter().enumerate() {
+            let mut chunk = self.chunk(index, Delta::default(), Some(answer.finish_reason()));
+            chunk.timings = (index + 1 == answers.len()).then(|| usage.timings());
+            let native = self.native.as_ref();
+            chunk.verbose = native.map(|native| native.last((0, index), &completions, false));
+            frames.push(Frame::new(&chunk));
         }
         if self.includes_usage {
-            let mut chunk = self.head.object("chat.completion.chunk", json!([]));
-            usage.write(&mut chunk);
-            chunks.push(chunk);
+            let mut chunk = self.head.object::<ChunkChoice>("chat.completion.chunk", Vec::new());
+            chunk.usage = Some(usage.counts());
+            chunk.timings = Some(usage.timings());
+            frames.push(Frame::new(&chunk));
         }
-        chunks
+        frames
     }
 
     /// `chat.completion`.
-    fn whole(&self, texts: &[Vec<Completion>]) -> Value {
-        let completions = texts.first().map_or(&[][..], Vec::as_slice);
-        let choice = |(index, completion): (usize, &Completion)| {
-            let logprobs =
-                self.probs.map(|fields| chat_logprobs(self.tokenizer(), &completion.probs, fields));
-            json!({
-                "index": index,
-                "message": {"role": "assistant", "content": completion.text},
-                "finish_reason": finish_reason(completion.finish),
-                "logprobs": logprobs,
-            })
-        };
-        let choices: Vec<Value> = completions.iter().enumerate().map(choice).collect();
-        let mut object = self.head.object("chat.completion", choices.into());
-        Usage::of(completions).write(&mut object);
-        if let Some(native) = self.native.as_ref().filter(|_| !completions.is_empty()) {
-            object["__verbose"] = native.last((0, 0), completions, true);
-        }
-        object
+    fn whole(&self, answers: &[ChatAnswer]) -> Frame {
+        let completions = completions(answers);
+        let choices = answers.iter().enumerate().map(|choice| self.whole_choice(choice)).collect();
+        let mut object = self.head.object("chat.completion", choices);
+        let usage = Usage::of(&completions);
+        object.usage = Some(usage.counts());
+        object.timings = Some(usage.timings());
+        let native = self.native.as_ref().filter(|_| !completions.is_empty());
+        object.verbose = native.map(|native| native.last((0, 0), &completions, true));
+        Frame::new(&object)
     }
+}
+
+/// Texts of answers.
+pub(crate) fn completions(answers: &[ChatAnswer]) -> Vec<Completion> {
+    answers.iter().map(|answer| answer.completion.clone()).collect()
 }

@@ -5,9 +5,11 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use stonechat::ChatRequest;
+use stonechat::llm::chat::ToolChoice;
 use stonechat::text::Conversation;
+use stonechat::{ChatRequest, ReasoningOptions};
 
+use crate::chat_tools;
 use crate::json::kind_of;
 use crate::{ApiError, ApiResult};
 
@@ -37,26 +39,41 @@ pub struct ChatBody {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub(crate) chat_template_kwargs: Option<Map<String, Value>>,
-    /// Effort of reasoning, a variable of some templates.
+    /// Effort of reasoning, a variable of some templates; `none` turns it off.
     #[serde(default)]
     pub(crate) reasoning_effort: Option<String>,
+    /// `OpenRouter`'s object: `effort`, `max_tokens`, `enabled`, `exclude`.
+    #[serde(default)]
+    pub(crate) reasoning: Option<ReasoningFields>,
+    /// llama-server: `auto` and `deepseek` return reasoning as `reasoning_content`, `none` leaves it in the content.
+    #[serde(default)]
+    pub(crate) reasoning_format: Option<String>,
+    /// llama-server: maximum tokens of reasoning; -1: no limit, 0: none.
+    #[serde(default, alias = "thinking_budget_tokens", alias = "reasoning_budget")]
+    pub(crate) reasoning_budget_tokens: Option<i64>,
+    /// Whether the model reasons, if its template lets it choose.
+    #[serde(default)]
+    pub(crate) enable_thinking: Option<bool>,
+    /// Tools that the answer may call: `none`, `auto`, `required`, or a function.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    pub(crate) tool_choice: Option<Value>,
+    /// Whether the answer may call several tools; default true.
+    #[serde(default)]
+    pub(crate) parallel_tool_calls: Option<bool>,
     /// Whether the prompt ends where the answer begins; default true.
     #[serde(default)]
     pub(crate) add_generation_prompt: Option<bool>,
     /// Whether the answer continues the last message; default: true if it is the assistant's.
     #[serde(default)]
     pub(crate) continue_final_message: Option<bool>,
-    /// OpenAI's fields that only `none` or `auto` may have.
-    #[serde(default)]
-    #[cfg_attr(feature = "schema", schema(ignore))]
-    tool_choice: Value,
-    #[serde(default)]
-    #[cfg_attr(feature = "schema", schema(ignore))]
-    function_call: Value,
     /// OpenAI's fields that must be empty.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(ignore))]
     functions: Value,
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(ignore))]
+    function_call: Value,
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(ignore))]
     audio: Value,
@@ -69,27 +86,33 @@ pub struct ChatBody {
     modalities: Value,
 }
 
+/// `reasoning` of `OpenRouter`. `exclude` has no effect: reasoning is a field of its own, which a client may skip.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ReasoningFields {
+    /// `none`, `minimal`, `low`, `medium`, `high`, as far as the template knows them.
+    #[serde(default)]
+    pub(crate) effort: Option<String>,
+    /// Maximum tokens.
+    #[serde(default)]
+    pub(crate) max_tokens: Option<i64>,
+    /// Whether the model reasons.
+    #[serde(default)]
+    pub(crate) enabled: Option<bool>,
+}
+
 impl ChatBody {
-    /// Refuses what an answer cannot have: calls of tools, other output than text, a search of the web. Drops the tools,
-    /// which the template of an answer does not write.
+    /// Refuses what an answer cannot have: other output than text, a search of the web, calls in OpenAI's form of 2023.
     ///
     /// # Errors
     /// 400 with the field.
-    pub(crate) fn check_answer(&mut self) -> ApiResult<()> {
-        let no_tools = "no tools: they cannot be called here";
-        let tools = self.tools.as_ref().filter(|tools| !tools.is_empty());
-        let functions = Some(&self.functions).filter(|list| !is_empty(list));
-        for (list, got, choice, chosen) in [
-            ("tools", tools.map(|_| "a list"), "tool_choice", &self.tool_choice),
-            ("functions", functions.map(kind_of), "function_call", &self.function_call),
-        ] {
-            if let Some(got) = got
-                && chosen != "none"
-            {
-                return Err(ApiError::field(list, no_tools, got));
-            }
-            if !chosen.is_null() && chosen != "none" && chosen != "auto" {
-                return Err(ApiError::field(choice, "`none` or `auto`", chosen));
+    pub(crate) fn check_answer(&self) -> ApiResult<()> {
+        for (name, value) in
+            [("functions", &self.functions), ("function_call", &self.function_call)]
+        {
+            let is_none = is_empty(value) || value == "none" || value == "auto";
+            if !is_none {
+                return Err(ApiError::field(name, "none: `tools` has their place", kind_of(value)));
             }
         }
         let outputs = self.modalities.as_array().into_iter().flatten();
@@ -103,8 +126,37 @@ impl ChatBody {
                 return Err(ApiError::field(name, "none: it is not supported", kind_of(value)));
             }
         }
-        self.tools = None;
+        self.tool_choice()?;
+        self.reasoning_options()?;
         Ok(())
+    }
+
+    /// Tools that the answer may call. Without tools it calls none.
+    fn tool_choice(&self) -> ApiResult<ToolChoice> {
+        let choice = chat_tools::choice(self.tool_choice.as_ref(), "tool_choice")?;
+        chat_tools::check(self.tools.as_deref().unwrap_or_default(), &choice)?;
+        Ok(choice)
+    }
+
+    /// Options of reasoning from all fields that have them.
+    fn reasoning_options(&self) -> ApiResult<ReasoningOptions> {
+        let own = self.reasoning.clone().unwrap_or_default();
+        let effort = self.reasoning_effort.clone().or(own.effort);
+        let budget = self.reasoning_budget_tokens.or(own.max_tokens);
+        let is_off = effort.as_deref() == Some("none");
+        Ok(ReasoningOptions {
+            enabled: self.enable_thinking.or(own.enabled).or(is_off.then_some(false)),
+            effort: effort.filter(|_| !is_off),
+            budget: budget.and_then(|n| usize::try_from(n).ok()),
+            is_split: match self.reasoning_format.as_deref() {
+                None | Some("auto" | "deepseek") => true,
+                Some("none") => false,
+                Some(other) => {
+                    let expected = "`auto`, `deepseek` or `none`";
+                    return Err(ApiError::field("reasoning_format", expected, other));
+                }
+            },
+        })
     }
 
     /// Request for an answer, with default options.
@@ -119,23 +171,28 @@ impl ChatBody {
         let messages: Vec<Value> =
             messages.map(|(i, message)| checked(i, message)).collect::<ApiResult<_>>()?;
         let continues = self.continues(&messages)?;
-        let mut variables = self.chat_template_kwargs.unwrap_or_default();
-        if let Some(effort) = self.reasoning_effort {
-            variables.entry("reasoning_effort").or_insert_with(|| effort.into());
-        }
+        let (tool_choice, reasoning) = (self.tool_choice()?, self.reasoning_options()?);
+        let variables = self.chat_template_kwargs.unwrap_or_default();
+        let tools = self.tools.filter(|_| tool_choice != ToolChoice::None);
         let list = |values: Option<Vec<Value>>| {
             values.filter(|values| !values.is_empty()).map(Value::Array)
         };
         let conversation = Conversation {
             messages,
-            tools: list(self.tools),
+            tools: list(tools),
             documents: list(self.documents),
             add_generation_prompt: !continues && self.add_generation_prompt.unwrap_or(true),
             continues,
             now: None,
             variables,
         };
-        Ok(ChatRequest { conversation, ..ChatRequest::default() })
+        Ok(ChatRequest {
+            conversation,
+            tool_choice,
+            parallel_tool_calls: self.parallel_tool_calls.unwrap_or(true),
+            reasoning,
+            ..ChatRequest::default()
+        })
     }
 
     /// Whether the answer continues the last message: the assistant's, without calls of tools.
@@ -197,6 +254,10 @@ fn checked(index: usize, message: Value) -> ApiResult<Value> {
     if role == "system" {
         content = without_billing_line(content);
     }
+    // vLLM and `OpenRouter` name it so; templates read DeepSeek's name.
+    if let Some(reasoning) = fields.remove("reasoning").filter(Value::is_string) {
+        fields.entry("reasoning_content").or_insert(reasoning);
+    }
     fields.insert("role".to_owned(), role.into());
     fields.insert("content".to_owned(), content.into());
     Ok(Value::Object(fields))
@@ -224,7 +285,9 @@ fn text_part<'a>(part: &'a Value, name: &str) -> ApiResult<&'a str> {
             Err(ApiError::field(&format!("{name}.text"), "a string", kind_of(other)))
         }
         (Some(other), _) => {
-            let got = format!("`{other}`, which this model cannot read");
+            let got = format!(
+                "`{other}`, which needs a model that sees or hears; recordings go to `/v1/audio/transcriptions`"
+            );
             Err(ApiError::field(&format!("{name}.type"), "`text`", got))
         }
         (None, _) => {
@@ -316,7 +379,7 @@ mod tests {
         );
         refused(
             json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-            "`messages[0].content[0].type`: expected `text`, got `image_url`, which this model cannot read",
+            "`messages[0].content[0].type`: expected `text`, got `image_url`, which needs a model that sees or hears; recordings go to `/v1/audio/transcriptions`",
         );
         refused(
             json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
@@ -374,13 +437,12 @@ mod tests {
     fn variables_and_tools_reach_the_template() {
         let ChatRequest { conversation, .. } = request(json!({
             "messages": [{"role": "user", "content": "Hi"}],
-            "tools": [{"type": "function"}],
+            "tools": [{"type": "function", "function": {"name": "f"}}],
             "chat_template_kwargs": {"enable_thinking": false},
-            "reasoning_effort": "low",
         }));
-        assert_eq!(conversation.tools, Some(json!([{"type": "function"}])));
+        let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+        assert_eq!(conversation.tools, Some(tools));
         assert_eq!(conversation.variables["enable_thinking"], false);
-        assert_eq!(conversation.variables["reasoning_effort"], "low");
     }
 
     #[test]
@@ -390,24 +452,48 @@ mod tests {
             body["messages"] = json!([]);
             self::body(body).check_answer()
         };
-        let tool = json!([{"type": "function"}]);
+        let tool = json!([{"type": "function", "function": {"name": "f"}}]);
         for fine in [
             json!({}),
             json!({"tools": [], "tool_choice": "auto", "functions": null}),
             json!({"tools": tool, "tool_choice": "none", "modalities": ["text"]}),
+            json!({"tools": tool, "tool_choice": "required", "parallel_tool_calls": false}),
+            json!({"reasoning_format": "deepseek", "reasoning_budget_tokens": -1}),
         ] {
             assert!(checked(&fine).is_ok(), "{fine}");
         }
         for (body, name) in [
-            (json!({"tools": tool}), "tools"),
-            (json!({"tools": tool, "tool_choice": "auto"}), "tools"),
             (json!({"tool_choice": "required"}), "tool_choice"),
             (json!({"functions": tool}), "functions"),
+            (json!({"function_call": {"name": "f"}}), "function_call"),
             (json!({"modalities": ["text", "audio"]}), "modalities"),
             (json!({"web_search_options": {}}), "web_search_options"),
+            (json!({"reasoning_format": "deepseek-legacy"}), "reasoning_format"),
         ] {
             let error = checked(&body).unwrap_err();
             assert!(error.message().starts_with(&format!("`{name}`: expected ")), "{error}");
         }
+    }
+
+    #[test]
+    fn reasoning_has_one_meaning_under_all_its_names() {
+        let reasoning = |mut fields: Value| {
+            fields["messages"] = json!([{"role": "user", "content": "Hi"}]);
+            request(fields).reasoning
+        };
+        let off = reasoning(json!({"reasoning_effort": "none"}));
+        assert_eq!((off.enabled, off.effort), (Some(false), None));
+        let low = reasoning(json!({"reasoning": {"effort": "low", "max_tokens": 9}}));
+        assert_eq!((low.effort.as_deref(), low.budget), (Some("low"), Some(9)));
+        assert_eq!(reasoning(json!({"thinking_budget_tokens": 0})).budget, Some(0));
+        assert_eq!(reasoning(json!({"reasoning_budget_tokens": -1})).budget, None);
+        assert!(!reasoning(json!({"reasoning_format": "none"})).is_split);
+    }
+
+    #[test]
+    fn reasoning_of_earlier_answers_has_the_name_of_templates() {
+        let got = messages(json!([{"role": "assistant", "content": "a", "reasoning": "r"}]));
+        assert_eq!(got[0]["reasoning_content"], "r");
+        assert!(got[0].get("reasoning").is_none());
     }
 }

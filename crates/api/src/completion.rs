@@ -11,8 +11,9 @@ use stonechat::{Completion, Finish, GenerateOptions, Request, RequestEvent};
 use crate::generation::{
     GenerationFields, ProbFields, RequestStats, Usage, native_probabilities, prompts, settings,
 };
+use crate::json::JsonFields;
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
-use crate::text::{Answer, Dialect, Model, Prepared};
+use crate::text::{Answer, Dialect, Frame, Framing, Model, Prepared};
 use crate::{ApiResult, Defaults};
 
 /// Fields of `/completion` beside those of generation.
@@ -58,6 +59,10 @@ pub struct ExtraFile {
 }
 
 impl Dialect for PromptFields {
+    fn take(body: &mut JsonFields) -> ApiResult<Self> {
+        body.take()
+    }
+
     fn check(&mut self) -> ApiResult<()> {
         check_items("prompt", &self.prompt, MAX_TEXTS)
     }
@@ -74,6 +79,10 @@ impl Dialect for PromptFields {
 }
 
 impl Dialect for InfillFields {
+    fn take(body: &mut JsonFields) -> ApiResult<Self> {
+        body.take()
+    }
+
     fn prepare(
         self,
         fields: &GenerationFields,
@@ -246,18 +255,18 @@ impl NativeAnswer {
 }
 
 impl Answer for NativeAnswer {
-    fn ends_with_done(&self) -> bool {
-        false
+    fn framing(&self) -> Framing {
+        Framing::Events { ends_with_done: false }
     }
 
-    fn event(&mut self, stats: &RequestStats, event: RequestEvent) -> Vec<Value> {
+    fn event(&mut self, stats: &RequestStats, event: RequestEvent) -> Vec<Frame> {
         let first = self.prompt * self.n_choices;
         match event {
             RequestEvent::Started { .. } | RequestEvent::Prompt { .. } if self.has_progress => {
                 let mut object = self.partial(stats, first, "", &[]);
-                object["prompt_progress"] = stats.progress();
-                object["timings"] = stats.usage().timings();
-                vec![object]
+                object["prompt_progress"] = json!(stats.progress());
+                object["timings"] = json!(stats.usage().timings());
+                vec![Frame::new(&object)]
             }
             RequestEvent::Text { choice, tokens, text } => {
                 if text.is_empty() && tokens.is_empty() {
@@ -272,28 +281,28 @@ impl Answer for NativeAnswer {
                         native_probabilities(self.tokenizer(), &probs, self.probs);
                 }
                 if self.has_timings_per_token {
-                    object["timings"] = stats.usage().timings();
+                    object["timings"] = json!(stats.usage().timings());
                 }
-                vec![object]
+                vec![Frame::new(&object)]
             }
             _ => Vec::new(),
         }
     }
 
-    fn end(&mut self, completions: &[Completion]) -> Vec<Value> {
-        let object = |choice| self.last((self.prompt, choice), completions, false);
+    fn end(&mut self, _: &RequestStats, completions: &[Completion]) -> Vec<Frame> {
+        let object = |choice| Frame::new(&self.last((self.prompt, choice), completions, false));
         let objects = (0..completions.len()).map(object).collect();
         self.prompt += 1;
         objects
     }
 
     /// One text is an object, several are a list.
-    fn whole(&self, texts: &[Vec<Completion>]) -> Value {
+    fn whole(&self, texts: &[Vec<Completion>]) -> Frame {
         let mut answers = Vec::new();
         for (prompt, completions) in texts.iter().enumerate() {
             let object = |choice| self.selected(self.last((prompt, choice), completions, true));
             answers.extend((0..completions.len()).map(object));
         }
-        if answers.len() == 1 { answers.swap_remove(0) } else { answers.into() }
+        if answers.len() == 1 { Frame::new(&answers[0]) } else { Frame::new(&answers) }
     }
 }

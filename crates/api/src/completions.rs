@@ -8,12 +8,14 @@ use stonechat::llm::{ModelInfo, TokenProbs};
 use stonechat::{Completion, Request, RequestEvent};
 
 use crate::chat::{AnswerHead, finish_reason};
+use crate::chat_answer::FinishReason;
 use crate::completion::NativeAnswer;
 use crate::generation::{
     GenerationFields, ProbFields, RequestStats, Usage, completion_logprobs, prompts,
 };
+use crate::json::JsonFields;
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
-use crate::text::{Answer, Dialect, Model, Prepared};
+use crate::text::{Answer, Dialect, Frame, Model, Prepared};
 use crate::{ApiError, ApiResult, Defaults};
 
 /// Fields of a completion beside those of generation.
@@ -53,6 +55,10 @@ struct CompletionAnswer {
 }
 
 impl Dialect for CompletionFields {
+    fn take(body: &mut JsonFields) -> ApiResult<Self> {
+        body.take()
+    }
+
     fn check(&mut self) -> ApiResult<()> {
         if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
             return Err(ApiError::field("suffix", "none: `/infill` has one", "a text"));
@@ -99,8 +105,8 @@ impl Dialect for CompletionFields {
 }
 
 impl CompletionAnswer {
-    fn object(&self, choices: Value) -> Value {
-        self.head.object("text_completion", choices)
+    fn object(&self, choices: Vec<Value>) -> Value {
+        json!(self.head.object("text_completion", choices))
     }
 
     fn echo(&self, prompt: usize) -> &str {
@@ -118,19 +124,19 @@ impl CompletionAnswer {
         (prompt, choice): (usize, usize),
         text: &str,
         logprobs: Option<Value>,
-        finish: Option<&str>,
+        finish: Option<FinishReason>,
     ) -> Value {
-        self.object(json!([{
+        self.object(vec![json!({
             "index": prompt * self.n_choices + choice,
             "text": text,
             "finish_reason": finish,
             "logprobs": logprobs,
-        }]))
+        })])
     }
 }
 
 impl Answer for CompletionAnswer {
-    fn event(&mut self, _: &RequestStats, event: RequestEvent) -> Vec<Value> {
+    fn event(&mut self, _: &RequestStats, event: RequestEvent) -> Vec<Frame> {
         let RequestEvent::Text { choice, tokens, text } = event else { return Vec::new() };
         let echo = self.echo(self.prompt);
         let (text, offset) = match self.lengths[choice] {
@@ -144,10 +150,10 @@ impl Answer for CompletionAnswer {
         self.lengths[choice] = Some(before + text.chars().count());
         let probs: Vec<_> = tokens.into_iter().filter_map(|token| token.probs).collect();
         let logprobs = self.logprobs(&probs, offset);
-        vec![self.chunk((self.prompt, choice), &text, logprobs, None)]
+        vec![Frame::new(&self.chunk((self.prompt, choice), &text, logprobs, None))]
     }
 
-    fn end(&mut self, completions: &[Completion]) -> Vec<Value> {
+    fn end(&mut self, _: &RequestStats, completions: &[Completion]) -> Vec<Frame> {
         let (mut chunks, prompt) = (Vec::new(), self.prompt);
         self.usage = self.usage.sum(Usage::of(completions));
         for (choice, completion) in completions.iter().enumerate() {
@@ -158,20 +164,20 @@ impl Answer for CompletionAnswer {
             if let Some(native) = &self.native {
                 chunk["__verbose"] = native.last((prompt, choice), completions, false);
             }
-            chunks.push(chunk);
+            chunks.push(Frame::new(&chunk));
         }
         self.lengths.fill(None);
         self.prompt += 1;
         if self.includes_usage && self.prompt == self.n_prompts {
-            let mut chunk = self.object(json!([]));
+            let mut chunk = self.object(Vec::new());
             self.usage.write(&mut chunk);
-            chunks.push(chunk);
+            chunks.push(Frame::new(&chunk));
         }
         chunks
     }
 
     /// `text_completion` of all prompts.
-    fn whole(&self, texts: &[Vec<Completion>]) -> Value {
+    fn whole(&self, texts: &[Vec<Completion>]) -> Frame {
         let (mut choices, mut usage) = (Vec::new(), Usage::default());
         for (prompt, completions) in texts.iter().enumerate() {
             let echo = self.echo(prompt);
@@ -186,12 +192,12 @@ impl Answer for CompletionAnswer {
             }
             usage = usage.sum(Usage::of(completions));
         }
-        let mut object = self.object(choices.into());
+        let mut object = self.object(choices);
         let first = texts.first().filter(|completions| !completions.is_empty());
         if let (Some(native), Some(first)) = (&self.native, first) {
             object["__verbose"] = native.last((0, 0), first, true);
         }
         usage.write(&mut object);
-        object
+        Frame::new(&object)
     }
 }

@@ -210,7 +210,6 @@ impl From<stonechat::Error> for ApiError {
             Error::Whisper(error) => error.into(),
             // Files of uploads.
             Error::Audio(_) => Self::bad_request(error.to_string()),
-            Error::Tools => Self::bad_request(error.to_string()),
             Error::ModelNotFound { .. } => Self::not_found(error.to_string()),
             _ => Self::server(error.to_string()),
         }

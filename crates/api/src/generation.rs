@@ -16,4 +16,5 @@ pub(crate) use probabilities::{
     ProbFields, chat_logprobs, completion_logprobs, native_probabilities,
 };
 pub(crate) use prompt::prompts;
-pub(crate) use usage::Usage;
+pub(crate) use run::Progress;
+pub(crate) use usage::{Counts, Timings, Usage};

@@ -20,7 +20,7 @@ pub trait ParseBody: Sized {
 
 /// An object within the limits of a request, whose fields structures take by their names.
 #[derive(Debug)]
-pub(crate) struct JsonFields {
+pub struct JsonFields {
     /// Fields that no structure has taken.
     rest: Map<String, Value>,
     /// Names that the structures know.
@@ -28,9 +28,14 @@ pub(crate) struct JsonFields {
 }
 
 impl JsonFields {
-    /// Parses an object, and checks the limits of its fields. `max_choices` is the maximum of `n`.
-    pub(crate) fn parse(body: &[u8], max_choices: usize) -> ApiResult<Self> {
+    /// Parses an object, rewrites it by `adapt`, and checks the limits of its fields. `max_choices` is the maximum of `n`.
+    pub(crate) fn parse(
+        body: &[u8],
+        max_choices: usize,
+        adapt: impl FnOnce(&mut Map<String, Value>) -> ApiResult<()>,
+    ) -> ApiResult<Self> {
         let mut fields = Self::new(from_bytes(body)?)?;
+        adapt(&mut fields.rest)?;
         limits::check(&mut fields.rest, max_choices)?;
         Ok(fields)
     }

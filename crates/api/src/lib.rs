@@ -14,7 +14,7 @@
 //! | `error`, `defaults`, [`ids`] | [`ApiError`]; [`Defaults`]; identifiers of answers |
 //!
 //! ```no_run
-//! use stonechat_api::chat::ChatBody;
+//! use stonechat_api::chat::ChatCompletions;
 //! use stonechat_api::generation::Run;
 //! use stonechat_api::text::{Body, Model};
 //! use stonechat_api::{ApiResult, Defaults, ParseBody};
@@ -22,14 +22,15 @@
 //! async fn answer(llm: &stonechat::Llm, body: &[u8]) -> ApiResult<()> {
 //!     let sampling = Default::default();
 //!     let defaults = Defaults::new(&sampling);
-//!     let body = Body::<ChatBody>::parse(body, &defaults)?;
+//!     let body = Body::<ChatCompletions>::parse(body, &defaults)?;
 //!     let mut prepared = body.prepare(Model { llm, id: "tiny", name: "tiny" }, &defaults)?;
 //!     for request in prepared.requests {
 //!         let mut run = Run::start(llm, request);
 //!         while let Some(event) = run.next().await? {
-//!             prepared.answer.event(run.stats(), event).iter().for_each(|chunk| println!("{chunk}"));
+//!             prepared.answer.event(run.stats(), event).iter().for_each(|chunk| println!("{}", chunk.data));
 //!         }
-//!         prepared.answer.end(run.completions()).iter().for_each(|chunk| println!("{chunk}"));
+//!         let (stats, texts) = (run.stats(), run.completions());
+//!         prepared.answer.end(stats, texts).iter().for_each(|chunk| println!("{}", chunk.data));
 //!     }
 //!     Ok(())
 //! }
@@ -38,13 +39,17 @@
 
 mod defaults;
 mod error;
+mod error_shape;
 mod limits;
 
 pub mod chat;
+mod chat_answer;
 mod chat_body;
+mod chat_tools;
 pub mod completion;
 pub mod completions;
 pub mod embeddings;
+mod frame;
 pub mod generation;
 pub mod ids;
 pub mod json;
@@ -53,6 +58,8 @@ pub mod template;
 pub mod text;
 pub mod tokenize;
 
+pub use chat_answer::{ChatAnswer, ChatContext, ChatDialect, ChatStep, ChatWriter, FinishReason};
 pub use defaults::Defaults;
 pub use error::{ApiError, ApiResult};
+pub use error_shape::ErrorShape;
 pub use json::ParseBody;

@@ -60,6 +60,6 @@ impl PromptBody {
     }
 
     fn render(self, model: &LlmInfo) -> ApiResult<MarkedText> {
-        Ok(model.chat_format.prompt(self.chat.request()?.conversation)?)
+        Ok(model.chat_prompt(&self.chat.request()?)?)
     }
 }

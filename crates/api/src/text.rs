@@ -8,13 +8,14 @@
 
 use std::fmt;
 
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use stonechat::{Completion, Llm, Request, RequestEvent};
 
 use crate::generation::{GenerationFields, RequestStats};
 use crate::json::{JsonFields, ParseBody};
-use crate::{ApiResult, Defaults};
+use crate::{ApiError, ApiResult, Defaults};
+
+pub use crate::frame::{Frame, Framing};
 
 /// Model that answers a request, with its names.
 #[derive(Debug, Clone, Copy)]
@@ -28,13 +29,32 @@ pub struct Model<'a> {
 }
 
 /// Fields of a body that a dialect has beside those of generation.
-pub trait Dialect: DeserializeOwned + Send {
+pub trait Dialect: Sized + Send {
+    /// Rewrites a body to the names of [`GenerationFields`], before the limits of fields are checked.
+    ///
+    /// # Errors
+    /// 400 with the field.
+    fn adapt(_body: &mut Map<String, Value>) -> ApiResult<()> {
+        Ok(())
+    }
+
+    /// Moves the own fields out of a body.
+    ///
+    /// # Errors
+    /// 400 with the field.
+    fn take(body: &mut JsonFields) -> ApiResult<Self>;
+
     /// Checks that need no model.
     ///
     /// # Errors
     /// 400 with the field.
     fn check(&mut self) -> ApiResult<()> {
         Ok(())
+    }
+
+    /// Whether unknown fields pass that resemble known ones.
+    fn ignores_unknown() -> bool {
+        false
     }
 
     /// Requests of the engine, and the writer of their answer.
@@ -102,9 +122,11 @@ impl ExactSizeIterator for Requests {}
 impl<T: Dialect> ParseBody for Body<T> {
     /// Parses a body and checks the limits of its fields. The time of the request counts from now.
     fn parse(body: &[u8], defaults: &Defaults<'_>) -> ApiResult<Self> {
-        let mut body = JsonFields::parse(body, defaults.max_choices)?;
-        let (own, fields) = (body.take::<T>(), body.take::<GenerationFields>());
-        body.check_rest()?;
+        let mut body = JsonFields::parse(body, defaults.max_choices, T::adapt)?;
+        let (own, fields) = (T::take(&mut body), body.take::<GenerationFields>());
+        if !T::ignores_unknown() {
+            body.check_rest()?;
+        }
         let (mut own, mut fields) = (own?, fields?);
         fields.set_deadline(defaults.timeout);
         own.check()?;
@@ -134,16 +156,21 @@ impl<T: Dialect> Body<T> {
 /// object takes the texts of all prompts by [`whole`](Self::whole).
 pub trait Answer: fmt::Debug + Send {
     /// Objects of an event of the running prompt, whose counts are `stats`.
-    fn event(&mut self, stats: &RequestStats, event: RequestEvent) -> Vec<Value>;
+    fn event(&mut self, stats: &RequestStats, event: RequestEvent) -> Vec<Frame>;
 
-    /// Objects at the end of the running prompt. The next one follows.
-    fn end(&mut self, completions: &[Completion]) -> Vec<Value>;
+    /// Objects at the end of the running prompt, whose counts are `stats`. The next one follows.
+    fn end(&mut self, stats: &RequestStats, completions: &[Completion]) -> Vec<Frame>;
 
     /// The answer in one object, from the texts of each prompt.
-    fn whole(&self, texts: &[Vec<Completion>]) -> Value;
+    fn whole(&self, texts: &[Vec<Completion>]) -> Frame;
 
-    /// Whether a stream of server-sent events ends with `[DONE]`.
-    fn ends_with_done(&self) -> bool {
-        true
+    /// Objects that end a stream after an error.
+    fn error(&mut self, error: &ApiError) -> Vec<Frame> {
+        vec![Frame::new(&error.to_json())]
+    }
+
+    /// Framing of a stream.
+    fn framing(&self) -> Framing {
+        Framing::Events { ends_with_done: true }
     }
 }

@@ -7,14 +7,14 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 use stonechat::sampling::SamplingOptions;
 use stonechat::{Completion, Device, Llm};
-use stonechat_api::chat::ChatBody;
+use stonechat_api::chat::ChatCompletions;
 use stonechat_api::completion::PromptFields;
 use stonechat_api::completions::CompletionFields;
 use stonechat_api::embeddings::{EmbeddingsBody, PreparedEmbeddings};
 use stonechat_api::generation::Run;
 use stonechat_api::json::from_bytes;
 use stonechat_api::template::PromptBody;
-use stonechat_api::text::{Answer, Body, Dialect, Model, Prepared};
+use stonechat_api::text::{Answer, Body, Dialect, Frame, Framing, Model, Prepared};
 use stonechat_api::tokenize::{DetokenizeBody, TokenizeBody};
 use stonechat_api::{ApiResult, Defaults, ParseBody};
 
@@ -44,12 +44,18 @@ fn run<T: Dialect>(body: &Value) -> (Vec<Value>, Vec<Vec<Completion>>, Box<dyn A
     for request in requests {
         let mut run = Run::start(llm(), request);
         while let Some(event) = pollster::block_on(run.next()).unwrap() {
-            objects.extend(answer.event(run.stats(), event));
+            objects.extend(answer.event(run.stats(), event).iter().map(object));
         }
-        objects.extend(answer.end(run.completions()));
+        let frames = answer.end(run.stats(), run.completions());
+        objects.extend(frames.iter().map(object));
         texts.push(run.completions().to_vec());
     }
     (objects, texts, answer)
+}
+
+/// JSON of an object.
+fn object(frame: &Frame) -> Value {
+    serde_json::from_str(&frame.data).unwrap()
 }
 
 /// Text of a choice in the chunks of a stream.
@@ -61,13 +67,13 @@ fn streamed(objects: &[Value], index: usize, text: &str) -> String {
 
 #[test]
 fn the_chunks_of_a_chat_are_its_answer() {
-    let (chunks, texts, answer) = run::<ChatBody>(&json!({
+    let (chunks, texts, answer) = run::<ChatCompletions>(&json!({
         "messages": [{"role": "user", "content": "Hi"}],
         "max_tokens": 6, "n": 2, "seed": 7, "logprobs": true, "top_logprobs": 2, "return_progress": true,
         "stream": true, "stream_options": {"include_usage": true},
     }));
-    let whole = answer.whole(&texts);
-    assert!(answer.ends_with_done());
+    let whole = object(&answer.whole(&texts));
+    assert_eq!(answer.framing(), Framing::Events { ends_with_done: true });
     assert_eq!((&whole["object"], &whole["model"]), (&"chat.completion".into(), &"tiny".into()));
     for index in 0..2 {
         let choice = &whole["choices"][index];
@@ -95,7 +101,7 @@ fn the_chunks_of_a_chat_are_its_answer() {
 fn prompts_come_one_after_the_other() {
     let body = json!({"prompt": ["a", "b"], "max_tokens": 4, "temperature": 0, "ignore_eos": true, "echo": true, "stream": true});
     let (chunks, texts, answer) = run::<CompletionFields>(&body);
-    let whole = answer.whole(&texts);
+    let whole = object(&answer.whole(&texts));
     for (index, prompt) in ["a", "b"].iter().enumerate() {
         let text = whole["choices"][index]["text"].as_str().unwrap();
         assert!(text.starts_with(prompt));
@@ -104,7 +110,7 @@ fn prompts_come_one_after_the_other() {
     assert_eq!(whole["usage"]["completion_tokens"], 8);
     let body = json!({"prompt": ["a", "b"], "n_predict": 4, "temperature": 0, "response_fields": ["content", "index"]});
     let (objects, texts, answer) = run::<PromptFields>(&body);
-    assert!(!answer.ends_with_done());
+    assert_eq!(answer.framing(), Framing::Events { ends_with_done: false });
     let last = objects.last().unwrap();
     assert_eq!(
         (&last["index"], &last["stop"], &last["model"]),
@@ -112,13 +118,13 @@ fn prompts_come_one_after_the_other() {
     );
     let expected: Value =
         (0..2).map(|i| json!({"content": texts[i][0].text, "index": i})).collect();
-    assert_eq!(answer.whole(&texts), expected);
+    assert_eq!(object(&answer.whole(&texts)), expected);
 }
 
 #[test]
 fn a_cancelled_text_has_an_answer() {
     let body = json!({"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": true, "stream": true});
-    let Prepared { mut requests, mut answer } = prepare::<ChatBody>(&body).unwrap();
+    let Prepared { mut requests, mut answer } = prepare::<ChatCompletions>(&body).unwrap();
     let request = requests.next().unwrap();
     let mut run = Run::start(llm(), request);
     let mut chunks = Vec::new();
@@ -128,7 +134,8 @@ fn a_cancelled_text_has_an_answer() {
             run.cancel_token().cancel();
         }
     }
-    chunks.extend(answer.end(run.completions()));
+    chunks.extend(answer.end(run.stats(), run.completions()));
+    let chunks: Vec<Value> = chunks.iter().map(object).collect();
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
     assert_eq!(streamed(&chunks, 0, "/delta/content"), run.completions()[0].text);
     assert!(run.completions()[0].tokens.len() < llm().info().n_ctx / 2);
@@ -148,7 +155,7 @@ fn fields_are_refused_before_a_request_is_made() {
             "`logit_bias[0]`: expected a token id below",
         ),
     ] {
-        let error = prepare::<ChatBody>(&body).unwrap_err();
+        let error = prepare::<ChatCompletions>(&body).unwrap_err();
         assert!(error.status() == 400 && error.message().starts_with(expected), "{error}");
     }
     let error = prepare::<CompletionFields>(&json!({"prompt": "a", "echo": true, "logprobs": 1}));
@@ -190,6 +197,6 @@ fn tokens_and_prompts_go_both_ways() {
     let prompt = json!(chat().prompt(info).unwrap());
     assert_eq!(prompt["prompt"], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
     let counted = json!(chat().input_tokens(info).unwrap());
-    let request = prepare::<ChatBody>(&json!({"messages": [{"role": "user", "content": "Hi"}]}));
+    let request = prepare::<ChatCompletions>(&json!({"messages": [{"role": "user", "content": "Hi"}]}));
     assert_eq!(counted["input_tokens"], request.unwrap().requests.next().unwrap().prompt.len());
 }

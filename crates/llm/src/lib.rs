@@ -62,6 +62,7 @@ pub use text::generation::{Accepted, AcceptedToken, Generation, GenerationScratc
 pub use text::options::{GenerateOptions, Guidance, OnFull};
 pub use text::perplexity::{Perplexity, PerplexityOptions, WindowReport, perplexity};
 pub use text::probabilities::{TokenProb, TokenProbs};
+pub use text::reasoning::{ReasoningBudget, ReasoningControl};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

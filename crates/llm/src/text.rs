@@ -7,4 +7,6 @@ pub(crate) mod generation;
 pub(crate) mod options;
 pub(crate) mod perplexity;
 pub(crate) mod probabilities;
+pub(crate) mod reasoning;
+pub(crate) mod rules;
 pub(crate) mod stop;

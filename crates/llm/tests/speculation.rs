@@ -8,10 +8,10 @@ use pollster::block_on;
 use stonechat_formats::ModelFile;
 use stonechat_llm::{
     Completion, DraftLength, Drafter, Error, GenerateOptions, Model, ModelDrafter, NGramMod,
-    NGramSimple, Session, SessionOptions, StateOptions,
+    NGramSimple, ReasoningBudget, Session, SessionOptions, StateOptions,
 };
 use stonechat_nn::{Cpu, Device, KvDType};
-use stonechat_sampling::SamplingOptions;
+use stonechat_sampling::{GrammarSource, GrammarStart, SamplingOptions, Trigger};
 use stonechat_testkit::{Adapted, exchanged_tokens};
 
 /// Dense, MoE, sliding windows, soft cap (no top-k on the device), ALiBi.
@@ -50,8 +50,9 @@ fn plain(model: &Model) -> Session {
     session(model, None)
 }
 
-/// Greedy, seeded draws, and draws with penalties; each until the context is full.
-fn options() -> Vec<GenerateOptions> {
+/// Greedy, seeded draws, and draws with penalties, each until the context is full; greedy with a budget of reasoning, and
+/// with a grammar that starts after it.
+fn options(target: &Model) -> Vec<GenerateOptions> {
     let greedy = GenerateOptions {
         n_predict: Some(100),
         sampling: SamplingOptions::greedy(),
@@ -63,7 +64,24 @@ fn options() -> Vec<GenerateOptions> {
     let mut penalized = drawn.clone();
     penalized.sampling.repeat_penalty = 1.2;
     (penalized.sampling.dry_multiplier, penalized.ignore_eos) = (0.5, true);
-    vec![greedy, drawn, penalized]
+    let reasoning = Some(ReasoningBudget {
+        start: vec!["a".to_owned()],
+        end: vec!["er".to_owned()],
+        closing: vec![42, 53],
+        budget: Some(17),
+        starts_open: true,
+        ..ReasoningBudget::default()
+    });
+    let limited = GenerateOptions { reasoning, ..greedy.clone() };
+    let mut all = vec![greedy, drawn, penalized, limited.clone()];
+    if cfg!(feature = "grammar") {
+        let source = GrammarSource::Gbnf("root ::= ([a-z0-9]{2,4} [ ,.!?])+".to_owned());
+        let grammar = Some(Arc::new(target.compile_grammar(&source).unwrap()));
+        let triggers = ["t", "i", "o", "s", " "].map(|text| Trigger::text(text).excluded());
+        let grammar_start = GrammarStart::After(triggers.to_vec());
+        all.push(GenerateOptions { grammar, grammar_start, ..limited });
+    }
+    all
 }
 
 fn generate(session: &mut Session, prompt: &[u32], options: &GenerateOptions) -> Completion {
@@ -75,7 +93,7 @@ fn check(target: &Model, drafter: impl Fn() -> Drafter) -> (usize, usize) {
     let name = target.config().architecture.name;
     let mut counts = (0, 0);
     let reversed: Vec<u32> = PROMPT.iter().rev().copied().collect();
-    for options in options() {
+    for options in options(target) {
         let mut session = session(target, Some(drafter()));
         // Each text starts with the cache, and n-grams, of those before it.
         for prompt in [&PROMPT[..], &reversed, &PROMPT] {
@@ -84,7 +102,8 @@ fn check(target: &Model, drafter: impl Fn() -> Drafter) -> (usize, usize) {
             assert_eq!((&got.tokens, &got.text), (&expected.tokens, &expected.text), "{name}");
             assert_eq!((&got.probs, got.finish), (&expected.probs, expected.finish), "{name}");
             assert!(got.drafts.accepted <= got.drafts.proposed);
-            if options.sampling.temperature == 0.0 {
+            // A drafter does not know of a budget or a grammar.
+            if options.sampling.temperature == 0.0 && options.reasoning.is_none() {
                 counts.0 += got.drafts.proposed;
                 counts.1 += got.drafts.accepted;
             }

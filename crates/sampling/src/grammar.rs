@@ -208,6 +208,31 @@ impl Grammar {
         self.state.consume_token(token).map_err(|error| refused("token", &error))
     }
 
+    /// Appends bytes, which need not be whole tokens, if they may come next; returns whether they may.
+    ///
+    /// # Errors
+    /// [`Error::Grammar`] if the parser exceeds its limits; the state is lost then.
+    pub fn accept_bytes(&mut self, bytes: &[u8]) -> Result<bool, Error> {
+        if bytes.is_empty() || self.is_finished() {
+            return Ok(bytes.is_empty());
+        }
+        let refused = |error: &dyn std::fmt::Display| refused("text", error);
+        let env = self.state.tok_env().map_err(|error| refused(&error))?;
+        let tokens = env.tokenize_bytes(bytes);
+        let trie = env.tok_trie();
+        // Bytes that no token has are left out, and the marker of special tokens is no text.
+        let len: usize = tokens.iter().map(|&token| trie.token_len(token)).sum();
+        if len != bytes.len() || bytes.contains(&TokTrie::SPECIAL_TOKEN_MARKER) {
+            return Ok(false);
+        }
+        let allowed = self.state.validate_tokens(&tokens).map_err(|error| refused(&error))?;
+        if allowed < tokens.len() {
+            return Ok(false);
+        }
+        self.state.consume_tokens(&tokens).map_err(|error| refused(&error))?;
+        Ok(true)
+    }
+
     /// Draws an allowed token: first without the mask, and again with it if that token is not allowed, which is rare.
     /// `logits` may be masked afterwards.
     ///

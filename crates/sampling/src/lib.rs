@@ -20,6 +20,8 @@
 //! | `entropy.rs`, `logits.rs` | entropy; log-sum-exp and maximum |
 //! | `healing.rs` | [`PrefixConstraint`]: token healing |
 //! | `grammar.rs`, `gbnf.rs` | [`CompiledGrammar`], [`Grammar`]: constrained decoding by token masks (feature `grammar`) |
+//! | `lazy.rs`, `grammar_start.rs` | [`LazyGrammar`]: a grammar that starts at a [`Trigger`] |
+//! | `text_match.rs` | [`TextMatch`]: search for a text in a stream of tokens |
 //! | `grammar_source.rs`, `no_grammar.rs` | [`GrammarSource`]; the same API without the feature |
 //! | `mt19937.rs` | the seeded generator of the draws, that of llama.cpp |
 //! | `rng.rs` | [`Rng`]: the seeded generator of speech |
@@ -37,8 +39,11 @@ mod gbnf;
 #[cfg(feature = "grammar")]
 mod grammar;
 mod grammar_source;
+mod grammar_start;
 mod healing;
 mod kind;
+#[cfg(feature = "grammar")]
+mod lazy;
 mod logits;
 mod min_p;
 mod mirostat;
@@ -53,6 +58,7 @@ mod tail_free;
 mod temperature;
 #[cfg(test)]
 mod testing;
+mod text_match;
 mod token_values;
 mod top_k;
 mod top_n_sigma;
@@ -65,12 +71,17 @@ pub use candidates::Candidate;
 pub use error::Error;
 pub use grammar::{CompiledGrammar, Grammar, TokenTable};
 pub use grammar_source::{GrammarSource, TokenText};
+pub use grammar_start::{GrammarStart, Trigger};
 pub use healing::PrefixConstraint;
 pub use kind::SamplerKind;
+pub use lazy::LazyGrammar;
 pub use logits::{log_sum_exp, max};
 pub use options::SamplingOptions;
 pub use rng::Rng;
 pub use sampler::{SampleScratch, Sampler};
+pub use text_match::TextMatch;
 
 #[cfg(not(feature = "grammar"))]
 use no_grammar as grammar;
+#[cfg(not(feature = "grammar"))]
+use no_grammar as lazy;

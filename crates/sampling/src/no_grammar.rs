@@ -1,7 +1,10 @@
 //! API of `grammar.rs` in a build without grammars: compiling a grammar is an error.
 
+use std::sync::Arc;
+
 use crate::Error;
 use crate::grammar_source::{GrammarSource, TokenText};
+use crate::grammar_start::GrammarStart;
 use crate::sampler::{SampleScratch, Sampler};
 
 /// Vocabulary for grammars; unused in this build.
@@ -11,6 +14,10 @@ pub struct TokenTable;
 /// Grammar compiled for a vocabulary. Has no value in this build (feature `grammar`).
 #[derive(Debug, Clone)]
 pub enum CompiledGrammar {}
+
+/// The state of one text under a grammar that may start later. Has no value in this build (feature `grammar`).
+#[derive(Debug, Clone)]
+pub enum LazyGrammar {}
 
 /// The state of one text under a grammar. Has no value in this build (feature `grammar`).
 #[derive(Debug, Clone)]
@@ -68,6 +75,14 @@ impl Grammar {
         match *self {}
     }
 
+    /// Goes on with bytes.
+    ///
+    /// # Errors
+    /// None in this build.
+    pub fn accept_bytes(&mut self, _bytes: &[u8]) -> Result<bool, Error> {
+        match *self {}
+    }
+
     /// Draws a token that the grammar allows.
     ///
     /// # Errors
@@ -84,6 +99,76 @@ impl Grammar {
     /// Whether the text is complete and nothing but an end token can come.
     #[must_use]
     pub fn is_finished(&self) -> bool {
+        match *self {}
+    }
+}
+
+impl LazyGrammar {
+    /// State of the empty text.
+    ///
+    /// # Errors
+    /// None in this build.
+    pub fn new(grammar: &Arc<CompiledGrammar>, _start: &GrammarStart) -> Result<Self, Error> {
+        match **grammar {}
+    }
+
+    /// Whether the grammar has started.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        match *self {}
+    }
+
+    /// Whether the text is complete.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        match *self {}
+    }
+
+    /// Whether the text may not end.
+    #[must_use]
+    pub fn forbids_end(&self) -> bool {
+        match *self {}
+    }
+
+    /// Whether `token` may come next.
+    ///
+    /// # Errors
+    /// None in this build.
+    pub fn allows(&mut self, _token: u32) -> Result<bool, Error> {
+        match *self {}
+    }
+
+    /// Draws a token.
+    ///
+    /// # Errors
+    /// None in this build.
+    pub fn sample(
+        &mut self,
+        _sampler: &mut Sampler,
+        _logits: &mut [f32],
+        _scratch: &mut SampleScratch,
+    ) -> Result<u32, Error> {
+        match *self {}
+    }
+
+    /// Goes on with `token`.
+    ///
+    /// # Errors
+    /// None in this build.
+    pub fn accept(&mut self, _token: u32, _bytes: &[u8]) -> Result<(), Error> {
+        match *self {}
+    }
+
+    /// Goes on with the end of a token.
+    ///
+    /// # Errors
+    /// None in this build.
+    pub fn accept_rest(&mut self, _bytes: &[u8]) -> Result<(), Error> {
+        match *self {}
+    }
+
+    /// Forgets the beginning of a trigger.
+    pub fn interrupt(&mut self) {
         match *self {}
     }
 }

@@ -15,7 +15,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::document::DOCUMENT;
-use crate::{ApiError, AppState, ErrorResponse, auth, incoming, routes, trace};
+use crate::{ApiError, AppState, ErrorResponse, auth, dialect_errors, incoming, routes, trace};
 
 /// All routes of a server, with their layers.
 pub fn router(state: AppState) -> Router {
@@ -48,7 +48,8 @@ pub fn router(state: AppState) -> Router {
         .layer(from_fn_with_state(state.clone(), trace::log))
         .with_state(state);
     // The header with the allowed methods is added outside of the layers of a router.
-    Router::new().fallback_service(router).layer(from_fn(name_allowed))
+    let router = Router::new().fallback_service(router).layer(from_fn(name_allowed));
+    router.layer(from_fn(dialect_errors::reshape))
 }
 
 async fn document() -> impl IntoResponse {
@@ -57,17 +58,10 @@ async fn document() -> impl IntoResponse {
 
 async fn not_found(method: Method, uri: Uri) -> ErrorResponse {
     let path = uri.path();
-    let hint = if path.ends_with("/responses") || path.contains("/responses/") {
-        "OpenAI's Responses are not supported; `/v1/chat/completions` answers conversations"
-    } else if path.ends_with("/messages") || path.contains("/messages/") {
-        "Anthropic's Messages are not supported; `/v1/chat/completions` answers conversations"
-    } else if path == "/api" || path.starts_with("/api/") {
-        "Ollama's API is not supported; `/v1/chat/completions` answers conversations"
-    } else {
-        "`/openapi.json` lists the paths"
-    };
     let path: String = path.chars().take(200).collect();
-    ErrorResponse(ApiError::not_found(format!("no route {method} {path}: {hint}")))
+    ErrorResponse(ApiError::not_found(format!(
+        "no route {method} {path}: `/openapi.json` lists the paths"
+    )))
 }
 
 /// Answers 405 to an unsupported method; [`name_allowed`] adds the supported ones.

@@ -31,6 +31,7 @@ impl IntoResponse for ErrorResponse {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         response.extensions_mut().insert(Reason(error.message().to_owned()));
+        response.extensions_mut().insert(error);
         response
     }
 }

@@ -5,13 +5,13 @@ mod stream;
 
 use std::collections::VecDeque;
 
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use stonechat::Llm;
 use stonechat_api::text::{Body, Dialect, Model, Prepared};
 
 use crate::otlp::RequestTrace;
 use crate::tasks::blocking;
-use crate::{AppState, HandlerResult, Json};
+use crate::{AppState, HandlerResult, json};
 
 use run::TextRun;
 
@@ -48,5 +48,5 @@ pub(crate) async fn answer<T: Dialect>(
     for mut text in runs {
         texts.push(text.run.finish().await?.to_vec());
     }
-    Ok(Json(answer.whole(&texts)).into_response())
+    Ok(json::response(answer.whole(&texts).data))
 }

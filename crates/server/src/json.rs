@@ -2,8 +2,8 @@
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, Request};
+use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_TYPE, ORIGIN};
-use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -98,9 +98,13 @@ impl<T: Serialize> IntoResponse for Json<T> {
                 return ErrorResponse(ApiError::server(error.to_string())).into_response();
             }
         };
-        let mut response = Response::new(Body::from(body));
-        *response.status_mut() = StatusCode::OK;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        response
+        response(body)
     }
+}
+
+/// Response with a JSON text.
+pub(crate) fn response(body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }

@@ -35,6 +35,7 @@ mod app;
 mod audio_memory;
 mod auth;
 mod credentials;
+mod dialect_errors;
 mod document;
 mod error;
 mod generation;

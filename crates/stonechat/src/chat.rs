@@ -1,7 +1,8 @@
 //! Request for an answer in a conversation, whatever the API that it comes from.
 
 use serde_json::{Value, json};
-use stonechat_llm::GenerateOptions;
+use stonechat_llm::chat::{AnswerParser, ChatMessage, ToolChoice};
+use stonechat_llm::{Completion, GenerateOptions, Request};
 use stonechat_sampling::GrammarSource;
 use stonechat_text::Conversation;
 
@@ -15,18 +16,65 @@ use stonechat_text::Conversation;
 /// ```
 #[derive(Debug, Clone)]
 pub struct ChatRequest {
-    /// Messages as objects of OpenAI's chat API, and further variables of the chat template. Tools are refused: their calls
-    /// cannot be read from an answer.
+    /// Messages as objects of OpenAI's chat API, definitions of tools, and further variables of the chat template.
     pub conversation: Conversation,
+    /// Tools that the answer may or must call.
+    pub tool_choice: ToolChoice,
+    /// Whether the answer may call several tools.
+    pub parallel_tool_calls: bool,
+    /// Reasoning before the answer.
+    pub reasoning: ReasoningOptions,
     /// Options of the answer.
     pub options: GenerateOptions,
     /// Grammar in place of that of `options`; it is compiled for the vocabulary of the model.
     pub grammar: Option<GrammarSource>,
 }
 
+/// Options of the reasoning before an answer. Templates without reasoning ignore them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReasoningOptions {
+    /// Whether the model reasons; `None`: as its template has it.
+    pub enabled: Option<bool>,
+    /// Effort, a word of the template such as `low`.
+    pub effort: Option<String>,
+    /// Maximum tokens; the end of the reasoning follows them.
+    pub budget: Option<usize>,
+    /// Whether reasoning is a part of its own; otherwise it stays in the content.
+    pub is_split: bool,
+}
+
+impl Default for ReasoningOptions {
+    fn default() -> Self {
+        Self { enabled: None, effort: None, budget: None, is_split: true }
+    }
+}
+
+/// Request of the engine for the answer of a chat, and the parser of the answer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct PreparedChat {
+    /// Request; the prompt by the chat template, the grammar compiled.
+    pub request: Request,
+    /// Parser of each text of the answer.
+    pub parser: AnswerParser,
+}
+
+/// Answer of a chat in its parts.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct ChatAnswer {
+    /// Reasoning, content, tool calls.
+    pub message: ChatMessage,
+    /// Text as the model has written it, with counts and times.
+    pub completion: Completion,
+}
+
 impl Default for ChatRequest {
     fn default() -> Self {
         Self {
+            tool_choice: ToolChoice::default(),
+            parallel_tool_calls: true,
+            reasoning: ReasoningOptions::default(),
             conversation: Conversation { add_generation_prompt: true, ..Conversation::default() },
             options: GenerateOptions::default(),
             grammar: None,
@@ -113,10 +161,29 @@ impl ChatRequest {
         self
     }
 
+    /// Adds a tool that the answer may call, with the JSON schema of its arguments.
+    #[must_use]
+    pub fn tool(mut self, name: &str, description: &str, parameters: Value) -> Self {
+        let function = json!({"name": name, "description": description, "parameters": parameters});
+        let tool = json!({"type": "function", "function": function});
+        match &mut self.conversation.tools {
+            Some(Value::Array(tools)) => tools.push(tool),
+            tools => *tools = Some(Value::Array(vec![tool])),
+        }
+        self
+    }
+
+    /// Sets the tools that the answer may or must call.
+    #[must_use]
+    pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
+        self.tool_choice = choice;
+        self
+    }
+
     /// Turns the thinking of a reasoning model on or off, if its template can.
     #[must_use]
     pub fn thinking(mut self, is_on: bool) -> Self {
-        self.conversation.variables.insert("enable_thinking".to_owned(), Value::Bool(is_on));
+        self.reasoning.enabled = Some(is_on);
         self
     }
 

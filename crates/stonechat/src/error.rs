@@ -193,9 +193,6 @@ pub enum Error {
     /// The result of a job was returned before.
     #[error("the result of the request was already returned")]
     ResultTaken,
-    /// A chat has tools, whose calls cannot be read from an answer yet.
-    #[error("tools: expected none, since the calls of an answer cannot be read, got some")]
-    Tools,
     /// The thread of the engine ended: a panic, whose message is on standard error.
     #[error("the engine has stopped after an internal error")]
     EngineStopped,

@@ -7,19 +7,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stonechat_llm::chat::{AnswerParser, ChatEvent};
 use stonechat_llm::{
     ChatFormat, Completion, Config, Embedding, GenerateOptions, ModelInfo, ModelSummary, PageStore,
     Pooling, Request, RequestEvent, Scheduler, SchedulerOptions, SessionOptions, SlotInfo,
     StateOptions, StepReport, Task,
 };
 use stonechat_nn::{KvDType, PAGE_LEN};
+use stonechat_text::MarkedText;
 
+use crate::chat::{ChatAnswer, PreparedChat, ReasoningOptions};
 use crate::device::DeviceNeeds;
 use crate::drafts::DraftModel;
 use crate::engine::{CommonOptions, Engine, EngineStart, Load, ModelSource, open_models};
 use crate::job::JobSender;
 use crate::llm_loop::{self, Call};
-use crate::llm_output::{JobOutput, embeddings, events, pieces};
+use crate::llm_output::{ChatOutput, JobOutput, embeddings, events, pieces};
 use crate::{ChatRequest, DraftSource, Error, GpuLayers, Job};
 
 /// A running answer or completion: a stream of pieces of text, with the [`Completion`] at its end.
@@ -119,7 +122,7 @@ impl Llm {
     /// Answers the last message of a conversation. The tokens that the conversation shares with an earlier one are not run
     /// again.
     pub fn chat(&self, chat: impl Into<ChatRequest>) -> TextJob {
-        self.text(self.request(chat.into()))
+        self.text(self.prepare_chat(chat.into()).map(|prepared| prepared.request))
     }
 
     /// Continues a text, without a chat template. A grammar is compiled by [`LlmInfo::model`]. Guidance needs
@@ -129,22 +132,39 @@ impl Llm {
         self.text(Ok(Request::new(prompt, options)))
     }
 
-    /// Request for the answer of a chat: the prompt by the chat template, the grammar compiled.
+    /// Answers the last message of a conversation in parts: reasoning, content, tool calls. The output is the whole answer.
+    ///
+    /// ```no_run
+    /// use stonechat::llm::chat::ChatEvent;
+    ///
+    /// let llm = stonechat::Llm::open("qwen3:0.6b")?;
+    /// let mut answer = llm.chat_events("Why is the sky blue?");
+    /// for event in answer.items() {
+    ///     if let ChatEvent::Content(text) = event? {
+    ///         print!("{text}");
+    ///     }
+    /// }
+    /// # Ok::<(), stonechat::Error>(())
+    /// ```
+    pub fn chat_events(&self, chat: impl Into<ChatRequest>) -> Job<ChatEvent, ChatAnswer> {
+        let prepared =
+            self.prepare_chat(chat.into()).and_then(|PreparedChat { request, parser }| {
+                Ok((request.prepare(&self.info.model)?, parser))
+            });
+        match prepared {
+            Ok((task, parser)) => {
+                self.run(Ok(vec![task]), |sender, _| Box::new(ChatOutput::new(sender, parser)))
+            }
+            Err(error) => Job::failed(self.engine.clone(), error),
+        }
+    }
+
+    /// Request for the answer of a chat, and its parser: the prompt by the chat template, the grammar compiled.
     ///
     /// # Errors
-    /// If the template refuses the conversation, the grammar is invalid, or there are tools.
-    pub fn request(&self, chat: ChatRequest) -> Result<Request, Error> {
-        let ChatRequest { conversation, mut options, grammar } = chat;
-        if conversation.tools.is_some() {
-            return Err(Error::Tools);
-        }
-        let LlmInfo { model, chat_format, .. } = &*self.info;
-        if let Some(source) = &grammar {
-            options.grammar = Some(Arc::new(model.compile_grammar(source)?));
-        }
-        options.stop.extend(chat_format.stop().map(str::to_owned));
-        let prompt = chat_format.prompt(conversation)?;
-        Ok(Request::new(model.tokenize_marked_chat(&prompt), options))
+    /// If the template refuses the conversation, or a grammar or the schema of a tool is invalid.
+    pub fn prepare_chat(&self, chat: ChatRequest) -> Result<PreparedChat, Error> {
+        self.info.prepare_chat(chat)
     }
 
     /// Runs a request for one text.
@@ -207,6 +227,38 @@ impl Llm {
     #[must_use]
     pub fn info(&self) -> &LlmInfo {
         &self.info
+    }
+}
+
+impl LlmInfo {
+    /// Prompt of a chat by its template.
+    ///
+    /// # Errors
+    /// If the template refuses the conversation.
+    pub fn chat_prompt(&self, chat: &ChatRequest) -> Result<MarkedText, Error> {
+        let mut conversation = chat.conversation.clone();
+        let ReasoningOptions { enabled, effort, .. } = &chat.reasoning;
+        let variables = &mut conversation.variables;
+        if let Some(enabled) = enabled {
+            variables.entry("enable_thinking").or_insert((*enabled).into());
+        }
+        if let Some(effort) = effort {
+            variables.entry("reasoning_effort").or_insert(effort.as_str().into());
+        }
+        Ok(self.chat_format.prompt(conversation)?)
+    }
+
+    /// [`Llm::prepare_chat`].
+    fn prepare_chat(&self, chat: ChatRequest) -> Result<PreparedChat, Error> {
+        let prompt = self.chat_prompt(&chat)?;
+        let Self { model, chat_format, .. } = self;
+        let ChatRequest { mut options, grammar, .. } = chat;
+        if let Some(source) = &grammar {
+            options.grammar = Some(Arc::new(model.compile_grammar(source)?));
+        }
+        options.stop.extend(chat_format.stop().map(str::to_owned));
+        let request = Request::new(model.tokenize_marked_chat(&prompt), options);
+        Ok(PreparedChat { request, parser: AnswerParser::default() })
     }
 }
 

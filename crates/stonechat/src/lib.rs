@@ -61,7 +61,7 @@ pub use stonechat_sampling as sampling;
 pub use stonechat_text as text;
 pub use stonechat_whisper as whisper;
 
-pub use chat::ChatRequest;
+pub use chat::{ChatAnswer, ChatRequest, PreparedChat, ReasoningOptions};
 pub use device::{Device, GpuLayers};
 pub use drafts::DraftSource;
 pub use error::Error;

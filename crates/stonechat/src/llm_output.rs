@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use stonechat_llm::chat::{AnswerParser, ChatEvent};
 use stonechat_llm::{AcceptedToken, Completion, Finish, RequestEvent, TokenProb};
 
 use crate::Error;
+use crate::chat::ChatAnswer;
 use crate::job::JobSender;
 
 /// Maximum bytes of a text's events that the caller has not read. The text of a caller that reads no more ends there, since
@@ -48,6 +50,62 @@ pub(crate) fn pieces(
         _ => {}
     };
     Results { sender, results: vec![None], take, output: |mut texts| texts.pop() }
+}
+
+/// Output of one answer of a chat: its parts.
+#[derive(Debug)]
+pub(crate) struct ChatOutput {
+    sender: JobSender<ChatEvent, ChatAnswer>,
+    parser: AnswerParser,
+    answer: ChatAnswer,
+    is_complete: bool,
+}
+
+impl ChatOutput {
+    /// Output that `parser` makes of the text.
+    pub(crate) fn new(sender: JobSender<ChatEvent, ChatAnswer>, parser: AnswerParser) -> Self {
+        Self { sender, parser, answer: ChatAnswer::default(), is_complete: false }
+    }
+
+    fn send(&mut self, events: Vec<ChatEvent>) {
+        for event in events {
+            self.answer.message.push(&event);
+            let n_bytes = size_of::<ChatEvent>() + event.text().len();
+            self.sender.send_bytes(event, n_bytes);
+        }
+    }
+}
+
+impl JobOutput for ChatOutput {
+    fn is_cancelled(&self) -> bool {
+        self.sender.is_ended() || self.sender.pending_bytes() > MAX_PENDING_BYTES
+    }
+
+    fn take(&mut self, _: usize, event: RequestEvent) {
+        match event {
+            RequestEvent::Started { .. } => self.sender.start(),
+            RequestEvent::Text { text, .. } => {
+                let events = self.parser.push(&text);
+                self.send(events);
+            }
+            RequestEvent::Ended { completion, .. } => {
+                let events = self.parser.finish(completion.finish.is_complete());
+                self.send(events);
+                self.answer.completion = completion;
+                self.is_complete = true;
+            }
+            _ => {}
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    fn end(self: Box<Self>, result: Result<(), Error>) {
+        let answer = self.is_complete.then_some(self.answer).ok_or(Error::EngineStopped);
+        self.sender.end(result.and(answer));
+    }
 }
 
 /// Output of the texts after one prompt: all events.

@@ -1,6 +1,7 @@
 //! Streaming detokenizer that emits whole code points only.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use crate::tokenizer::Tokenizer;
 
@@ -15,12 +16,15 @@ pub struct StreamDecoder<T> {
     pending: Vec<u8>,
     is_first: bool,
     with_special: bool,
+    /// Special tokens that are shown in any case.
+    visible: Arc<[u32]>,
 }
 
 impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
     /// A decoder that has seen no token; `tokenizer` is a reference or an `Arc`.
     pub fn new(tokenizer: T) -> Self {
-        Self { tokenizer, pending: Vec::new(), is_first: true, with_special: false }
+        let visible = Arc::default();
+        Self { tokenizer, pending: Vec::new(), is_first: true, with_special: false, visible }
     }
 
     /// A decoder of tokens that follow others: a leading space of the first token is shown.
@@ -34,10 +38,23 @@ impl<T: Deref<Target = Tokenizer>> StreamDecoder<T> {
         Self { with_special: true, ..self }
     }
 
+    /// Shows these special tokens as their text.
+    #[must_use]
+    pub fn with_visible(self, visible: impl Into<Arc<[u32]>>) -> Self {
+        Self { visible: visible.into(), ..self }
+    }
+
+    /// Whether no code point is unfinished.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.pending.is_empty()
+    }
+
     /// The text completed by this token, if any. Unknown ids add none, nor do special ones unless
     /// asked for; bytes that no continuation can make valid become U+FFFD.
     pub fn push(&mut self, id: u32) -> Option<String> {
-        let piece = self.tokenizer.decoded_piece(id, self.is_first, self.with_special);
+        let with_special = self.with_special || self.visible.contains(&id);
+        let piece = self.tokenizer.decoded_piece(id, self.is_first, with_special);
         self.is_first = false;
         self.pending.extend_from_slice(piece);
         let unfinished = unfinished_len(&self.pending);

@@ -1,6 +1,6 @@
 //! A running request with its counts and times.
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use stonechat::{CancelToken, Completion, Job, Llm, Request, RequestEvent};
 use web_time::Instant;
 
@@ -16,6 +16,15 @@ pub struct Run {
     first: Option<RequestEvent>,
     /// Texts, once all have ended, or the error.
     result: Option<ApiResult<Vec<Completion>>>,
+}
+
+/// `prompt_progress` of llama-server.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Progress {
+    total: usize,
+    cache: usize,
+    processed: usize,
+    time_ms: u64,
 }
 
 /// Counts and times of a running request.
@@ -171,14 +180,14 @@ impl RequestStats {
     }
 
     /// `prompt_progress` of llama-server: cached tokens count as processed.
-    pub(crate) fn progress(&self) -> Value {
+    pub(crate) fn progress(&self) -> Progress {
         let now = Instant::now();
-        json!({
-            "total": self.prompt_tokens,
-            "cache": self.cached_tokens,
-            "processed": self.prompt_done,
-            "time_ms": (now - self.started.unwrap_or(now)).as_millis() as u64,
-        })
+        Progress {
+            total: self.prompt_tokens,
+            cache: self.cached_tokens,
+            processed: self.prompt_done,
+            time_ms: (now - self.started.unwrap_or(now)).as_millis() as u64,
+        }
     }
 
     /// Counts so far.
@@ -209,9 +218,9 @@ mod tests {
     fn events_are_counted() {
         let mut stats = RequestStats::new(9, 2);
         stats.record(&RequestEvent::Started { cached_tokens: 4 }, Some(stats.queued));
-        assert_eq!(stats.progress()["processed"], 4);
+        assert_eq!(stats.progress().processed, 4);
         stats.record(&RequestEvent::Prompt { done: 9, total: 9 }, None);
-        assert_eq!((stats.progress()["total"].clone(), stats.prompt_done), (9.into(), 9));
+        assert_eq!((stats.progress().total, stats.prompt_done), (9, 9));
         assert_eq!(stats.usage().n_texts, 0);
         // A text that is held back has no token, but ends the prompt.
         let text = || RequestEvent::Text { choice: 1, tokens: Vec::new(), text: String::new() };

@@ -1,7 +1,40 @@
 //! Tokens and durations of an answer.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use stonechat::Completion;
+
+/// `usage` of OpenAI.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Counts {
+    completion_tokens: usize,
+    prompt_tokens: usize,
+    total_tokens: usize,
+    prompt_tokens_details: PromptDetails,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct PromptDetails {
+    cached_tokens: usize,
+}
+
+/// `timings` of llama-server.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Timings {
+    cache_n: usize,
+    prompt_n: usize,
+    prompt_ms: f64,
+    prompt_per_token_ms: f64,
+    prompt_per_second: f64,
+    predicted_n: usize,
+    predicted_ms: f64,
+    predicted_per_token_ms: f64,
+    predicted_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_n: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_n_accepted: Option<usize>,
+}
 
 /// Counts and durations of a request, at its end or so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -46,36 +79,39 @@ impl Usage {
 
     /// `timings` of llama-server; all numbers are finite. The rate of the texts leaves their first tokens out, which come
     /// from the prompt.
-    pub(crate) fn timings(self) -> Value {
+    pub(crate) fn timings(self) -> Timings {
         let prompt_n = self.prompt_tokens - self.cached_tokens;
         let after_first = (self.generated - self.n_texts) as f64;
-        let mut timings = json!({
-            "cache_n": self.cached_tokens,
-            "prompt_n": prompt_n,
-            "prompt_ms": self.prompt_ms,
-            "prompt_per_token_ms": ratio(self.prompt_ms, prompt_n as f64),
-            "prompt_per_second": ratio(1e3 * prompt_n as f64, self.prompt_ms),
-            "predicted_n": self.generated,
-            "predicted_ms": self.decode_ms,
-            "predicted_per_token_ms": ratio(self.decode_ms, after_first),
-            "predicted_per_second": ratio(1e3 * after_first, self.decode_ms),
-        });
-        if self.drafted > 0 {
-            timings["draft_n"] = self.drafted.into();
-            timings["draft_n_accepted"] = self.accepted.into();
+        let drafts = (self.drafted > 0).then_some((self.drafted, self.accepted));
+        Timings {
+            cache_n: self.cached_tokens,
+            prompt_n,
+            prompt_ms: self.prompt_ms,
+            prompt_per_token_ms: ratio(self.prompt_ms, prompt_n as f64),
+            prompt_per_second: ratio(1e3 * prompt_n as f64, self.prompt_ms),
+            predicted_n: self.generated,
+            predicted_ms: self.decode_ms,
+            predicted_per_token_ms: ratio(self.decode_ms, after_first),
+            predicted_per_second: ratio(1e3 * after_first, self.decode_ms),
+            draft_n: drafts.map(|(drafted, _)| drafted),
+            draft_n_accepted: drafts.map(|(_, accepted)| accepted),
         }
-        timings
     }
 
-    /// Writes `usage` of OpenAI, in which the prompt counts once for all texts, and [`timings`](Self::timings).
+    /// `usage` of OpenAI, in which the prompt counts once for all texts.
+    pub(crate) fn counts(self) -> Counts {
+        Counts {
+            completion_tokens: self.generated,
+            prompt_tokens: self.prompt_tokens,
+            total_tokens: self.prompt_tokens + self.generated,
+            prompt_tokens_details: PromptDetails { cached_tokens: self.cached_tokens },
+        }
+    }
+
+    /// Writes [`counts`](Self::counts) as `usage`, and [`timings`](Self::timings).
     pub(crate) fn write(self, object: &mut Value) {
-        object["usage"] = json!({
-            "completion_tokens": self.generated,
-            "prompt_tokens": self.prompt_tokens,
-            "total_tokens": self.prompt_tokens + self.generated,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        });
-        object["timings"] = self.timings();
+        object["usage"] = json!(self.counts());
+        object["timings"] = json!(self.timings());
     }
 
     /// Counts of the texts after several prompts.
@@ -105,7 +141,7 @@ mod tests {
 
     #[test]
     fn rates_are_finite_and_leave_first_tokens_out() {
-        let none = Usage::default().timings();
+        let none = json!(Usage::default().timings());
         let numbers = none.as_object().unwrap().values();
         assert!(numbers.clone().all(|value| value.as_f64() == Some(0.0)), "{none}");
         let usage = Usage {

@@ -48,6 +48,18 @@ pub struct ToolCall {
     pub arguments: String,
 }
 
+impl ChatEvent {
+    /// Text of the part: that to append, or the name of a tool.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Reasoning(text) | Self::Content(text) => text,
+            Self::ToolCall { name, .. } => name,
+            Self::Arguments { fragment, .. } => fragment,
+        }
+    }
+}
+
 impl ChatMessage {
     /// Appends a part.
     pub fn push(&mut self, event: &ChatEvent) {

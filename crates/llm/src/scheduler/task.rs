@@ -399,6 +399,7 @@ impl Task {
         let started_at = self.started_at.unwrap_or(now);
         let prompt_end = self.prompt_end.unwrap_or(now);
         let completion = Completion {
+            end_token: text.end_token(),
             stop: text.stop_string().map(str::to_owned),
             drafts: text.drafts(),
             seed: text.seed(),

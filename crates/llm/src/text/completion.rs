@@ -14,6 +14,8 @@ pub struct Completion {
     pub probs: Vec<TokenProbs>,
     /// Reason of the end.
     pub finish: Finish,
+    /// End token that ended the text.
+    pub end_token: Option<u32>,
     /// Stop string that ended the text.
     pub stop: Option<String>,
     /// Tokens of the prompt.
@@ -52,6 +54,12 @@ pub enum Finish {
 }
 
 impl Finish {
+    /// Whether the text is complete: the model has ended it, or it reached a stop string or the end of its grammar.
+    #[must_use]
+    pub fn is_complete(self) -> bool {
+        matches!(self, Self::EndOfText | Self::StopString | Self::GrammarEnd)
+    }
+
     /// Name, for example `end_of_text`.
     #[must_use]
     pub fn name(self) -> &'static str {

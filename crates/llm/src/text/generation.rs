@@ -20,13 +20,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use stonechat_sampling::{DryBreakers, Grammar, PrefixConstraint, SampleScratch, Sampler};
+use stonechat_sampling::{DryBreakers, PrefixConstraint, SampleScratch, Sampler};
 use stonechat_text::{StreamDecoder, Tokenizer};
 
 use crate::model::info::ModelInfo;
 use crate::text::completion::{DraftCounts, Finish};
 use crate::text::options::{GenerateOptions, OnFull};
 use crate::text::probabilities::{TokenProbs, drawn_probs, guide, token_probs, top_k_probs};
+use crate::text::rules::Rules;
 use crate::text::stop::StopFilter;
 use crate::{Error, OutputRequest, OutputRow};
 
@@ -43,13 +44,15 @@ pub struct Generation {
     n_generated: usize,
     drafts: DraftCounts,
     sampler: Sampler,
-    grammar: Option<Grammar>,
+    rules: Rules,
     healing: PrefixConstraint,
     /// Bytes of the text still to drop: they repeat the token that healing took from the prompt.
     repeated: usize,
     decoder: StreamDecoder<Arc<Tokenizer>>,
     filter: StopFilter,
     finish: Option<Finish>,
+    /// End token that ended the text.
+    end_token: Option<u32>,
 }
 
 /// Tokens of a sequence, of which the first `n_cached` are in the KV cache.
@@ -153,10 +156,11 @@ impl Generation {
             let expected = "at least one token".to_owned();
             return Err(Error::Option { option: "negative prompt", expected, got: "0".to_owned() });
         }
+        let rules = Rules::new(model, &options)?;
         let mut sampling = options.sampling.clone();
         if options.ignore_eos {
-            let ends = tokenizer.ends_of_generation();
-            sampling.logit_bias.extend(ends.map(|token| (token, f32::NEG_INFINITY)));
+            let ends = rules.ends().iter();
+            sampling.logit_bias.extend(ends.map(|&token| (token, f32::NEG_INFINITY)));
         }
         let breakers = if sampling.uses_dry() {
             DryBreakers::new(
@@ -170,7 +174,8 @@ impl Generation {
         };
         let mut sampler = Sampler::new(&sampling, vocab_size, breakers)?;
         prompt.iter().for_each(|&token| sampler.accept(token));
-        let decoder = StreamDecoder::continuing(Arc::clone(tokenizer));
+        let decoder = StreamDecoder::continuing(Arc::clone(tokenizer))
+            .with_visible(options.visible_special.as_slice());
         Ok(Self {
             info: Arc::clone(model),
             n_accepted: prompt.len(),
@@ -179,12 +184,13 @@ impl Generation {
             context: Context::new(prompt),
             negative: negative.map(Context::new),
             sampler,
-            grammar: options.grammar.as_ref().map(|grammar| grammar.start()),
+            rules,
             healing,
             repeated,
             decoder: if options.show_special { decoder.with_special() } else { decoder },
             filter: StopFilter::new(options.stop.clone().into()),
             finish: None,
+            end_token: None,
             options,
         })
     }
@@ -237,6 +243,12 @@ impl Generation {
         self.finish
     }
 
+    /// End token that ended the text.
+    #[must_use]
+    pub fn end_token(&self) -> Option<u32> {
+        self.end_token
+    }
+
     /// Stop string that ended the text.
     #[must_use]
     pub fn stop_string(&self) -> Option<&str> {
@@ -254,7 +266,7 @@ impl Generation {
     /// dropped with [`propose(&[])`](Self::propose).
     ///
     /// Top-k suffices if the sampler starts with a truncation to few logits and neither guidance, grammar nor healing need
-    /// all of them.
+    /// all of them. A row that lacks logits, since a token of its step has started the grammar, is not used.
     #[must_use]
     pub fn output(&self, n: usize) -> (OutputRequest, usize) {
         let n_draft = self.context.tokens.len() - self.n_accepted;
@@ -268,18 +280,20 @@ impl Generation {
         (request, n_rows)
     }
 
-    /// Whether guidance, grammar or healing change the logits.
+    /// Whether guidance, grammar, a required trigger or healing change the logits.
     fn is_constrained(&self) -> bool {
-        self.negative.is_some() || self.grammar.is_some() || !self.healing.is_satisfied()
+        self.negative.is_some() || self.rules.needs_logits() || !self.healing.is_satisfied()
     }
 
     /// Whether a step can run the next token before it is known: it is the most probable one, and not the last one by the
-    /// limit of the text or a context of `n_ctx` tokens. The text may still end with it.
+    /// limit of the text or a context of `n_ctx` tokens, nor one that ends reasoning. The text may still end with it, and the
+    /// grammar may start with it: the step then runs again.
     #[must_use]
     pub fn can_run_ahead(&self, n_ctx: usize) -> bool {
         self.sampler.required_top_k() == Some(1)
             && matches!(self.output(0).0, OutputRequest::TopK(_) | OutputRequest::LogProbs(_))
             && self.draft().is_empty()
+            && self.rules.forced().is_none()
             && self.tokens_left().is_none_or(|left| left > 1)
             && self.n_accepted < n_ctx
     }
@@ -331,10 +345,15 @@ impl Generation {
         let mut rows = rows.into_iter();
         let negative = if self.negative.is_some() { rows.next() } else { None };
         for row in rows {
-            if self.finish.is_some() {
+            let lacks_logits = self.is_constrained() && !matches!(row, OutputRow::Logits(_));
+            if self.finish.is_some() || lacks_logits {
                 break;
             }
+            let forced = self.rules.forced();
             let (token, probs) = match row {
+                _ if let Some(token) = forced => {
+                    (token, (self.options.n_probs > 0).then(|| TokenProbs::certain(token)))
+                }
                 OutputRow::TopK(top_k) => {
                     (self.sampler.sample_top_k(top_k, &mut scratch.sample), None)
                 }
@@ -370,10 +389,12 @@ impl Generation {
         }
     }
 
-    /// Drops what is left of the draft, and completes `out`.
+    /// Drops what is left of the draft, and completes `out`. The last token runs again if its row was not used.
     fn end_step(&mut self, out: &mut Accepted) {
         self.context.tokens.truncate(self.n_accepted);
-        self.context.n_cached = self.context.n_cached.min(self.context.tokens.len());
+        let n_run = self.n_accepted - usize::from(self.finish.is_none());
+        self.context.n_cached = self.context.n_cached.min(n_run);
+        self.rules.end_step(self.decoder.is_whole());
         out.kv_len = self.context.n_cached;
         self.flush(out);
     }
@@ -419,10 +440,7 @@ impl Generation {
             let tokenizer = self.info.tokenizer();
             self.healing.mask(logits, |token| tokenizer.token_piece(token, false));
         }
-        match &mut self.grammar {
-            Some(grammar) => Ok(grammar.sample(&mut self.sampler, logits, scratch)?),
-            None => Ok(self.sampler.sample(logits, scratch)),
-        }
+        self.rules.sample(&mut self.sampler, logits, scratch)
     }
 
     /// Appends a sampled token; returns whether it was the next token of the draft and the text has not ended.
@@ -434,11 +452,8 @@ impl Generation {
     ) -> Result<bool, Error> {
         self.sampler.accept(token);
         self.healing.accept(self.info.tokenizer().token_piece(token, false));
-        if let Some(grammar) = &mut self.grammar {
-            grammar.accept(token)?;
-        }
-        if self.info.tokenizer().is_end_of_generation(token) && !self.options.ignore_eos {
-            self.finish = Some(Finish::EndOfText);
+        if self.rules.ends().contains(&token) && !self.options.ignore_eos {
+            (self.finish, self.end_token) = (Some(Finish::EndOfText), Some(token));
             return Ok(false);
         }
         let is_drafted = self.context.tokens.get(self.n_accepted) == Some(&token);
@@ -456,6 +471,8 @@ impl Generation {
         self.n_generated += 1;
         let from = out.text.len();
         let mut text = self.decoder.push(token).unwrap_or_default();
+        let bytes = self.info.tokenizer().token_piece(token, true);
+        self.rules.accept(token, bytes, self.decoder.is_whole())?;
         let repeats = text.floor_char_boundary(self.repeated);
         text.drain(..repeats);
         self.repeated -= repeats;
@@ -464,7 +481,7 @@ impl Generation {
         out.tokens.push(AcceptedToken { token, text: from..out.text.len(), probs });
         if stopped {
             self.finish = Some(Finish::StopString);
-        } else if self.grammar.as_ref().is_some_and(Grammar::is_finished) {
+        } else if self.rules.is_finished() {
             self.finish = Some(Finish::GrammarEnd);
         } else if self.is_full_length() {
             self.finish = Some(Finish::Length);
@@ -497,10 +514,11 @@ impl Generation {
     }
 
     /// Proposes tokens after the last accepted one. Replaces an earlier draft; ignored while the prompt is pending, with
-    /// guidance, and at the end.
+    /// guidance, while the end of reasoning is forced, and at the end.
     pub fn propose(&mut self, draft: &[u32]) {
         self.drop_draft();
-        if self.pending().len() == 1 && self.negative.is_none() && self.finish.is_none() {
+        let is_free = self.negative.is_none() && self.rules.forced().is_none();
+        if self.pending().len() == 1 && is_free && self.finish.is_none() {
             self.context.tokens.extend_from_slice(draft);
             self.drafts.drafts += usize::from(!draft.is_empty());
             self.drafts.proposed += draft.len();

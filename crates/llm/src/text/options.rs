@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use stonechat_sampling::{CompiledGrammar, SamplingOptions};
+use stonechat_sampling::{CompiledGrammar, GrammarStart, SamplingOptions};
+
+use crate::text::reasoning::ReasoningBudget;
 
 /// Options of a generation.
 #[derive(Debug, Clone, Default)]
@@ -13,16 +15,24 @@ pub struct GenerateOptions {
     pub sampling: SamplingOptions,
     /// Grammar that constrains the text; see [`ModelInfo::compile_grammar`](crate::ModelInfo::compile_grammar).
     pub grammar: Option<Arc<CompiledGrammar>>,
+    /// Start of the grammar. It does not see reasoning, so it starts after it.
+    pub grammar_start: GrammarStart,
+    /// Limit of the tokens of reasoning.
+    pub reasoning: Option<ReasoningBudget>,
     /// Stop strings; the text ends before the first of them.
     pub stop: Vec<String>,
     /// Number of most probable tokens to report for each token.
     pub n_probs: usize,
     /// Whether these probabilities are those of the last draw, after all samplers, instead of those of the logits.
     pub post_sampling_probs: bool,
-    /// Never sample end-of-generation tokens.
+    /// Never sample end-of-generation tokens, nor `end_tokens`.
     pub ignore_eos: bool,
-    /// Emit special tokens as their text.
+    /// Tokens that end the text besides those of the tokenizer.
+    pub end_tokens: Vec<u32>,
+    /// Emit special tokens as their text; end tokens have none.
     pub show_special: bool,
+    /// Special tokens to emit as their text without `show_special`.
+    pub visible_special: Vec<u32>,
     /// Token healing: the prompt's last token may be replaced by a longer one.
     pub heal: bool,
     /// Classifier-free guidance.

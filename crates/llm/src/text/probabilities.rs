@@ -27,6 +27,13 @@ pub struct TokenProb {
     pub logprob: f32,
 }
 
+impl TokenProbs {
+    /// A token that was not drawn, which is certain.
+    pub(crate) fn certain(token: u32) -> Self {
+        Self { token, logprob: 0.0, top: vec![TokenProb { token, logit: 0.0, logprob: 0.0 }] }
+    }
+}
+
 /// The log-probability of `token` and the `n` most probable tokens.
 pub(crate) fn token_probs(logits: &[f32], token: u32, n: usize) -> TokenProbs {
     let total = log_sum_exp(logits);

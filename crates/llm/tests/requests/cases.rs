@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-use stonechat_llm::{GenerateOptions, ModelInfo, OnFull, StateOptions};
+use stonechat_llm::{GenerateOptions, ModelInfo, OnFull, ReasoningBudget, StateOptions};
 use stonechat_nn::{KvDType, PAGE_LEN};
-use stonechat_sampling::{CompiledGrammar, GrammarSource, SamplerKind, SamplingOptions};
+use stonechat_sampling::{
+    CompiledGrammar, GrammarSource, GrammarStart, SamplerKind, SamplingOptions, Trigger,
+};
 
 use crate::engine::Random;
 use crate::request::{Request, Start};
@@ -146,6 +148,10 @@ fn options(random: &mut Random) -> GenerateOptions {
         // No token may satisfy both: a grammar does not know the token that is to be healed.
         heal: grammar.is_none() && random.once_in(4),
         grammar,
+        grammar_start: grammar_start(random),
+        reasoning: random.once_in(4).then(|| reasoning(random)),
+        end_tokens: if random.once_in(4) { vec![33] } else { Vec::new() },
+        visible_special: vec![0],
         stop: if random.once_in(4) {
             vec![random.pick(&stops), "xq".to_owned()]
         } else {
@@ -155,7 +161,32 @@ fn options(random: &mut Random) -> GenerateOptions {
         post_sampling_probs: random.once_in(3),
         ignore_eos: random.once_in(2),
         show_special: random.once_in(2),
-        guidance: None,
         on_full: random.pick(&[OnFull::Stop, OnFull::Shift { keep: 3 }]),
+        ..GenerateOptions::default()
+    }
+}
+
+fn grammar_start(random: &mut Random) -> GrammarStart {
+    let triggers = vec![
+        Trigger::text(random.pick(&["a", "t", "the", "er", "is"])),
+        Trigger::text(random.pick(&["n", "o", " "])).excluded(),
+        Trigger::token(random.pick(&[8, 12, 51])),
+    ];
+    match random.below(3) {
+        0 => GrammarStart::Immediately,
+        1 => GrammarStart::After(triggers),
+        _ => GrammarStart::Required(triggers),
+    }
+}
+
+fn reasoning(random: &mut Random) -> ReasoningBudget {
+    let text = |texts: &[&str], random: &mut Random| vec![random.pick(texts).to_owned()];
+    ReasoningBudget {
+        start: text(&["a", "in", "t", "<s>"], random),
+        end: text(&["e", "on", "s", "r"], random),
+        closing: vec![random.within(2..VOCAB_SIZE) as u32, 8],
+        budget: random.pick(&[None, Some(0), Some(1), Some(7)]),
+        starts_open: random.once_in(2),
+        ..ReasoningBudget::default()
     }
 }

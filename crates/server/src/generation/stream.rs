@@ -1,12 +1,17 @@
 //! Events of the texts after one or several prompts.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use axum::response::sse::Event;
-use serde_json::Value;
-use stonechat_api::text::Answer;
+use futures_core::Stream;
+use futures_util::StreamExt;
+use stonechat_api::text::{Answer, Frame, Framing};
 use tokio::time::timeout;
 
 use super::TextRun;
@@ -17,7 +22,7 @@ use crate::{ApiResult, sse};
 struct AnswerStream {
     runs: VecDeque<TextRun>,
     /// Objects that are not sent yet.
-    objects: VecDeque<Value>,
+    frames: VecDeque<Frame>,
     /// Whether `[DONE]` is still to come.
     sends_done: bool,
     answer: Box<dyn Answer>,
@@ -39,34 +44,56 @@ pub(super) async fn respond(
             Some(limit) => timeout(limit, run.started()).await.unwrap_or(Ok(()))?,
         }
     }
-    let (objects, sends_done) = (VecDeque::new(), answer.ends_with_done());
-    let stream = AnswerStream { runs, objects, sends_done, answer };
-    let events = futures_util::stream::unfold(stream, |mut stream| async move {
+    let framing = answer.framing();
+    let sends_done = framing == Framing::Events { ends_with_done: true };
+    let stream = AnswerStream { runs, frames: VecDeque::new(), sends_done, answer };
+    let frames = futures_util::stream::unfold(stream, |mut stream| async move {
         Some((stream.next().await?, stream))
     });
-    Ok(sse::respond(events, ping))
+    Ok(match framing {
+        Framing::Lines => lines(frames),
+        _ => sse::respond(frames.map(event), ping),
+    })
+}
+
+/// Server-sent event of an object.
+fn event(Frame { event, data }: Frame) -> Event {
+    match event {
+        Some(name) => Event::default().event(name).data(data),
+        None => Event::default().data(data),
+    }
+}
+
+/// Answers with a line for each object.
+fn lines(frames: impl Stream<Item = Frame> + Send + 'static) -> Response {
+    let lines = frames.map(|frame| Ok::<_, Infallible>(frame.data + "\n"));
+    let mut response = Response::new(Body::from_stream(lines));
+    let kind = HeaderValue::from_static("application/x-ndjson");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
 }
 
 impl AnswerStream {
-    /// The next event; `None` at the end.
-    async fn next(&mut self) -> Option<Event> {
-        let Self { runs, objects, sends_done, answer } = self;
+    /// The next object; `None` at the end.
+    async fn next(&mut self) -> Option<Frame> {
+        let Self { runs, frames, sends_done, answer } = self;
         loop {
-            if let Some(object) = objects.pop_front() {
-                return Some(Event::default().data(object.to_string()));
+            if let Some(frame) = frames.pop_front() {
+                return Some(frame);
             }
             let Some(TextRun { run, .. }) = runs.front_mut() else {
-                return std::mem::take(sends_done).then(|| Event::default().data("[DONE]"));
+                let done = || Frame { event: None, data: "[DONE]".to_owned() };
+                return std::mem::take(sends_done).then(done);
             };
             match run.next().await {
-                Ok(Some(event)) => objects.extend(answer.event(run.stats(), event)),
+                Ok(Some(event)) => frames.extend(answer.event(run.stats(), event)),
                 Ok(None) => {
-                    objects.extend(answer.end(run.completions()));
+                    frames.extend(answer.end(run.stats(), run.completions()));
                     runs.pop_front();
                 }
                 Err(error) => {
                     runs.clear();
-                    objects.push_back(error.to_json());
+                    frames.extend(answer.error(&error));
                 }
             }
         }

@@ -4,7 +4,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::post;
-use stonechat_api::chat::ChatBody;
+use stonechat_api::chat::ChatCompletions;
 use stonechat_api::text::Body;
 
 use crate::json::Checked;
@@ -22,7 +22,7 @@ pub(crate) fn router() -> Router<AppState> {
 #[expect(dead_code, reason = "the fields are read by two structures")]
 struct ChatSchema {
     #[serde(flatten)]
-    chat: ChatBody,
+    chat: stonechat_api::chat::ChatBody,
     #[serde(flatten)]
     generation: stonechat_api::generation::GenerationFields,
 }
@@ -37,7 +37,7 @@ struct ChatSchema {
 pub(crate) async fn chat(
     State(state): State<AppState>,
     trace: RequestTrace,
-    Checked(body): Checked<Body<ChatBody>>,
+    Checked(body): Checked<Body<ChatCompletions>>,
 ) -> HandlerResult<Response> {
     generation::answer(&state, &trace, body).await
 }
