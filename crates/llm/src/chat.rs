@@ -11,6 +11,7 @@
 mod answer;
 mod apply;
 mod event;
+pub(crate) mod detect;
 pub(crate) mod families;
 mod parser;
 pub(crate) mod syntax;

@@ -128,6 +128,8 @@ const FAMILIES: &[Family] = &[
         form: Object("name", "arguments") },
     // GigaChat 3.
     Family { words: &["<|function_call|>"], section: NONE, call: ["<|function_call|>", ""], between: "", form: Object("name", "arguments") },
+    Family { words: &["<|role_sep|>", "function call"], section: NONE, call: ["<|message_sep|>\n\nfunction call<|role_sep|>\n", ""],
+        between: "", form: Object("name", "arguments") },
     // FireFunction.
     Family { words: &["functools["], section: ["functools", ""], call: NONE, between: ", ", form: List("name", "arguments") },
     // Hermes, Qwen 2.5 and 3, and many more.

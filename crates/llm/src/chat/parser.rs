@@ -314,16 +314,14 @@ impl AnswerParser {
         if text.is_empty() {
             return (space, Step::More);
         }
-        let mut is_cut = false;
-        for (closer, ends_section) in calls.closers() {
-            if text.starts_with(closer) {
-                self.is_in_section &= !ends_section;
-                return (space + closer.len(), Step::Next);
-            }
-            is_cut |= closer.starts_with(text);
-        }
-        if is_cut && !is_end {
+        // A longer marker may begin with a shorter one.
+        if !is_end && calls.closers().any(|(marker, _)| marker != text && marker.starts_with(text)) {
             return (space, Step::More);
+        }
+        let found = calls.closers().filter(|(marker, _)| text.starts_with(marker));
+        if let Some((marker, ends_section)) = found.max_by_key(|(marker, _)| marker.len()) {
+            self.is_in_section &= !ends_section;
+            return (space + marker.len(), Step::Next);
         }
         if self.is_in_section {
             let separators: &[char] = match &calls.form {

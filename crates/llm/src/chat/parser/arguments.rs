@@ -115,7 +115,7 @@ impl AnswerParser {
                 let is_first = *is_first;
                 let space = rest.len() - rest.trim_start().len();
                 let text = &rest[space..];
-                let start = tags.start.as_ref();
+                let start = tags.start.trim();
                 if text.is_empty() || (start.starts_with(text) && !is_end) {
                     return (space, Step::More);
                 }
@@ -158,7 +158,7 @@ impl AnswerParser {
                         return (1, Step::Next);
                     }
                 }
-                let end = tags.end.as_ref();
+                let end = tags.end.trim_end();
                 if let Some(at) = rest.find(end) {
                     let text = &rest[..at];
                     let text =
@@ -177,7 +177,7 @@ impl AnswerParser {
             }
             ArgumentsState::Value { kind, searched } => {
                 let Some(tags) = rules.tags() else { return (0, Step::More) };
-                let end = tags.end.as_ref();
+                let end = tags.end.trim_end();
                 let from = rest.floor_char_boundary(searched.saturating_sub(end.len()));
                 let Some(at) = rest[from..].find(end).map(|at| from + at) else {
                     *searched = rest.len();
