@@ -93,6 +93,9 @@ type OnStep = Box<dyn FnMut(&StepReport) + Send>;
 
 /// Default number of slots.
 const N_PARALLEL: usize = 16;
+/// Least rows of logits of a step: prompts whose tokens' probabilities are asked for run in chunks of as many, in which
+/// quantized weights are multiplied as in decoding.
+const PROMPT_ROWS: usize = 16;
 /// Default time that a prompt may delay a token of other texts.
 const MAX_GAP: Duration = Duration::from_millis(140);
 
@@ -429,7 +432,7 @@ impl LlmBuilder {
         let kv_tokens = self.kv_tokens.unwrap_or(state.n_ctx);
         StateOptions {
             n_pages: Some(kv_tokens.div_ceil(PAGE_LEN)),
-            n_outputs: state.n_sequences + n_draft,
+            n_outputs: (state.n_sequences + n_draft).max(PROMPT_ROWS.min(state.n_batch)),
             n_hidden: state.n_batch,
             ..state
         }
