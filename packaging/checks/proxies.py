@@ -10,12 +10,13 @@ from checks.flags import FENCE
 DOCUMENTS = ("docs/guide/proxy.md", "docs/guide/serve.md")
 
 
-def blocks(report, language: str):
+def configurations(report, language: str):
+    """Yields the blocks of each document, which belong together."""
     for document in DOCUMENTS:
         path = report.root / document
-        for found, text in FENCE.findall(path.read_text()):
-            if found == language:
-                yield path, text
+        blocks = [text for found, text in FENCE.findall(path.read_text()) if found == language]
+        if blocks:
+            yield path, blocks
 
 
 def check(report) -> None:
@@ -40,7 +41,8 @@ def certificate(folder: Path) -> tuple[Path, Path] | None:
 
 def check_nginx(report, nginx: str) -> None:
     n_blocks = 0
-    for path, text in blocks(report, "nginx"):
+    for path, blocks in configurations(report, "nginx"):
+        text = "\n".join(blocks)
         with tempfile.TemporaryDirectory() as folder:
             if "/etc/ssl" in text:
                 if not certificate(Path(folder)):
@@ -56,18 +58,19 @@ def check_nginx(report, nginx: str) -> None:
             configuration = Path(folder) / "nginx.conf"
             configuration.write_text(whole)
             report.run(path, [nginx, "-t", "-q", "-p", folder, "-c", configuration])
-        n_blocks += 1
-    report.done(f"nginx -t: {n_blocks} configurations")
+        n_blocks += len(blocks)
+    report.done(f"nginx -t: {n_blocks} blocks")
 
 
 def check_caddy(report, caddy: str) -> None:
     n_blocks = 0
-    for path, text in blocks(report, "caddy"):
-        with tempfile.TemporaryDirectory() as folder:
-            configuration = Path(folder) / "Caddyfile"
-            configuration.write_text(text)
-            environment = {"HOME": folder, "PATH": "/usr/bin:/bin"}
-            command = [caddy, "validate", "--config", configuration, "--adapter", "caddyfile"]
-            report.run(path, command, env=environment)
-        n_blocks += 1
-    report.done(f"caddy validate: {n_blocks} configurations")
+    for path, blocks in configurations(report, "caddy"):
+        for text in blocks:
+            with tempfile.TemporaryDirectory() as folder:
+                configuration = Path(folder) / "Caddyfile"
+                configuration.write_text(text)
+                environment = {"HOME": folder, "PATH": "/usr/bin:/bin"}
+                command = [caddy, "validate", "--config", configuration, "--adapter", "caddyfile"]
+                report.run(path, command, env=environment)
+        n_blocks += len(blocks)
+    report.done(f"caddy validate: {n_blocks} blocks")

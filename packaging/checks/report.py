@@ -47,7 +47,7 @@ class Report:
         if ran.returncode != 0:
             self.finding(source, f"{Path(command[0]).name}: {(ran.stderr or ran.stdout).strip()}")
             return None
-        return ran.stdout + (ran.stderr if options.get("env") else "")
+        return ran.stdout
 
     def end(self) -> int:
         print(f"packaging: {self.n_findings} findings")
