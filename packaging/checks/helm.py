@@ -125,7 +125,7 @@ def check_values(report, yaml, chart: Path) -> None:
     if known != set(values):
         report.finding(chart, f"schema and values differ in {sorted(known ^ set(values))}")
     for key, value in values.items():
-        properties = schema["properties"][key].get("properties")
+        properties = schema["properties"].get(key, {}).get("properties")
         if properties is not None and set(properties) != set(value):
             report.finding(chart, f"schema and values differ in {key}: {sorted(set(properties) ^ set(value))}")
     report.done(f"{len(used)} values of the chart")

@@ -122,7 +122,7 @@ def check_references(report, path: Path, documents: list, labels: dict, deployme
         spec, kind = document["spec"], document["kind"]
         selector = {"Service": spec.get("selector")}.get(kind)
         if kind in ("Deployment", "PodDisruptionBudget", "NetworkPolicy"):
-            selector = spec.get("podSelector", spec.get("selector"))["matchLabels"]
+            selector = spec.get("podSelector", spec.get("selector")).get("matchLabels")
         if selector is not None and not selector.items() <= labels.items():
             report.finding(path, f"{kind} selects {selector}, pods have {labels}")
         used = [port["targetPort"] for port in spec.get("ports", [])] if kind == "Service" else []

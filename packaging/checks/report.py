@@ -41,13 +41,13 @@ class Report:
 
     def run(self, source: Path, command: list, **options) -> str | None:
         """Returns what a command prints, or None and a finding if it fails."""
-        ran = subprocess.run(
-            [str(part) for part in command], capture_output=True, text=True, timeout=120, **options
-        )
+        command = [str(part) for part in command]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": 120}
+        ran = subprocess.run(command, **pipes, **options)
         if ran.returncode != 0:
             self.finding(source, f"{Path(command[0]).name}: {(ran.stderr or ran.stdout).strip()}")
             return None
-        return ran.stdout
+        return ran.stdout or ran.stderr
 
     def end(self) -> int:
         print(f"packaging: {self.n_findings} findings")
