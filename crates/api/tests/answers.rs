@@ -39,7 +39,7 @@ fn prepare<T: Dialect>(body: &Value) -> ApiResult<Prepared> {
 
 /// Objects of the stream, the texts of each prompt, and the answer.
 fn run<T: Dialect>(body: &Value) -> (Vec<Value>, Vec<Vec<Completion>>, Box<dyn Answer>) {
-    let Prepared { requests, mut answer } = prepare::<T>(body).unwrap();
+    let Prepared { requests, mut answer, .. } = prepare::<T>(body).unwrap();
     let (mut objects, mut texts) = (Vec::new(), Vec::new());
     for request in requests {
         let mut run = Run::start(llm(), request);
@@ -124,7 +124,7 @@ fn prompts_come_one_after_the_other() {
 #[test]
 fn a_cancelled_text_has_an_answer() {
     let body = json!({"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": true, "stream": true});
-    let Prepared { mut requests, mut answer } = prepare::<ChatCompletions>(&body).unwrap();
+    let Prepared { mut requests, mut answer, .. } = prepare::<ChatCompletions>(&body).unwrap();
     let request = requests.next().unwrap();
     let mut run = Run::start(llm(), request);
     let mut chunks = Vec::new();
