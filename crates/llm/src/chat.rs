@@ -10,8 +10,8 @@
 
 mod answer;
 mod apply;
-mod event;
 pub(crate) mod detect;
+mod event;
 pub(crate) mod families;
 mod parser;
 pub(crate) mod syntax;

@@ -315,7 +315,8 @@ impl AnswerParser {
             return (space, Step::More);
         }
         // A longer marker may begin with a shorter one.
-        if !is_end && calls.closers().any(|(marker, _)| marker != text && marker.starts_with(text)) {
+        if !is_end && calls.closers().any(|(marker, _)| marker != text && marker.starts_with(text))
+        {
             return (space, Step::More);
         }
         let found = calls.closers().filter(|(marker, _)| text.starts_with(marker));

@@ -75,12 +75,8 @@ impl Scheduler {
         self.planned.clear();
         self.running.values_mut().for_each(|task| task.is_planned = false);
         let StateOptions { n_batch, n_outputs, .. } = self.state.options();
-        let mut budget = StepBudget {
-            tokens: n_batch,
-            rows: n_outputs,
-            kept_rows: 0,
-            taken_pages: 0,
-        };
+        let mut budget =
+            StepBudget { tokens: n_batch, rows: n_outputs, kept_rows: 0, taken_pages: 0 };
         for key in self.running_keys(Task::is_decoding) {
             self.plan_task(key, &mut budget).await?;
         }
