@@ -271,8 +271,8 @@ impl Generation {
     }
 
     /// Output of a step that runs the first `n` pending tokens, and the number of its rows: none before the last token
-    /// of the prompt (unless the probabilities of its tokens are asked for), else one and one for each token of the draft. A draft runs in one step: one that does not fit is
-    /// dropped with [`propose(&[])`](Self::propose).
+    /// of the prompt (unless the probabilities of its tokens are asked for), else one and one for each token of the
+    /// draft. A draft runs in one step: one that does not fit is dropped with [`propose(&[])`](Self::propose).
     ///
     /// Top-k suffices if the sampler starts with a truncation to few logits and neither guidance, grammar nor healing need
     /// all of them. A row that lacks logits, since a token of its step has started the grammar, is not used.

@@ -26,7 +26,7 @@ impl PromptProbs {
     /// No token yet; `None` if they are not asked for.
     ///
     /// # Errors
-    /// Beside guidance and token healing, which change the prompt or its logits.
+    /// With guidance or token healing, which change the prompt or its logits.
     pub(super) fn new(options: &GenerateOptions) -> Result<Option<Self>, Error> {
         let Some(n_top) = options.prompt_probs else { return Ok(None) };
         if options.guidance.is_some() || options.heal {
