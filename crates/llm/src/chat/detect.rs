@@ -97,7 +97,8 @@ impl<'a> Parts<'a> {
     }
 
     fn calls(&self) -> Option<CallSyntax> {
-        let is_json = self.value.starts_with('"') && self.value.trim_end_matches('"').trim_end().ends_with(':');
+        let is_json = self.value.starts_with('"')
+            && self.value.trim_end_matches('"').trim_end().ends_with(':');
         match (is_json, self.head.ends_with('"')) {
             (true, true) => self.objects(),
             (true, false) => self.named_objects(),
@@ -138,7 +139,8 @@ impl<'a> Parts<'a> {
     /// A name in markers, then an object.
     fn named_objects(&self) -> Option<CallSyntax> {
         let header = self.middle.strip_suffix("{\"")?;
-        let (separator, tail) = (self.separator.strip_prefix("\"}")?, self.tail.strip_prefix("\"}")?);
+        let (separator, tail) =
+            (self.separator.strip_prefix("\"}")?, self.tail.strip_prefix("\"}")?);
         self.named(header, separator, tail, Arguments::Json)
     }
 

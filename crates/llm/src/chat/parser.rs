@@ -28,6 +28,7 @@ use json_call::{JsonCall, JsonStep};
 use literal::Literal;
 use pattern::Match;
 use rules::Rules;
+pub(crate) use rules::{Kind, kind_of};
 use text::TextState;
 
 /// Quote of strings in Gemma's arguments.
@@ -315,7 +316,8 @@ impl AnswerParser {
             return (space, Step::More);
         }
         // A longer marker may begin with a shorter one.
-        if !is_end && calls.closers().any(|(marker, _)| marker != text && marker.starts_with(text)) {
+        if !is_end && calls.closers().any(|(marker, _)| marker != text && marker.starts_with(text))
+        {
             return (space, Step::More);
         }
         let found = calls.closers().filter(|(marker, _)| text.starts_with(marker));
