@@ -3,7 +3,10 @@
 //! | module | holds |
 //! |---|---|
 //! | `answer` | [`AnswerFormat`]: parser, special tokens and grammar of one answer |
-//! | `syntax`, `families` | markers of reasoning and tool calls; those of known families |
+//! | `syntax` | markers of reasoning and tool calls |
+//! | `families`, `detect` | the syntax of a template, by its words or by what it prints |
+//! | `hermes` | tools in prompts of templates that have none |
+//! | `grammar` | grammars of tool calls |
 //! | `event` | [`ChatEvent`], parts of an answer; [`ChatMessage`], the parts collected |
 //! | `parser` | [`AnswerParser`]: text to events |
 //! | `tools` | [`Tool`], [`ToolChoice`] |
@@ -13,6 +16,8 @@ mod apply;
 pub(crate) mod detect;
 mod event;
 pub(crate) mod families;
+mod grammar;
+pub(crate) mod hermes;
 mod parser;
 pub(crate) mod syntax;
 mod tools;

@@ -115,6 +115,14 @@ pub enum Error {
         /// The value.
         got: String,
     },
+    /// The schema of a tool cannot be a grammar.
+    #[error("tool `{tool}`: expected `parameters` that a grammar can enforce: {problem}")]
+    ToolSchema {
+        /// Name of the tool.
+        tool: String,
+        /// Message of the compiler.
+        problem: String,
+    },
     /// The deadline of a request has passed before its first token.
     #[error("the time of the request passed before its first token")]
     DeadlinePassed,

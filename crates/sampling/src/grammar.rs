@@ -47,6 +47,14 @@ pub struct Grammar {
     vocab_size: usize,
 }
 
+/// Prepares a JSON schema for `%json` in Lark, with the rules of [`GrammarSource::JsonSchema`].
+///
+/// # Errors
+/// [`Error::Grammar`] if a pattern is invalid.
+pub fn embedded_schema(schema: serde_json::Value) -> Result<serde_json::Value, Error> {
+    schema::prepared(schema).map_err(|message| Error::Grammar { kind: "JSON schema", message })
+}
+
 impl TokenTable {
     /// Indexes a vocabulary: `tokens[i]` is the text of token `i`; any of `eos` ends a text.
     ///

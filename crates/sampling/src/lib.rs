@@ -69,7 +69,7 @@ mod xtc;
 pub use breakers::DryBreakers;
 pub use candidates::Candidate;
 pub use error::Error;
-pub use grammar::{CompiledGrammar, Grammar, TokenTable};
+pub use grammar::{CompiledGrammar, Grammar, TokenTable, embedded_schema};
 pub use grammar_source::{GrammarSource, TokenText};
 pub use grammar_start::{GrammarStart, Trigger};
 pub use healing::PrefixConstraint;

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use stonechat_sampling::{GrammarSource, GrammarStart};
+use serde_json::json;
+use stonechat_sampling::{CompiledGrammar, GrammarSource, GrammarStart};
 use stonechat_text::MarkedText;
 
+use super::grammar::{self, Writer};
 use super::parser::AnswerParser;
-use super::syntax::Syntax;
+use super::syntax::{CallSyntax, Syntax};
 use super::{Tool, ToolChoice};
 use crate::{ChatFormat, Error, ModelInfo};
 
@@ -26,13 +28,15 @@ pub struct AnswerFormat {
     pub reasoning: Option<ReasoningMarkers>,
 }
 
-/// Grammar of tool calls.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Grammar of tool calls. It does not see reasoning.
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ToolGrammar {
     /// Source of the grammar.
     pub source: GrammarSource,
-    /// Start of the grammar in the answer.
+    /// The same, compiled.
+    pub compiled: Arc<CompiledGrammar>,
+    /// Start of the grammar: at once if the answer must call a tool, else where calls begin.
     pub start: GrammarStart,
 }
 
@@ -65,7 +69,8 @@ impl ChatFormat {
     /// Format of the answer to `prompt`, a prompt of this format.
     ///
     /// # Errors
-    /// If a call is required and the schema of a tool cannot be a grammar.
+    /// [`Error::ToolSchema`] if the schema of a tool that must be called, or of a strict one, cannot be a grammar;
+    /// [`Error::Option`] if the choice names no tool.
     pub fn answer_format(
         &self,
         model: &ModelInfo,
@@ -87,7 +92,7 @@ impl ChatFormat {
             parser,
             visible_special: visible_special.collect(),
             end_tokens: ends.filter(|&id| !tokenizer.is_end_of_generation(id)).collect(),
-            grammar: None,
+            grammar: tool_grammar(model, syntax, options)?,
             reasoning: reasoning_markers(syntax, is_open),
         })
     }
@@ -113,4 +118,98 @@ impl ChatFormat {
 fn reasoning_markers(syntax: &Arc<Syntax>, is_open: bool) -> Option<ReasoningMarkers> {
     let [start, end] = syntax.reasoning.as_ref()?;
     Some(ReasoningMarkers { start: start.to_string(), end: end.to_string(), is_open })
+}
+
+/// Grammar of the calls that the options allow.
+fn tool_grammar(
+    model: &ModelInfo,
+    syntax: &Syntax,
+    options: &AnswerOptions<'_>,
+) -> Result<Option<ToolGrammar>, Error> {
+    let Some(calls) = &syntax.calls else { return Ok(None) };
+    let is_allowed = |tool: &&Tool| match options.choice {
+        ToolChoice::Function(name) => tool.name == *name,
+        ToolChoice::None => false,
+        ToolChoice::Auto | ToolChoice::Required => true,
+    };
+    let tools: Vec<&Tool> = options.tools.iter().filter(is_allowed).collect();
+    let start = match options.choice {
+        ToolChoice::None => return Ok(None),
+        ToolChoice::Auto if tools.is_empty() => return Ok(None),
+        ToolChoice::Auto => {
+            let is_strict = tools.iter().any(|tool| tool.is_strict);
+            let Some(start) = grammar::start(syntax, calls, is_strict) else { return Ok(None) };
+            start
+        }
+        ToolChoice::Required | ToolChoice::Function(_) => GrammarStart::Immediately,
+    };
+    if tools.is_empty() {
+        let names: Vec<&str> = options.tools.iter().map(|tool| tool.name.as_str()).collect();
+        let expected = format!("one of the tools ({})", names.join(", "));
+        let got = match options.choice {
+            ToolChoice::Function(name) => name.clone(),
+            _ => "no tools".to_owned(),
+        };
+        return Err(Error::Option { option: "tool_choice", expected, got });
+    }
+    let is_parallel = options.parallel && !matches!(options.choice, ToolChoice::Function(_));
+    let task = GrammarTask { model, syntax, calls, is_parallel, start };
+    task.compile(&tools)
+}
+
+/// Grammar to compile.
+struct GrammarTask<'a> {
+    model: &'a ModelInfo,
+    syntax: &'a Syntax,
+    calls: &'a CallSyntax,
+    is_parallel: bool,
+    start: GrammarStart,
+}
+
+impl GrammarTask<'_> {
+    /// Compiles the grammar. If a schema cannot be a grammar, a call that no schema must constrain has any object.
+    fn compile(self, tools: &[&Tool]) -> Result<Option<ToolGrammar>, Error> {
+        let error = match self.try_compile(tools) {
+            Ok(grammar) => return Ok(Some(grammar)),
+            Err(error) => error,
+        };
+        let is_required = self.start == GrammarStart::Immediately;
+        let mut replaced = Vec::with_capacity(tools.len());
+        for &tool in tools {
+            match self.try_compile(&[tool]) {
+                Ok(_) => replaced.push(tool.clone()),
+                Err(error) if is_required || tool.is_strict => {
+                    return Err(match error {
+                        error @ Error::ToolSchema { .. } => error,
+                        other => {
+                            let problem = other.to_string();
+                            Error::ToolSchema { tool: tool.name.clone(), problem }
+                        }
+                    });
+                }
+                Err(_) => {
+                    let parameters = json!({"type": "object"});
+                    replaced.push(Tool { parameters, ..tool.clone() });
+                }
+            }
+        }
+        if is_required {
+            return Err(error);
+        }
+        let replaced: Vec<&Tool> = replaced.iter().collect();
+        match self.try_compile(&replaced) {
+            Ok(grammar) => Ok(Some(grammar)),
+            Err(error) if tools.iter().any(|tool| tool.is_strict) => Err(error),
+            // The parser understands calls without a grammar, too.
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn try_compile(&self, tools: &[&Tool]) -> Result<ToolGrammar, Error> {
+        let writer = Writer::new(self.syntax, self.calls, self.model.tokenizer());
+        let is_lazy = self.start != GrammarStart::Immediately;
+        let source = GrammarSource::Lark(writer.write(tools, self.is_parallel, is_lazy)?);
+        let compiled = Arc::new(self.model.compile_grammar(&source)?);
+        Ok(ToolGrammar { source, compiled, start: self.start.clone() })
+    }
 }

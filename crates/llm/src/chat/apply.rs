@@ -1,16 +1,13 @@
 //! Options of a text that is the answer to a conversation.
 
-use std::sync::Arc;
-
 use super::{AnswerFormat, AnswerParser};
 use crate::{Error, GenerateOptions, ModelInfo, ReasoningBudget};
 
 impl AnswerFormat {
-    /// Writes what the parser needs into the options of the answer, with `budget` tokens of reasoning at most, and compiles
-    /// the grammar of tool calls. Returns the parser.
+    /// Writes what the parser needs into the options of the answer, with `budget` tokens of reasoning at most. Returns the parser.
     ///
     /// # Errors
-    /// If the answer needs a grammar of tool calls and has another one, or the grammar does not compile.
+    /// If the answer needs a grammar of tool calls and has another one.
     pub fn apply(
         self,
         model: &ModelInfo,
@@ -25,7 +22,7 @@ impl AnswerFormat {
                 let expected = "none beside tools: a call has a grammar of its own".to_owned();
                 return Err(Error::Option { option: "grammar", expected, got: "one".to_owned() });
             }
-            options.grammar = Some(Arc::new(model.compile_grammar(&grammar.source)?));
+            options.grammar = Some(grammar.compiled);
             options.grammar_start = grammar.start;
         }
         options.reasoning = reasoning.map(|markers| {

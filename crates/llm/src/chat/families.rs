@@ -139,6 +139,7 @@ const FAMILIES: &[Family] = &[
 
 /// Reasoning: words of a template, start and end.
 const REASONING: &[(&[&str], [&str; 2])] = &[
+    (&["<|return|>", "<|message|>"], ["<|channel|>analysis<|message|>", "<|end|>"]),
     (&["<seed:think>"], ["<seed:think>", "</seed:think>"]),
     (&["<mm:think>"], ["<mm:think>", "</mm:think>"]),
     (&["'<think{}>'", ":opensource"], ["<think:opensource>", "</think:opensource>"]),

@@ -28,6 +28,7 @@ use json_call::{JsonCall, JsonStep};
 use literal::Literal;
 use pattern::Match;
 use rules::Rules;
+pub(crate) use rules::{Kind, kind_of};
 use text::TextState;
 
 /// Quote of strings in Gemma's arguments.

@@ -8,8 +8,8 @@ use stonechat_text::{
 };
 use web_time::{SystemTime, UNIX_EPOCH};
 
-use crate::chat::families;
-use crate::chat::syntax::Syntax;
+use crate::chat::syntax::{CallSyntax, Layout, Syntax};
+use crate::chat::{detect, families, hermes};
 use crate::model::vocabulary;
 use crate::{Error, ModelInfo};
 
@@ -40,7 +40,7 @@ impl ChatFormat {
         let source = replacement.or(model.chat_template());
         let name = source.unwrap_or(PLAIN);
         let template = vocabulary::template(name, model.tokenizer())?;
-        let syntax = families::of_source(template.source());
+        let syntax = syntax_of(&template);
         let head = answer_head(&template, &syntax);
         Ok(Self {
             template,
@@ -86,14 +86,15 @@ impl ChatFormat {
         self.syntax.reasoning.is_some()
     }
 
-    /// Whether answers can have tool calls.
+    /// Whether the template writes tools. Without, [`prompt`](Self::prompt) writes them itself.
     #[must_use]
     pub fn supports_tools(&self) -> bool {
-        self.syntax.calls.is_some()
+        self.capabilities().supports_tools
     }
 
     /// Text of the prompt of a conversation, for [`ModelInfo::tokenize_marked_chat`]: the names of special tokens in
     /// messages, tools and variables are text. Without [`Conversation::now`] the template gets the time of the system's clock.
+    /// Tools that the template cannot write are written into the system message.
     ///
     /// # Errors
     /// If the template fails or refuses the messages.
@@ -101,6 +102,9 @@ impl ChatFormat {
         if conversation.now.is_none() {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).ok();
             conversation.now = now.and_then(|now| i64::try_from(now.as_secs()).ok());
+        }
+        if !self.supports_tools() {
+            hermes::write_tools(&mut conversation);
         }
         Ok(self.template.render_marked(&conversation, &self.specials)?)
     }
@@ -124,6 +128,23 @@ impl ChatFormat {
         };
         Ok(model.tokenize_marked_chat(&self.prompt(conversation)?))
     }
+}
+
+/// Syntax of the answers of a template: by its words, by what it prints, or Hermes' calls.
+fn syntax_of(template: &ChatTemplate) -> Syntax {
+    let mut syntax = families::of_source(template.source());
+    if !template.capabilities().supports_tools {
+        syntax.calls = Some(CallSyntax::hermes());
+        syntax.layout = match syntax.layout {
+            Layout::Recipients => Layout::Markers,
+            other => other,
+        };
+    } else if syntax.calls.is_none() {
+        let end = syntax.reasoning.as_ref().map(|[_, end]| end.as_ref());
+        let found = detect::calls(template, end);
+        syntax.calls = Some(found.unwrap_or_else(CallSyntax::hermes));
+    }
+    syntax
 }
 
 /// Text that `add_generation_prompt` adds, up to a start of reasoning.

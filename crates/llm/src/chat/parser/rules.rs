@@ -51,7 +51,7 @@ pub(super) enum Search {
 
 /// Type of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// String.
     Text,
     /// String or null.
@@ -83,15 +83,15 @@ impl Rules {
                 add(false, start, Found::Reasoning);
                 add(true, end, Found::Content);
             }
-            for text in calls.into_iter().flat_map(CallSyntax::openings) {
-                let is_special = text.starts_with("<|") || text.starts_with("<｜");
-                add(false, text, Found::Calls);
-                // No model reasons about these, they are single tokens.
-                if is_special {
-                    add(true, text, Found::Calls);
-                }
-            }
             syntax.wrappers.iter().for_each(|text| add(false, text, Found::Wrapper));
+        }
+        for text in calls.into_iter().flat_map(CallSyntax::openings) {
+            let is_special = text.starts_with("<|") || text.starts_with("<｜");
+            add(false, text, Found::Calls);
+            // No model reasons about these, they are single tokens.
+            if is_special {
+                add(true, text, Found::Calls);
+            }
         }
         if syntax.layout == Layout::Recipients && calls.is_some() {
             add(false, ">>>", Found::Message);
@@ -168,7 +168,7 @@ impl Rules {
 }
 
 /// Type of the values of a schema.
-pub(super) fn kind_of(schema: &Value) -> Kind {
+pub(crate) fn kind_of(schema: &Value) -> Kind {
     let of_type = |name: &str| match name {
         "string" => Kind::Text,
         _ => Kind::Json,
