@@ -1,6 +1,8 @@
 //! Bodies of errors in the forms of OpenAI's Responses, Anthropic and Ollama; that of llama-server is
 //! [`ApiError::to_json`].
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use crate::ApiError;
@@ -46,7 +48,7 @@ pub(crate) struct AnthropicError<'a> {
 struct AnthropicDetails<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
-    message: &'a str,
+    message: Cow<'a, str>,
 }
 
 /// Error of Ollama.
@@ -68,7 +70,14 @@ impl<'a> AnthropicError<'a> {
             500..=599 => "api_error",
             _ => "invalid_request_error",
         };
-        Self { kind: "error", error: AnthropicDetails { kind, message: error.message() } }
+        // Claude Code shortens a conversation when it reads these words.
+        let message = match error.overflow() {
+            Some((n_tokens, n_ctx)) => {
+                format!("prompt is too long: {n_tokens} tokens > {n_ctx} maximum").into()
+            }
+            None => error.message().into(),
+        };
+        Self { kind: "error", error: AnthropicDetails { kind, message } }
     }
 }
 
@@ -131,7 +140,8 @@ mod tests {
             (
                 ErrorShape::Anthropic,
                 format!(
-                    r#"{{"type":"error","error":{{"type":"invalid_request_error","message":"{message}"}}}}"#
+                    r#"{{"type":"error","error":{{"type":"invalid_request_error","message":"{}"}}}}"#,
+                    "prompt is too long: 9 tokens > 8 maximum"
                 ),
             ),
             (ErrorShape::Ollama, format!(r#"{{"error":"{message}"}}"#)),

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`text`] | requests for generated text in any dialect: body, requests of the engine, answer |
 //! | [`chat`] | OpenAI's chat completions |
+//! | [`anthropic`] | Anthropic's messages |
 //! | [`completions`] | OpenAI's text completions |
 //! | [`completion`] | `/completion` and `/infill` of llama-server |
 //! | [`embeddings`], [`tokenize`], [`template`] | embeddings, tokens, prompts of chats |
@@ -42,6 +43,7 @@ mod error;
 mod error_shape;
 mod limits;
 
+pub mod anthropic;
 pub mod chat;
 mod chat_answer;
 mod chat_body;

@@ -29,6 +29,7 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::lora::router())
         .merge(routes::chat::router())
         .merge(routes::control::router())
+        .merge(routes::anthropic::router())
         .merge(routes::completions::router())
         .merge(routes::completion::router())
         .merge(routes::embeddings::router())

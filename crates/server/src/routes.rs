@@ -11,6 +11,7 @@
 //! | `lora` | `/lora-adapters` |
 //! | `chat` | `/v1/chat/completions` |
 //! | `control` | `/v1/chat/completions/control` |
+//! | `anthropic` | `/v1/messages`, `/v1/messages/count_tokens` |
 //! | `completions` | `/v1/completions` |
 //! | `completion` | `/completion`, `/infill` |
 //! | `slots` | `/slots` |
@@ -18,6 +19,7 @@
 //! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations` |
 //! | `page` | `/`, `/web/` |
 
+pub(crate) mod anthropic;
 pub(crate) mod audio;
 pub(crate) mod chat;
 pub(crate) mod completion;
