@@ -6,6 +6,7 @@
 //! | [`text`] | requests for generated text in any dialect: body, requests of the engine, answer |
 //! | [`chat`] | OpenAI's chat completions |
 //! | [`anthropic`] | Anthropic's messages |
+//! | [`ollama`] | Ollama's chats, completions and embeddings |
 //! | [`completions`] | OpenAI's text completions |
 //! | [`completion`] | `/completion` and `/infill` of llama-server |
 //! | [`embeddings`], [`tokenize`], [`template`] | embeddings, tokens, prompts of chats |
@@ -55,6 +56,7 @@ mod frame;
 pub mod generation;
 pub mod ids;
 pub mod json;
+pub mod ollama;
 pub mod speech;
 pub mod template;
 pub mod text;

@@ -137,6 +137,13 @@ impl<T: Dialect> ParseBody for Body<T> {
     }
 }
 
+impl<T> Body<T> {
+    /// Names another model.
+    pub(crate) fn set_model(&mut self, name: &str) {
+        self.fields.model = Some(name.to_owned());
+    }
+}
+
 impl<T: Dialect> Body<T> {
     /// Fields of generation.
     #[must_use]

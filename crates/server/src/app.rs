@@ -35,6 +35,9 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::embeddings::router())
         .merge(routes::slots::router())
         .merge(routes::audio::router())
+        .merge(routes::ollama::router())
+        .merge(routes::ollama_manage::router())
+        .merge(routes::ollama_models::router())
         .merge(routes::page::router(state.options()))
         .route("/openapi.json", get(document));
     let cors = cors(&state.options().cors_origins);

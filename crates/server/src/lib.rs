@@ -12,6 +12,7 @@
 //! | `models` | open models: loading, sharing, eviction by memory |
 //! | `generation` | what routes of generated text share: the running requests, streams |
 //! | `page_file` | KV pages of earlier prompts in a file |
+//! | `pull` | downloads of models for clients |
 //! | `metrics` | Prometheus metrics |
 //! | `otlp` | spans of requests for an OpenTelemetry collector |
 //! | `server`, `listen`, `write_limit` | sockets, TLS, slow readers, shutdown |
@@ -47,10 +48,14 @@ mod metrics;
 mod models;
 #[cfg(not(feature = "disk-cache"))]
 mod no_page_file;
+#[cfg(not(feature = "pull"))]
+mod no_pull;
 mod options;
 mod otlp;
 #[cfg(feature = "disk-cache")]
 mod page_file;
+#[cfg(feature = "pull")]
+mod pull;
 mod routes;
 mod server;
 mod sse;
@@ -82,3 +87,5 @@ pub use trace::RequestId;
 
 pub(crate) use error::{ErrorResponse, HandlerResult};
 pub(crate) use json::Json;
+#[cfg(not(feature = "pull"))]
+pub(crate) use no_pull as pull;

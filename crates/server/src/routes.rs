@@ -17,6 +17,9 @@
 //! | `slots` | `/slots` |
 //! | `embeddings` | `/v1/embeddings`, `/embedding` |
 //! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations` |
+//! | `ollama` | `/api/chat`, `/api/generate`, `/api/embed`, `/api/embeddings` |
+//! | `ollama_models` | `/api/version`, `/api/tags`, `/api/ps`, `/api/show` |
+//! | `ollama_manage` | `/api/pull`, `/api/delete` |
 //! | `page` | `/`, `/web/` |
 
 pub(crate) mod anthropic;
@@ -30,6 +33,9 @@ pub(crate) mod health;
 pub(crate) mod lora;
 pub(crate) mod metrics;
 pub(crate) mod models;
+pub(crate) mod ollama;
+pub(crate) mod ollama_manage;
+pub(crate) mod ollama_models;
 pub(crate) mod page;
 pub(crate) mod props;
 pub(crate) mod slots;

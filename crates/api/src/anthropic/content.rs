@@ -78,11 +78,7 @@ fn user(
 }
 
 /// A message of the assistant. Its calls are added to `names`.
-fn assistant(
-    content: Value,
-    name: &str,
-    names: &mut HashMap<String, String>,
-) -> ApiResult<Value> {
+fn assistant(content: Value, name: &str, names: &mut HashMap<String, String>) -> ApiResult<Value> {
     let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
     for (mut block, at) in blocks(content, name)? {
         match block.kind.as_str() {
