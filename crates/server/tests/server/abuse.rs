@@ -159,7 +159,10 @@ async fn what_is_not_supported_is_refused() {
     for (fields, name) in [
         (json!({"tools": [{"type": "web_search"}]}), "`tools[0].type`"),
         (json!({"tool_choice": "required"}), "`tool_choice`"),
-        (json!({"tools": tools, "tool_choice": {"type": "function", "name": "g"}}), "`tool_choice`"),
+        (
+            json!({"tools": tools, "tool_choice": {"type": "function", "name": "g"}}),
+            "`tool_choice`",
+        ),
         (json!({"functions": [{"name": "f"}]}), "`functions`"),
         (json!({"modalities": ["text", "audio"]}), "`modalities`"),
         (json!({"web_search_options": {}}), "`web_search_options`"),
