@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`text`] | requests for generated text in any dialect: body, requests of the engine, answer |
 //! | [`chat`] | OpenAI's chat completions |
+//! | [`responses`] | OpenAI's Responses |
 //! | [`completions`] | OpenAI's text completions |
 //! | [`completion`] | `/completion` and `/infill` of llama-server |
 //! | [`embeddings`], [`tokenize`], [`template`] | embeddings, tokens, prompts of chats |
@@ -53,6 +54,7 @@ mod frame;
 pub mod generation;
 pub mod ids;
 pub mod json;
+pub mod responses;
 pub mod speech;
 pub mod template;
 pub mod text;

@@ -197,6 +197,7 @@ fn tokens_and_prompts_go_both_ways() {
     let prompt = json!(chat().prompt(info).unwrap());
     assert_eq!(prompt["prompt"], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
     let counted = json!(chat().input_tokens(info).unwrap());
-    let request = prepare::<ChatCompletions>(&json!({"messages": [{"role": "user", "content": "Hi"}]}));
+    let request =
+        prepare::<ChatCompletions>(&json!({"messages": [{"role": "user", "content": "Hi"}]}));
     assert_eq!(counted["input_tokens"], request.unwrap().requests.next().unwrap().prompt.len());
 }

@@ -28,6 +28,7 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::template::router())
         .merge(routes::lora::router())
         .merge(routes::chat::router())
+        .merge(routes::responses::router())
         .merge(routes::completions::router())
         .merge(routes::completion::router())
         .merge(routes::embeddings::router())

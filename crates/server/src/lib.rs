@@ -11,6 +11,7 @@
 //! | `tasks` | time limits of requests, work that blocks |
 //! | `models` | open models: loading, sharing, eviction by memory |
 //! | `generation` | what routes of generated text share: the running requests, streams |
+//! | `response_store` | responses that clients may continue |
 //! | `page_file` | KV pages of earlier prompts in a file |
 //! | `metrics` | Prometheus metrics |
 //! | `otlp` | spans of requests for an OpenTelemetry collector |
@@ -50,6 +51,7 @@ mod options;
 mod otlp;
 #[cfg(feature = "disk-cache")]
 mod page_file;
+mod response_store;
 mod routes;
 mod server;
 mod sse;

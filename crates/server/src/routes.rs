@@ -10,6 +10,7 @@
 //! | `template` | `/apply-template`, `/v1/chat/completions/input_tokens` |
 //! | `lora` | `/lora-adapters` |
 //! | `chat` | `/v1/chat/completions` |
+//! | `responses` | `/v1/responses` and those kept |
 //! | `completions` | `/v1/completions` |
 //! | `completion` | `/completion`, `/infill` |
 //! | `slots` | `/slots` |
@@ -28,6 +29,7 @@ pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod page;
 pub(crate) mod props;
+pub(crate) mod responses;
 pub(crate) mod slots;
 pub(crate) mod template;
 pub(crate) mod tokenize;

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use crate::audio_memory::AudioMemory;
 use crate::credentials::Credentials;
 use crate::models::Served;
+use crate::response_store::ResponseStore;
 use crate::{ApiError, ApiResult, ServerError, listen};
 use crate::{
     LanguageGuard, LoadError, Metrics, ModelGuard, ServerModels, ServerOptions, SpeechGuard,
@@ -30,6 +31,7 @@ struct Shared {
     is_stopping: AtomicBool,
     audio_memory: AudioMemory,
     credentials: Credentials,
+    responses: ResponseStore,
 }
 
 impl AppState {
@@ -45,6 +47,7 @@ impl AppState {
         Ok(Self(Arc::new(Shared {
             audio_memory: AudioMemory::new(options.max_audio_memory),
             credentials: Credentials::new(&options.api_keys),
+            responses: ResponseStore::default(),
             options,
             models,
             metrics,
@@ -103,6 +106,11 @@ impl AppState {
     pub fn reload_tls(&self) -> Result<(), ServerError> {
         self.0.credentials.set_tls(listen::tls(self.options())?);
         Ok(())
+    }
+
+    /// Responses that clients may continue.
+    pub(crate) fn responses(&self) -> &ResponseStore {
+        &self.0.responses
     }
 
     /// Memory of uploads.
