@@ -146,8 +146,8 @@ pub enum FinishReason {
 /// Body of a chat in the dialect `D`.
 #[derive(Debug)]
 pub struct Chat<D> {
-    own: D,
-    chat: ChatBody,
+    pub(crate) own: D,
+    pub(crate) chat: ChatBody,
 }
 
 impl<D: ChatDialect> Dialect for Chat<D> {

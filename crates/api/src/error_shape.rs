@@ -94,6 +94,7 @@ pub(crate) fn responses_code(error: &ApiError) -> &'static str {
         ("exceed_context_size_error", _) => "context_length_exceeded",
         (_, 429 | 503) => "rate_limit_exceeded",
         (_, 401) => "invalid_api_key",
+        (_, 404) if error.param() == Some("previous_response_id") => "previous_response_not_found",
         (_, 404) => "not_found",
         (_, 500..=599) => "server_error",
         _ => "invalid_request_error",

@@ -7,6 +7,7 @@
 //! | [`chat`] | OpenAI's chat completions |
 //! | [`anthropic`] | Anthropic's messages |
 //! | [`ollama`] | Ollama's chats, completions and embeddings |
+//! | [`responses`] | OpenAI's Responses |
 //! | [`completions`] | OpenAI's text completions |
 //! | [`completion`] | `/completion` and `/infill` of llama-server |
 //! | [`embeddings`], [`tokenize`], [`template`] | embeddings, tokens, prompts of chats |
@@ -57,6 +58,7 @@ pub mod generation;
 pub mod ids;
 pub mod json;
 pub mod ollama;
+pub mod responses;
 pub mod speech;
 pub mod template;
 pub mod text;

@@ -151,6 +151,23 @@ impl<T: Dialect> Body<T> {
         &self.fields
     }
 
+    /// Fields of the dialect.
+    #[must_use]
+    pub fn own(&self) -> &T {
+        &self.own
+    }
+
+    /// Fields of the dialect, to change.
+    pub fn own_mut(&mut self) -> &mut T {
+        &mut self.own
+    }
+
+    /// Takes the fields of the dialect.
+    #[must_use]
+    pub fn into_own(self) -> T {
+        self.own
+    }
+
     /// Tokenizes the prompts and compiles the grammar, which may take milliseconds.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::chat::router())
         .merge(routes::control::router())
         .merge(routes::anthropic::router())
+        .merge(routes::responses::router())
         .merge(routes::completions::router())
         .merge(routes::completion::router())
         .merge(routes::embeddings::router())

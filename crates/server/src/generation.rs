@@ -6,12 +6,14 @@ mod stream;
 use std::collections::VecDeque;
 
 use axum::response::Response;
+use futures_util::StreamExt;
+use futures_util::stream::iter;
 use stonechat::Llm;
-use stonechat_api::text::{Body, Dialect, Model, Prepared};
+use stonechat_api::text::{Body, Dialect, Frame, Model, Prepared};
 
 use crate::otlp::RequestTrace;
 use crate::tasks::blocking;
-use crate::{AppState, HandlerResult, json};
+use crate::{AppState, HandlerResult, json, sse};
 
 use run::TextRun;
 
@@ -50,4 +52,9 @@ pub(crate) async fn answer<T: Dialect>(
         texts.push(text.run.finish().await?.to_vec());
     }
     Ok(json::response(answer.whole(&texts).data))
+}
+
+/// Answers with the events of a request that does not run.
+pub(crate) fn events(frames: Vec<Frame>) -> Response {
+    sse::respond(iter(frames).map(stream::event), None)
 }

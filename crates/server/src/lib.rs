@@ -11,6 +11,7 @@
 //! | `tasks` | time limits of requests, work that blocks |
 //! | `models` | open models: loading, sharing, eviction by memory |
 //! | `generation` | what routes of generated text share: the running requests, streams |
+//! | `response_store` | responses that clients may continue |
 //! | `page_file` | KV pages of earlier prompts in a file |
 //! | `pull` | downloads of models for clients |
 //! | `metrics` | Prometheus metrics |
@@ -56,6 +57,7 @@ mod otlp;
 mod page_file;
 #[cfg(feature = "pull")]
 mod pull;
+mod response_store;
 mod routes;
 mod server;
 mod sse;

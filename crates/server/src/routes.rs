@@ -12,6 +12,7 @@
 //! | `chat` | `/v1/chat/completions` |
 //! | `control` | `/v1/chat/completions/control` |
 //! | `anthropic` | `/v1/messages`, `/v1/messages/count_tokens` |
+//! | `responses` | `/v1/responses` and those kept |
 //! | `completions` | `/v1/completions` |
 //! | `completion` | `/completion`, `/infill` |
 //! | `slots` | `/slots` |
@@ -38,6 +39,7 @@ pub(crate) mod ollama_manage;
 pub(crate) mod ollama_models;
 pub(crate) mod page;
 pub(crate) mod props;
+pub(crate) mod responses;
 pub(crate) mod slots;
 pub(crate) mod template;
 pub(crate) mod tokenize;

@@ -11,6 +11,7 @@ use crate::audio_memory::AudioMemory;
 use crate::controls::Controls;
 use crate::credentials::Credentials;
 use crate::models::Served;
+use crate::response_store::ResponseStore;
 use crate::{ApiError, ApiResult, ServerError, listen};
 use crate::{
     LanguageGuard, LoadError, Metrics, ModelGuard, ServerModels, ServerOptions, SpeechGuard,
@@ -32,6 +33,7 @@ struct Shared {
     audio_memory: AudioMemory,
     credentials: Credentials,
     controls: Controls,
+    responses: ResponseStore,
 }
 
 impl AppState {
@@ -48,6 +50,7 @@ impl AppState {
             audio_memory: AudioMemory::new(options.max_audio_memory),
             credentials: Credentials::new(&options.api_keys),
             controls: Controls::default(),
+            responses: ResponseStore::default(),
             options,
             models,
             metrics,
@@ -111,6 +114,11 @@ impl AppState {
     pub fn reload_tls(&self) -> Result<(), ServerError> {
         self.0.credentials.set_tls(listen::tls(self.options())?);
         Ok(())
+    }
+
+    /// Responses that clients may continue.
+    pub(crate) fn responses(&self) -> &ResponseStore {
+        &self.0.responses
     }
 
     /// Memory of uploads.

@@ -60,7 +60,7 @@ pub(super) async fn respond(
 }
 
 /// Server-sent event of an object.
-fn event(Frame { event, data }: Frame) -> Event {
+pub(super) fn event(Frame { event, data }: Frame) -> Event {
     match event {
         Some(name) => Event::default().event(name).data(data),
         None => Event::default().data(data),
