@@ -29,7 +29,7 @@ const OPTIONS: [(&str, &str); 17] = [
 
 /// Options without an effect: the context, the device and the threads are those of the server, the others are gone from
 /// Ollama itself.
-pub const NO_EFFECT: [&str; 16] = [
+pub(super) const NO_EFFECT: [&str; 16] = [
     "num_ctx",
     "num_batch",
     "num_gpu",

@@ -111,7 +111,7 @@ enum Info {
 /// Body that names a model.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(utoipa::ToSchema))]
-pub(super) struct NamedBody {
+pub(crate) struct NamedBody {
     /// Name of the model.
     #[serde(default)]
     model: String,
