@@ -33,6 +33,7 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::embeddings::router())
         .merge(routes::slots::router())
         .merge(routes::audio::router())
+        .merge(routes::realtime::router())
         .merge(routes::page::router(state.options()))
         .route("/openapi.json", get(document));
     let cors = cors(&state.options().cors_origins);

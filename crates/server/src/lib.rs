@@ -18,6 +18,7 @@
 //! | `incoming`, `auth`, `trace` | hosts, origins and times of bodies; API keys; the log of requests |
 //! | `credentials` | API keys and TLS, which can be replaced |
 //! | `audio_memory` | memory of uploads |
+//! | `live`, `wyoming` | live speech: sessions and their engines; Wyoming's sockets |
 //! | `static_files` | files of the page |
 //!
 //! ```no_run
@@ -35,14 +36,19 @@ mod app;
 mod audio_memory;
 mod auth;
 mod credentials;
+#[cfg(feature = "discovery")]
+mod discovery;
 mod document;
 mod error;
 mod generation;
 mod incoming;
 mod json;
 mod listen;
+mod live;
 mod metrics;
 mod models;
+#[cfg(not(feature = "discovery"))]
+mod no_discovery;
 #[cfg(not(feature = "disk-cache"))]
 mod no_page_file;
 mod options;
@@ -57,6 +63,7 @@ mod static_files;
 mod tasks;
 mod trace;
 mod write_limit;
+mod wyoming;
 
 pub use app::router;
 pub use auth::read_keys;
@@ -77,6 +84,9 @@ pub use state::AppState;
 pub use static_files::{WebPackage, WebPackageError};
 pub use stonechat_api::{ApiError, ApiResult};
 pub use trace::RequestId;
+
+#[cfg(not(feature = "discovery"))]
+use no_discovery as discovery;
 
 pub(crate) use error::{ErrorResponse, HandlerResult};
 pub(crate) use json::Json;

@@ -14,7 +14,8 @@
 //! | `completion` | `/completion`, `/infill` |
 //! | `slots` | `/slots` |
 //! | `embeddings` | `/v1/embeddings`, `/embedding` |
-//! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations` |
+//! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations`, `/asr`, `/detect-language` |
+//! | `realtime` | `/v1/realtime` |
 //! | `page` | `/`, `/web/` |
 
 pub(crate) mod audio;
@@ -28,6 +29,7 @@ pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod page;
 pub(crate) mod props;
+pub(crate) mod realtime;
 pub(crate) mod slots;
 pub(crate) mod template;
 pub(crate) mod tokenize;
