@@ -101,9 +101,10 @@ fn client(python: &Path) -> Command {
 
 /// Starts a server of both models and runs the checks on it.
 fn check_server(program: &Path, checks: &mut Command) -> Result<Counts> {
-    let (url, mut server) = start(program)?;
+    let (url, wyoming, mut server) = start(program)?;
     let [model, audio_model] = MODELS;
     checks.args([&url, "--api-key", KEY, "--model", model, "--audio-model", audio_model]);
+    checks.args(["--wyoming", &wyoming]);
     let counts = count(checks)?;
     if let Some(status) = server.ended() {
         bail!("the server ended with {status}: {}", server.last_line());
@@ -135,21 +136,22 @@ fn counts_of(line: &str) -> Option<Counts> {
     Some(Counts { passed: passed.parse().ok()?, failed: failed.parse().ok()? })
 }
 
-/// Starts a server of both models; its URL.
-fn start(program: &Path) -> Result<(String, ServerProcess)> {
+/// Starts a server of both models; its URL, and the URI of its Wyoming.
+fn start(program: &Path) -> Result<(String, String, ServerProcess)> {
     let folder = shell::target_dir().join("client-test");
     let slots = folder.join("slots");
     fs::create_dir_all(&slots).with_context(|| format!("cannot make {}", slots.display()))?;
-    let port = free_port()?;
+    let (port, wyoming) = (free_port()?, free_port()?);
     let mut command = Command::new(program);
     command.args(["serve", "-m", MODELS[0], "-m", MODELS[1], "--api-key", KEY, "--metrics"]);
     command.arg("--slot-save-path").arg(&slots);
     command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
+    command.args(["--wyoming-port", &wyoming.to_string()]);
     command.env("STONECHAT_MODELS", models::models_dir()?);
     let mut server = ServerProcess::start(&mut command, &folder.join("server.log"))?;
     let url = format!("http://127.0.0.1:{port}");
     server.wait_until(START_TIME, || is_healthy(&url))?;
-    Ok((url, server))
+    Ok((url, format!("tcp://127.0.0.1:{wyoming}"), server))
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub struct ApiError {
     /// Further fields of the error object.
     fields: Box<Map<String, Value>>,
     retry_after: Option<u64>,
+    code: Option<&'static str>,
 }
 
 /// Result of a request.
@@ -21,7 +22,14 @@ pub type ApiResult<T> = Result<T, ApiError>;
 
 impl ApiError {
     fn new(status: u16, kind: &'static str, message: impl Into<String>) -> Self {
-        Self { status, kind, message: message.into(), fields: Box::default(), retry_after: None }
+        Self {
+            status,
+            kind,
+            message: message.into(),
+            fields: Box::default(),
+            retry_after: None,
+            code: None,
+        }
     }
 
     /// Error of an HTTP status, with the type that llama-server gives it.
@@ -146,6 +154,19 @@ impl ApiError {
     pub fn with_field(mut self, name: &str, value: Value) -> Self {
         self.fields.insert(name.to_owned(), value);
         self
+    }
+
+    /// Sets the code of the event `error` of live sessions.
+    #[must_use]
+    pub fn with_code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    /// Code of the event `error` of live sessions.
+    #[must_use]
+    pub fn code(&self) -> Option<&'static str> {
+        self.code
     }
 
     /// HTTP status.

@@ -12,6 +12,7 @@
 //! | [`completion`] | `/completion` and `/infill` of llama-server |
 //! | [`embeddings`], [`tokenize`], [`template`] | embeddings, tokens, prompts of chats |
 //! | [`speech`] | transcriptions: fields, answers, events |
+//! | [`realtime`], [`wyoming`] | live speech over a WebSocket, and over Wyoming's TCP |
 //! | [`generation`] | fields of generation, the running request, its counts |
 //! | [`json`], `limits` | JSON with limits, whose errors name the field |
 //! | `error`, `defaults`, [`ids`] | [`ApiError`]; [`Defaults`]; identifiers of answers |
@@ -58,11 +59,13 @@ pub mod generation;
 pub mod ids;
 pub mod json;
 pub mod ollama;
+pub mod realtime;
 pub mod responses;
 pub mod speech;
 pub mod template;
 pub mod text;
 pub mod tokenize;
+pub mod wyoming;
 
 pub use chat_answer::{ChatAnswer, ChatContext, ChatDialect, ChatStep, ChatWriter, FinishReason};
 pub use defaults::Defaults;

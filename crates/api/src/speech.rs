@@ -3,7 +3,9 @@
 mod answer;
 mod events;
 mod fields;
+mod webservice;
 
 pub use answer::{SpeechAnswer, TranscriptionAnswer};
 pub use events::SpeechEvents;
 pub use fields::{AudioFormat, Fields, MAX_FIELD_BYTES, language};
+pub use webservice::{AsrParameters, DetectedLanguage};

@@ -126,6 +126,18 @@ pub enum Error {
         /// The rate found.
         got: u32,
     },
+    /// A number of interleaved channels outside the range.
+    #[error("expected 1 to 64 channels, got {got}")]
+    Channels {
+        /// The number given.
+        got: usize,
+    },
+    /// Samples of floats that are no audio.
+    #[error("expected finite samples, got {got}")]
+    NotFinite {
+        /// The first value that is not finite.
+        got: f32,
+    },
     /// Channel index out of range.
     #[error("expected a channel from 1 to {n_channels}, got {got}")]
     NoSuchChannel {

@@ -3,6 +3,7 @@
 //! Not here: playback, recording, and everything that knows a speech model.
 //!
 //! - [`decode`]: containers and codecs, recognised by content; the mean of the channels, or each.
+//! - [`pcm`]: raw PCM of any format, streaming.
 //! - [`mod@resample`]: any rate to 16 kHz, streaming.
 //! - [`mel`]: Whisper's log-mel spectrogram.
 //! - [`vad`]: voice activity detection, Silero VAD.
@@ -11,6 +12,7 @@
 pub mod decode;
 mod error;
 pub mod mel;
+pub mod pcm;
 pub mod resample;
 pub mod vad;
 
@@ -19,6 +21,7 @@ pub use decode::decode_file;
 pub use decode::{Audio, Channels, Decoder, Progress, SourceInfo, decode_bytes, decode_reader};
 pub use error::Error;
 pub use mel::{HOP, LogMel, Mel, MelChunk, N_FFT};
+pub use pcm::{PcmFormat, PcmStream};
 pub use resample::{Resampler, resample};
 pub use vad::{SpeechGate, SpeechMap, Vad, VadOptions};
 

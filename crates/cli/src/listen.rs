@@ -1,6 +1,6 @@
 //! `stonechat listen`: live transcription.
 //!
-//! [`input`] reads audio on a thread, [`pcm`] converts bytes to samples, [`screen`] prints text and [`clock`]
+//! [`input`] reads audio on a thread, [`pcm`] names the formats of standard input, [`screen`] prints text and [`clock`]
 //! measures latency.
 
 mod clock;

@@ -137,6 +137,24 @@ struct NetworkArgs {
     /// Memory for all uploaded recordings, with their samples; others get 503
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]
     max_audio_memory: ByteSize,
+    /// Maximum live sessions, of WebSockets and Wyoming; others get 429
+    ///
+    /// Each holds up to 10 minutes of audio that waits for its transcription, 38 MB.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    max_live_sessions: usize,
+    /// Seconds without audio or events after which a live session is closed; 0 is no limit
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    live_idle_timeout: u64,
+    /// Port of Wyoming, for Home Assistant (usually 10300) [default: off]
+    ///
+    /// On the addresses of --host. The protocol has no keys: anybody who reaches the port can use the speech models.
+    #[arg(long, value_name = "PORT")]
+    wyoming_port: Option<u16>,
+    /// Announce Wyoming in the local network (mDNS)
+    ///
+    /// Home Assistant then finds it. Needs the feature `discovery` of the build.
+    #[arg(long, requires = "wyoming_port")]
+    wyoming_discovery: bool,
     /// Maximum open connections; others wait
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_connections: usize,
@@ -327,6 +345,9 @@ pub(super) fn run(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<Exit
         for address in server.addresses() {
             console.note(&format!("listening on {address}"));
         }
+        for address in server.wyoming_addresses() {
+            console.note(&format!("Wyoming on {address}"));
+        }
         let state = server.state().clone();
         let (started, is_quiet) = (state.clone(), args.quiet);
         tokio::spawn(async move {
@@ -399,6 +420,10 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
         max_audio_size: size(network.max_audio_size),
         max_audio_seconds: network.max_audio_seconds,
         max_audio_memory: network.max_audio_memory.as_u64(),
+        max_live_sessions: network.max_live_sessions,
+        live_idle_timeout: time(network.live_idle_timeout),
+        wyoming_port: network.wyoming_port,
+        wyoming_discovery: network.wyoming_discovery,
         max_connections: network.max_connections,
         request_timeout: limit(network.request_timeout),
         load_timeout: limit(network.load_timeout),

@@ -65,6 +65,12 @@ impl Device {
         Ok(self.parts(n)?.unwrap_or_else(|| vec![self.clone()]))
     }
 
+    /// This device for a model whose steps go before those in the background.
+    #[must_use]
+    pub fn in_foreground(&self) -> Self {
+        self.foreground().unwrap_or_else(|| self.clone())
+    }
+
     /// Calls `task` for each item, on the device's host threads if it has any.
     pub fn for_each<T: Send>(&self, items: &mut [T], task: impl Fn(&mut T) + Sync) {
         let task = &task;
@@ -166,6 +172,11 @@ pub trait DeviceApi: Debug + Send + Sync {
     /// If threads cannot be started.
     fn parts(&self, _n: usize) -> Result<Option<Vec<Device>>, Error> {
         Ok(None)
+    }
+
+    /// This device for steps that go before those in the background; `None` if there is no such order.
+    fn foreground(&self) -> Option<Device> {
+        None
     }
 
     /// Runs `tasks` on the device's host threads, without them on the calling thread.

@@ -1,9 +1,9 @@
-//! API keys: `Authorization: Bearer KEY` or `X-Api-Key: KEY`.
+//! API keys: `Authorization: Bearer KEY` or `X-Api-Key: KEY`; a WebSocket of a browser has it in a subprotocol.
 
 use std::path::Path;
 
 use axum::extract::{Request, State};
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -34,6 +34,9 @@ pub(crate) fn is_public(path: &str) -> bool {
     PUBLIC.contains(&path)
 }
 
+/// Start of the subprotocol with the key: browsers set no headers of a WebSocket.
+const KEY_PROTOCOL: &str = "openai-insecure-api-key.";
+
 fn has_key(headers: &HeaderMap, keys: &[String]) -> bool {
     key_of(headers, keys).is_some()
 }
@@ -45,7 +48,11 @@ pub(crate) fn key_of<'a>(headers: &'a HeaderMap, keys: &[String]) -> Option<&'a 
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
     });
     let header = headers.get("x-api-key").map(|value| value.as_bytes());
-    [bearer, header].into_iter().flatten().find(|key| is_one_of(key, keys))
+    let protocols = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
+    let protocols = protocols.filter_map(|value| value.to_str().ok());
+    let mut protocols = protocols.flat_map(|value| value.split(',')).map(str::trim);
+    let protocol = protocols.find_map(|name| name.strip_prefix(KEY_PROTOCOL)).map(str::as_bytes);
+    [bearer, header, protocol].into_iter().flatten().find(|key| is_one_of(key, keys))
 }
 
 /// Compares with every key, each in a time that depends on lengths alone.
@@ -90,6 +97,10 @@ mod tests {
             ("x-api-key", "first", true),
             ("x-api-key", "Bearer first", false),
             ("x-api-key", "", false),
+            ("sec-websocket-protocol", "realtime, openai-insecure-api-key.second", true),
+            ("sec-websocket-protocol", "openai-insecure-api-key.secon,realtime", false),
+            ("sec-websocket-protocol", "second", false),
+            ("sec-websocket-protocol", "openai-insecure-api-key.", false),
         ] {
             assert_eq!(has_key(&headers(name, value), &keys), expected, "{name}: {value}");
         }

@@ -23,6 +23,8 @@ mod tests {
             crate::routes::anthropic::count_tokens,
             crate::routes::audio::transcriptions,
             crate::routes::audio::translations,
+            crate::routes::audio::webservice::asr,
+            crate::routes::audio::webservice::detect_language,
             crate::routes::chat::chat,
             crate::routes::completion::completion,
             crate::routes::completion::infill,

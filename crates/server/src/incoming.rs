@@ -83,6 +83,13 @@ fn check_site(headers: &HeaderMap, options: &ServerOptions) -> ApiResult<()> {
             "`Host`: expected localhost or an address of --host, got `{host}` (any host may be named if API keys are set)"
         )));
     }
+    check_origin(headers, options)
+}
+
+/// Refuses pages of other sites. The browser of another machine asks no server about a WebSocket, unlike about other requests.
+pub(crate) fn check_origin(headers: &HeaderMap, options: &ServerOptions) -> ApiResult<()> {
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let host = headers.get(HOST).map(text);
     let Some(origin) = headers.get(ORIGIN).map(text) else { return Ok(()) };
     let is_listed = options.cors_origins.iter().any(|one| one == "*" || *one == origin);
     if is_listed || is_own(&origin, host.as_deref(), options) {

@@ -20,6 +20,7 @@
 //! | `incoming`, `auth`, `trace` | hosts, origins and times of bodies; API keys; the log of requests |
 //! | `credentials` | API keys and TLS, which can be replaced |
 //! | `audio_memory` | memory of uploads |
+//! | `live`, `wyoming` | live speech: sessions and their engines; Wyoming's sockets |
 //! | `static_files` | files of the page |
 //!
 //! ```no_run
@@ -39,14 +40,19 @@ mod auth;
 mod controls;
 mod credentials;
 mod dialect_errors;
+#[cfg(feature = "discovery")]
+mod discovery;
 mod document;
 mod error;
 mod generation;
 mod incoming;
 mod json;
 mod listen;
+mod live;
 mod metrics;
 mod models;
+#[cfg(not(feature = "discovery"))]
+mod no_discovery;
 #[cfg(not(feature = "disk-cache"))]
 mod no_page_file;
 #[cfg(not(feature = "pull"))]
@@ -66,6 +72,7 @@ mod static_files;
 mod tasks;
 mod trace;
 mod write_limit;
+mod wyoming;
 
 pub use app::router;
 pub use auth::read_keys;
@@ -86,6 +93,9 @@ pub use state::AppState;
 pub use static_files::{WebPackage, WebPackageError};
 pub use stonechat_api::{ApiError, ApiResult};
 pub use trace::RequestId;
+
+#[cfg(not(feature = "discovery"))]
+use no_discovery as discovery;
 
 pub(crate) use error::{ErrorResponse, HandlerResult};
 pub(crate) use json::Json;

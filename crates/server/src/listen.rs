@@ -160,6 +160,18 @@ impl Listener {
     }
 }
 
+/// Opens the sockets of Wyoming on the TCP addresses of the options.
+pub(crate) async fn wyoming(options: &ServerOptions) -> Result<Vec<TcpListener>, ServerError> {
+    let Some(port) = options.wyoming_port else { return Ok(Vec::new()) };
+    let mut listeners = Vec::new();
+    for host in options.hosts.iter().filter(|host| !host.ends_with(SOCKET_SUFFIX)) {
+        if let Listener::Tcp(listener) = Listener::bind(host, port).await? {
+            listeners.push(listener);
+        }
+    }
+    Ok(listeners)
+}
+
 /// Opens a unix socket; a file that a killed server left is replaced.
 #[cfg(unix)]
 fn bind_unix(path: &Path) -> io::Result<Listener> {

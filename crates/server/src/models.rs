@@ -330,6 +330,14 @@ impl ServerModels {
         }
     }
 
+    /// Checks that there is a model for the `model` field of a request, without opening it.
+    ///
+    /// # Errors
+    /// 404 for an unknown name, 400 for a model of another kind.
+    pub(crate) async fn check<M: Served>(&self, name: Option<&str>) -> Result<(), ApiError> {
+        self.find(name, M::KIND).await.map(|_| ())
+    }
+
     /// Model of a name. A missing or unknown name selects the only model of the kind, else the only one named at the
     /// start.
     async fn find(&self, name: Option<&str>, kind: ModelKind) -> Result<ModelId, ApiError> {

@@ -157,6 +157,14 @@ pub struct ServerOptions {
     pub max_audio_seconds: u64,
     /// Bytes of memory for the files and samples of all uploads; more get 503.
     pub max_audio_memory: u64,
+    /// Maximum live sessions, of WebSockets and Wyoming; more get 429.
+    pub max_live_sessions: usize,
+    /// Time after which a live session without audio or events is closed.
+    pub live_idle_timeout: Duration,
+    /// TCP port of Wyoming on the addresses of [`hosts`](Self::hosts), 0 is a free one; `None`: off.
+    pub wyoming_port: Option<u16>,
+    /// Whether Wyoming is announced in the network by mDNS.
+    pub wyoming_discovery: bool,
     /// Maximum open connections; further ones wait in the backlog of the socket.
     pub max_connections: usize,
     /// Time in which a client must send the headers of a request; an idle connection is closed after it, too.
@@ -213,6 +221,10 @@ impl Default for ServerOptions {
             max_audio_size: 512 << 20,
             max_audio_seconds: 4 * 3600,
             max_audio_memory: 2 << 30,
+            max_live_sessions: 8,
+            live_idle_timeout: Duration::from_secs(300),
+            wyoming_port: None,
+            wyoming_discovery: false,
             max_connections: 1024,
             header_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(600),

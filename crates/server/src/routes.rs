@@ -17,10 +17,11 @@
 //! | `completion` | `/completion`, `/infill` |
 //! | `slots` | `/slots` |
 //! | `embeddings` | `/v1/embeddings`, `/embedding` |
-//! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations` |
 //! | `ollama` | `/api/chat`, `/api/generate`, `/api/embed`, `/api/embeddings` |
 //! | `ollama_models` | `/api/version`, `/api/tags`, `/api/ps`, `/api/show` |
 //! | `ollama_manage` | `/api/pull`, `/api/delete` |
+//! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations`, `/asr`, `/detect-language` |
+//! | `realtime` | `/v1/realtime` |
 //! | `page` | `/`, `/web/` |
 
 pub(crate) mod anthropic;
@@ -39,6 +40,7 @@ pub(crate) mod ollama_manage;
 pub(crate) mod ollama_models;
 pub(crate) mod page;
 pub(crate) mod props;
+pub(crate) mod realtime;
 pub(crate) mod responses;
 pub(crate) mod slots;
 pub(crate) mod template;

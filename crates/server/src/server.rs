@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -19,15 +20,16 @@ use tokio::time::{interval, sleep, timeout};
 use tower::ServiceExt;
 
 use crate::credentials::{Credentials, check_keys};
+use crate::discovery::Discovery;
 use crate::incoming::Peer;
 use crate::listen::{self, Listener, OpenSocket, Stream};
 use crate::write_limit::WriteLimit;
-use crate::{AppState, LoadError, ServerOptions, router};
+use crate::{AppState, LoadError, ServerOptions, router, wyoming};
 
 /// Time in which a client must finish the handshake of TLS.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, mostly for a lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time for which a stopping server keeps idle connections: a proxy may have sent a request that has not arrived yet.
 const IDLE_GRACE: Duration = Duration::from_millis(500);
 /// Maximum time for cancelled requests to end before the last traces are sent.
@@ -58,6 +60,9 @@ pub enum ServerError {
     /// A key that anybody has.
     #[error("API keys: expected keys, got an empty one")]
     EmptyKey,
+    /// This build announces nothing.
+    #[error("this build has no mDNS (feature `discovery`)")]
+    NoDiscovery,
     /// Keys that would be lost.
     #[error("API keys: expected keys, got none")]
     NoKeys,
@@ -70,6 +75,7 @@ pub enum ServerError {
 pub struct Server {
     state: AppState,
     listeners: Vec<Listener>,
+    wyoming: Vec<TcpListener>,
 }
 
 /// Shared state of all connections.
@@ -108,7 +114,9 @@ impl Server {
         sockets: Vec<OpenSocket>,
     ) -> Result<Self, ServerError> {
         check_keys(&options.api_keys)?;
+        Discovery::check(&options)?;
         let tls = listen::tls(&options)?;
+        let wyoming = listen::wyoming(&options).await?;
         let hosts: &[String] = if sockets.is_empty() { &options.hosts } else { &[] };
         let mut listeners: Vec<_> =
             sockets.into_iter().map(Listener::inherit).collect::<Result<_, _>>()?;
@@ -118,7 +126,7 @@ impl Server {
         warn_if_open(&listeners, &options);
         let state = AppState::new(options, Handle::current())?;
         state.credentials().set_tls(tls);
-        Ok(Self { state, listeners })
+        Ok(Self { state, listeners, wyoming })
     }
 
     /// Addresses as starts of URLs, and paths of unix sockets.
@@ -126,6 +134,13 @@ impl Server {
     pub fn addresses(&self) -> Vec<String> {
         let is_tls = self.state.options().tls.is_some();
         self.listeners.iter().map(|listener| listener.describe(is_tls)).collect()
+    }
+
+    /// Addresses of Wyoming, as URIs of its clients.
+    #[must_use]
+    pub fn wyoming_addresses(&self) -> Vec<String> {
+        let addresses = self.wyoming.iter().filter_map(|listener| listener.local_addr().ok());
+        addresses.map(|address| format!("tcp://{address}")).collect()
     }
 
     /// State of the handlers.
@@ -140,7 +155,7 @@ impl Server {
     /// # Errors
     /// If a model that was named at the start cannot be opened.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServerError> {
-        let Self { state, listeners } = self;
+        let Self { state, listeners, wyoming } = self;
         let options = state.options();
         let (stopping, stopped) = watch::channel(false);
         let connections = Connections {
@@ -154,6 +169,12 @@ impl Server {
         let mut loops = JoinSet::new();
         for listener in listeners {
             loops.spawn(accept_all(listener, connections.clone()));
+        }
+        let discovery = Discovery::start(options, &wyoming);
+        let mut wyoming_loops = JoinSet::new();
+        for listener in wyoming {
+            let permits = Arc::clone(&connections.permits);
+            wyoming_loops.spawn(wyoming::accept_all(listener, state.clone(), permits));
         }
         let mut idle = JoinSet::new();
         if let Some(after) = options.sleep_idle {
@@ -175,8 +196,11 @@ impl Server {
         state.stop();
         // All loops may have ended already.
         let _ = stopping.send(true);
+        drop(discovery);
         // Dropping the tasks drops their requests, which cancels them.
         let drained = async {
+            state.live().stop().await;
+            while wyoming_loops.join_next().await.is_some() {}
             let mut open = Vec::new();
             while let Some(tasks) = loops.join_next().await {
                 open.extend(tasks);
@@ -188,6 +212,7 @@ impl Server {
         if timeout(options.stop_timeout, drained).await.is_err() {
             tracing::warn!("requests were still running at the end of the stop timeout");
         }
+        state.live().end();
         if let Some(traces) = options.traces.clone() {
             let n_permits = u32::try_from(options.max_connections).unwrap_or(u32::MAX);
             let no_connection = connections.permits.acquire_many(n_permits);
@@ -206,6 +231,11 @@ fn warn_if_open(listeners: &[Listener], options: &ServerOptions) {
         if options.api_keys.is_empty() {
             tracing::warn!("no API key is set: anybody who reaches {address} can use the server");
         }
+    }
+    if options.wyoming_port.is_some() && !options.api_keys.is_empty() {
+        tracing::warn!(
+            "Wyoming has no keys: anybody who reaches its port can use the speech models"
+        );
     }
 }
 
@@ -278,7 +308,8 @@ async fn serve(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_timeout)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .with_upgrades();
     let mut connection = pin!(connection);
     let stop = async {
         // An error means that the sender is gone: the server has ended.

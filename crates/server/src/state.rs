@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use crate::audio_memory::AudioMemory;
 use crate::controls::Controls;
 use crate::credentials::Credentials;
+use crate::live::Live;
 use crate::models::Served;
 use crate::response_store::ResponseStore;
 use crate::{ApiError, ApiResult, ServerError, listen};
@@ -31,6 +32,7 @@ struct Shared {
     is_ready: watch::Sender<bool>,
     is_stopping: AtomicBool,
     audio_memory: AudioMemory,
+    live: Live,
     credentials: Credentials,
     controls: Controls,
     responses: ResponseStore,
@@ -48,6 +50,7 @@ impl AppState {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(Self(Arc::new(Shared {
             audio_memory: AudioMemory::new(options.max_audio_memory),
+            live: Live::new(options.max_live_sessions),
             credentials: Credentials::new(&options.api_keys),
             controls: Controls::default(),
             responses: ResponseStore::default(),
@@ -124,6 +127,17 @@ impl AppState {
     /// Memory of uploads.
     pub(crate) fn audio_memory(&self) -> &AudioMemory {
         &self.0.audio_memory
+    }
+
+    /// Live sessions.
+    pub(crate) fn live(&self) -> &Live {
+        &self.0.live
+    }
+
+    /// Number of open live sessions.
+    #[must_use]
+    pub fn n_live_sessions(&self) -> usize {
+        self.live().n_sessions()
     }
 
     /// Time of the start.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use futures_channel::mpsc::UnboundedReceiver;
 use stonechat_nn::KvDType;
-use stonechat_whisper::{Config, Event, Model, Options, Segment, Transcript, WindowDecoder};
+use stonechat_whisper::{
+    Config, Event, LiveDecoder, Model, Options, Segment, Transcript, WindowDecoder,
+};
 
 use crate::engine::{CommonOptions, Engine, EngineStart, Load, ModelSource, Opened, open_models};
 use crate::speech_engine::{OnStep, SpeechEngine};
@@ -41,6 +43,7 @@ pub struct WhisperInfo {
     pub is_multilingual: bool,
     /// Device and kernels.
     pub device: String,
+    model: Model,
 }
 
 /// Builder of a [`Whisper`].
@@ -92,6 +95,24 @@ impl Whisper {
     #[must_use]
     pub fn info(&self) -> &WhisperInfo {
         &self.info
+    }
+
+    /// Opens another engine of the same weights and device, whose steps go before those of engines in the background: for
+    /// live streams, whose windows should not wait for those of long recordings. It has a state of its own.
+    ///
+    /// # Errors
+    /// If an option is out of range, or the device is out of memory.
+    pub async fn in_foreground(&self, builder: WhisperBuilder) -> Result<Self, Error> {
+        builder.background(false).open_model_async(self.info.model.in_foreground()).await
+    }
+}
+
+/// Each buffer is a recording of its own, which is cancelled if the future is dropped.
+impl LiveDecoder for Whisper {
+    type Error = Error;
+
+    async fn decode(&mut self, samples: &[f32], options: &Options) -> Result<Transcript, Error> {
+        self.transcribe(Recording::samples(samples).options(options.clone())).await
     }
 }
 
@@ -197,6 +218,7 @@ impl WhisperBuilder {
             config: *model.config(),
             is_multilingual: model.special().multilingual,
             device: model.describe(),
+            model: model.clone(),
         };
         let prepared = speech_queue::start(open(info), model)?;
         let engine = SpeechEngine::new(decoder, n_windows, prepared, recordings, on_step);

@@ -11,6 +11,7 @@
 //! Source: Macháček, Dabre, Bojar 2023, `whisper_streaming`.
 
 mod agreement;
+mod decoder;
 mod options;
 
 use std::collections::HashMap;
@@ -23,10 +24,10 @@ use crate::languages::Language;
 use crate::loops::{self, LoopLimits};
 use crate::options::{Options, VadMode};
 use crate::times::samples;
-use crate::transcriber::Transcriber;
 use crate::transcript::{Segment, Word};
 use crate::{SAMPLE_RATE, WINDOW_SAMPLES};
 use agreement::{Agreement, key, letters};
+pub use decoder::LiveDecoder;
 pub use options::LiveOptions;
 
 /// Maximum samples of the buffer: less than a window, with room for a further VAD step.
@@ -47,6 +48,16 @@ const LOOP: LoopLimits = LoopLimits { min_rounds: 4, min_tokens: 12 };
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LiveEvent {
+    /// Speech has begun; only with voice activity detection.
+    SpeechStart {
+        /// Start of the utterance with its padding, in seconds.
+        time: f64,
+    },
+    /// Speech has ended, before its last words are decoded; only with voice activity detection.
+    SpeechEnd {
+        /// End of the utterance with its padding, in seconds.
+        time: f64,
+    },
     /// The language was detected; it stays for the rest of the stream.
     Language {
         /// Language code.
@@ -78,6 +89,9 @@ pub struct LiveWord {
     /// Seconds of the stream between the end of the word and its commit.
     pub latency: f64,
 }
+
+/// Callback of the events of a stream.
+pub type OnEvent<'a> = dyn FnMut(LiveEvent) + Send + 'a;
 
 /// A live stream of 16 kHz mono samples. Several streams can share one transcriber.
 ///
@@ -174,49 +188,91 @@ impl LiveStream {
     /// Seconds of audio pushed so far.
     #[must_use]
     pub fn seconds(&self) -> f64 {
-        self.n_pushed as f64 / SAMPLE_RATE as f64
+        seconds(self.n_pushed)
+    }
+
+    /// Whether an utterance has begun and not ended.
+    #[must_use]
+    pub fn is_speaking(&self) -> bool {
+        self.is_speaking
+    }
+
+    /// Sets the seconds of new audio before the buffer is decoded again, as
+    /// [`LiveOptions::min_chunk_s`]: a program may decode less often while the model is busy.
+    pub fn set_min_chunk_s(&mut self, seconds: f64) {
+        self.options.min_chunk_s = seconds;
     }
 
     /// Appends 16 kHz mono samples and decodes if enough are new; blocks until done.
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
-    pub fn push(
+    pub fn push<D: LiveDecoder>(
         &mut self,
-        transcriber: &mut Transcriber,
+        decoder: &mut D,
         samples: &[f32],
-    ) -> Result<Vec<LiveEvent>, Error> {
-        pollster::block_on(self.push_async(transcriber, samples))
+    ) -> Result<Vec<LiveEvent>, D::Error> {
+        pollster::block_on(self.push_async(decoder, samples))
     }
 
     /// Ends the utterance and commits its words; blocks until done. More samples may follow.
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
-    pub fn finish(&mut self, transcriber: &mut Transcriber) -> Result<Vec<LiveEvent>, Error> {
-        pollster::block_on(self.finish_async(transcriber))
+    pub fn finish<D: LiveDecoder>(&mut self, decoder: &mut D) -> Result<Vec<LiveEvent>, D::Error> {
+        pollster::block_on(self.finish_async(decoder))
     }
 
     /// Like [`push`](Self::push), without blocking.
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
-    pub async fn push_async(
+    pub async fn push_async<D: LiveDecoder>(
         &mut self,
-        transcriber: &mut Transcriber,
+        decoder: &mut D,
         samples: &[f32],
-    ) -> Result<Vec<LiveEvent>, Error> {
+    ) -> Result<Vec<LiveEvent>, D::Error> {
         let mut events = Vec::new();
+        self.push_with(decoder, samples, &mut |event| events.push(event)).await?;
+        Ok(events)
+    }
+
+    /// Like [`finish`](Self::finish), without blocking.
+    ///
+    /// # Errors
+    /// If an option does not fit the model or the device fails.
+    pub async fn finish_async<D: LiveDecoder>(
+        &mut self,
+        decoder: &mut D,
+    ) -> Result<Vec<LiveEvent>, D::Error> {
+        let mut events = Vec::new();
+        self.finish_with(decoder, &mut |event| events.push(event)).await?;
+        Ok(events)
+    }
+
+    /// Like [`push_async`](Self::push_async), with each event as soon as it is known: the start and the end of speech come
+    /// before its decoding.
+    ///
+    /// # Errors
+    /// If an option does not fit the model or the device fails.
+    pub async fn push_with<D: LiveDecoder>(
+        &mut self,
+        decoder: &mut D,
+        samples: &[f32],
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<(), D::Error> {
         self.n_pushed += samples.len() as u64;
         for step in samples.chunks(STEP) {
             self.buffer.extend_from_slice(step);
             let turns = self.gate.as_mut().map(|gate| gate.push(step)).unwrap_or_default();
             for turn in turns {
                 match turn {
-                    Turn::Start(at) => self.begin_utterance(at.saturating_sub(self.padding())),
+                    Turn::Start(at) => {
+                        self.begin_utterance(at.saturating_sub(self.padding()), on_event);
+                    }
                     Turn::End(at) => {
                         let end = at + self.padding();
-                        self.end_utterance(transcriber, end, &mut events).await?;
+                        self.end_utterance(decoder, end, on_event).await?;
                     }
                 }
             }
@@ -225,30 +281,30 @@ impl LiveStream {
                 let kept = self.padding() + 3 * STEP as u64;
                 self.drop_before(self.buffer_end().saturating_sub(kept));
             } else if self.buffer.len() >= MAX_BUFFER {
-                self.shorten_buffer(transcriber, &mut events).await?;
+                self.shorten_buffer(decoder, on_event).await?;
             }
         }
         let min_chunk = (self.options.min_chunk_s * SAMPLE_RATE as f64) as u64;
         if self.is_speaking && self.buffer_end() - self.decoded_until >= min_chunk {
-            self.update(transcriber, &mut events).await?;
+            self.update(decoder, on_event).await?;
         }
-        Ok(events)
+        Ok(())
     }
 
-    /// Like [`finish`](Self::finish), without blocking.
+    /// Like [`finish_async`](Self::finish_async), with each event as soon as it is known.
     ///
     /// # Errors
     /// If an option does not fit the model or the device fails.
-    pub async fn finish_async(
+    pub async fn finish_with<D: LiveDecoder>(
         &mut self,
-        transcriber: &mut Transcriber,
-    ) -> Result<Vec<LiveEvent>, Error> {
-        let mut events = Vec::new();
+        decoder: &mut D,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<(), D::Error> {
         if self.is_speaking {
-            self.end_utterance(transcriber, self.buffer_end(), &mut events).await?;
+            self.end_utterance(decoder, self.buffer_end(), on_event).await?;
             self.is_speaking = self.gate.is_none();
         }
-        Ok(events)
+        Ok(())
     }
 
     /// Samples decoded before and after speech.
@@ -269,32 +325,36 @@ impl LiveStream {
     }
 
     /// Begins an utterance at sample `position` of the stream.
-    fn begin_utterance(&mut self, position: u64) {
+    fn begin_utterance(&mut self, position: u64, on_event: &mut OnEvent<'_>) {
         self.drop_before(position);
         self.decoded_until = self.buffer_start;
         self.is_speaking = true;
+        on_event(LiveEvent::SpeechStart { time: seconds(self.buffer_start) });
     }
 
     /// Ends the utterance at sample `position` of the stream and commits its words.
-    async fn end_utterance(
+    async fn end_utterance<D: LiveDecoder>(
         &mut self,
-        transcriber: &mut Transcriber,
+        decoder: &mut D,
         position: u64,
-        events: &mut Vec<LiveEvent>,
-    ) -> Result<(), Error> {
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<(), D::Error> {
         let position = position.clamp(self.buffer_start, self.buffer_end());
+        if self.gate.is_some() {
+            on_event(LiveEvent::SpeechEnd { time: seconds(position) });
+        }
         let mut is_accepted = self.is_accepted;
         let words = if self.decoded_until >= position && is_accepted {
             // The last hypothesis covers the utterance.
             self.agreement.commit_unconfirmed()
         } else {
-            let hypothesis = self.decode(transcriber, position, true).await?;
+            let hypothesis = self.decode(decoder, position, true).await?;
             is_accepted = !hypothesis.is_rejected;
             let rest = self.agreement.push_until(hypothesis.words, f64::INFINITY);
-            self.fix_language(hypothesis.language, &rest, events);
+            self.fix_language(hypothesis.language, &rest, on_event);
             rest
         };
-        self.commit(words, events);
+        self.commit(words, on_event);
         self.trim_until(f64::INFINITY);
         if !is_accepted {
             // A failed hypothesis in the prompt degrades the next one.
@@ -304,26 +364,26 @@ impl LiveStream {
         self.decoded_until = self.buffer_start;
         (self.is_speaking, self.is_accepted) = (false, false);
         self.partial.clear();
-        let time = (position as f64 / SAMPLE_RATE as f64).max(self.committed_until);
-        events.push(LiveEvent::End { time });
+        let time = seconds(position).max(self.committed_until);
+        on_event(LiveEvent::End { time });
         Ok(())
     }
 
     /// Decodes the buffer, commits confirmed words, and trims a long buffer at a committed segment.
-    async fn update(
+    async fn update<D: LiveDecoder>(
         &mut self,
-        transcriber: &mut Transcriber,
-        events: &mut Vec<LiveEvent>,
-    ) -> Result<(), Error> {
-        let hypothesis = self.decode(transcriber, self.buffer_end(), false).await?;
+        decoder: &mut D,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<(), D::Error> {
+        let hypothesis = self.decode(decoder, self.buffer_end(), false).await?;
         self.is_accepted = !hypothesis.is_rejected;
         if hypothesis.is_rejected {
             return Ok(());
         }
         let words = self.agreement.push(hypothesis.words);
-        self.fix_language(hypothesis.language, &words, events);
-        self.commit(words, events);
-        self.emit_partial(events);
+        self.fix_language(hypothesis.language, &words, on_event);
+        self.commit(words, on_event);
+        self.emit_partial(on_event);
         let trim = samples(self.options.trim_s);
         if self.buffer.len() > trim
             && let Some(committed) = self.agreement.committed_until()
@@ -339,22 +399,22 @@ impl LiveStream {
 
     /// Trims a buffer that reached [`MAX_BUFFER`]: commits all segments but the last, and all words
     /// older than `trim_s` or half of [`MAX_KEPT_S`], whichever is less.
-    async fn shorten_buffer(
+    async fn shorten_buffer<D: LiveDecoder>(
         &mut self,
-        transcriber: &mut Transcriber,
-        events: &mut Vec<LiveEvent>,
-    ) -> Result<(), Error> {
-        let hypothesis = self.decode(transcriber, self.buffer_end(), true).await?;
-        let end = self.buffer_end() as f64 / SAMPLE_RATE as f64;
+        decoder: &mut D,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<(), D::Error> {
+        let hypothesis = self.decode(decoder, self.buffer_end(), true).await?;
+        let end = seconds(self.buffer_end());
         let last = hypothesis.ends.iter().rev().nth(1).copied().unwrap_or(0.0);
         let cut = last.max(end - self.options.trim_s.min(MAX_KEPT_S / 2.0));
         let words = self.agreement.push_until(hypothesis.words, cut);
-        self.fix_language(hypothesis.language, &words, events);
-        self.commit(words, events);
+        self.fix_language(hypothesis.language, &words, on_event);
+        self.commit(words, on_event);
         // Not within a word, if that leaves at most `MAX_KEPT_S`.
         let cut = self.agreement.unconfirmed_start().map_or(cut, |start| start.min(cut));
         self.trim_until(cut.max(end - MAX_KEPT_S));
-        self.emit_partial(events);
+        self.emit_partial(on_event);
         Ok(())
     }
 
@@ -378,19 +438,19 @@ impl LiveStream {
 
     /// Decodes the buffer up to sample `position` of the stream, with the previous text as prompt.
     /// If the words are copied from the prompt, decodes again without it.
-    async fn decode(
+    async fn decode<D: LiveDecoder>(
         &mut self,
-        transcriber: &mut Transcriber,
+        decoder: &mut D,
         position: u64,
         is_last: bool,
-    ) -> Result<Hypothesis, Error> {
+    ) -> Result<Hypothesis, D::Error> {
         let mut options = self.options.hypothesis_options(is_last);
         options.language = self.language;
         self.decoded_until = position;
         if options.condition_on_previous_text && !self.previous_text.is_empty() {
             let initial_prompt = Some(self.previous_text.clone());
             let with_prompt = Options { initial_prompt, ..options.clone() };
-            let hypothesis = self.decode_with(transcriber, position, &with_prompt).await?;
+            let hypothesis = self.decode_with(decoder, position, &with_prompt).await?;
             if !copies_prompt(&hypothesis.words, &self.previous_text) {
                 return Ok(hypothesis);
             }
@@ -398,22 +458,23 @@ impl LiveStream {
             // decoded without a prompt too.
             self.previous_text.clear();
         }
-        self.decode_with(transcriber, position, &options).await
+        self.decode_with(decoder, position, &options).await
     }
 
     /// Decodes the buffer up to sample `position` of the stream with `options`.
-    async fn decode_with(
+    async fn decode_with<D: LiveDecoder>(
         &self,
-        transcriber: &mut Transcriber,
+        decoder: &mut D,
         position: u64,
         options: &Options,
-    ) -> Result<Hypothesis, Error> {
+    ) -> Result<Hypothesis, D::Error> {
         let audio = &self.buffer[..(position - self.buffer_start) as usize];
-        let offset = self.buffer_start as f64 / SAMPLE_RATE as f64;
-        let mut run = transcriber.start(audio, options)?;
+        let offset = seconds(self.buffer_start);
+        let transcript = decoder.decode(audio, options).await?;
+        let language = Language::find(&transcript.language);
+        let is_incomplete = transcript.has_failed || transcript.cancelled;
         let (mut words, mut ends) = (Vec::new(), Vec::new());
-        while let Some(segment) = transcriber.next_segment_async(&mut run).await? {
-            let Segment { words: new, end, .. } = segment;
+        for Segment { words: new, end, .. } in transcript.segments {
             ends.push(end + offset);
             words.extend(new.unwrap_or_default().into_iter().map(|word| Word {
                 start: word.start + offset,
@@ -422,9 +483,9 @@ impl LiveStream {
             }));
         }
         let n_kept = without_loop(&words);
-        let is_rejected = run.has_failed() || run.is_cancelled() || n_kept < words.len();
+        let is_rejected = is_incomplete || n_kept < words.len();
         words.truncate(n_kept);
-        Ok(Hypothesis { words, ends, language: run.language(), is_rejected })
+        Ok(Hypothesis { words, ends, language, is_rejected })
     }
 
     /// Fixes the language at the first committed words.
@@ -432,19 +493,19 @@ impl LiveStream {
         &mut self,
         language: Option<Language>,
         words: &[Word],
-        events: &mut Vec<LiveEvent>,
+        on_event: &mut OnEvent<'_>,
     ) {
         if self.language.is_none()
             && !words.is_empty()
             && let Some(language) = language
         {
             self.language = Some(language);
-            events.push(LiveEvent::Language { language: language.code });
+            on_event(LiveEvent::Language { language: language.code });
         }
     }
 
     /// Emits committed words, with times that ascend within the stream.
-    fn commit(&mut self, words: Vec<Word>, events: &mut Vec<LiveEvent>) {
+    fn commit(&mut self, words: Vec<Word>, on_event: &mut OnEvent<'_>) {
         if words.is_empty() {
             return;
         }
@@ -458,17 +519,22 @@ impl LiveStream {
             self.committed_until = word.end;
             live.push(LiveWord { latency: now - word.end, word });
         }
-        events.push(LiveEvent::Committed { words: live });
+        on_event(LiveEvent::Committed { words: live });
     }
 
     /// Emits the unconfirmed text, if it changed.
-    fn emit_partial(&mut self, events: &mut Vec<LiveEvent>) {
+    fn emit_partial(&mut self, on_event: &mut OnEvent<'_>) {
         let text = self.agreement.unconfirmed_text();
         if text != self.partial {
             self.partial.clone_from(&text);
-            events.push(LiveEvent::Partial { text });
+            on_event(LiveEvent::Partial { text });
         }
     }
+}
+
+/// Seconds of a number of samples.
+fn seconds(n_samples: u64) -> f64 {
+    n_samples as f64 / SAMPLE_RATE as f64
 }
 
 /// Whether at least [`COPIED_WORDS`] consecutive words occur in `prompt` in the same order.

@@ -83,6 +83,13 @@ impl Model {
         Ok(self.device.divide(n)?.into_iter().map(on).collect())
     }
 
+    /// This model for steps that go first, on the device that it was loaded on: see
+    /// [`Cpu::for_another_model`](stonechat_nn::Cpu::for_another_model). Both share the weights.
+    #[must_use]
+    pub fn in_foreground(&self) -> Self {
+        Self { device: self.device.in_foreground(), ..self.clone() }
+    }
+
     /// Names of the kernels and device in use.
     #[must_use]
     pub fn describe(&self) -> String {

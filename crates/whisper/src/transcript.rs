@@ -72,6 +72,9 @@ pub struct Transcript {
     /// Whether the run was cancelled; the segments are then those that were final before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cancelled: bool,
+    /// Whether a window failed at every temperature.
+    #[serde(skip)]
+    pub has_failed: bool,
 }
 
 /// Event of a running transcription.
@@ -96,6 +99,7 @@ impl Transcript {
         let duration =
             speakers.iter().map(|(_, transcript)| transcript.duration).fold(0.0, f64::max);
         let cancelled = speakers.iter().any(|(_, transcript)| transcript.cancelled);
+        let has_failed = speakers.iter().any(|(_, transcript)| transcript.has_failed);
         let mut segments = Vec::new();
         for (speaker, transcript) in speakers {
             segments.extend(transcript.segments.into_iter().map(|mut segment| {
@@ -107,7 +111,7 @@ impl Transcript {
         segments.sort_by(|a, b| a.start.total_cmp(&b.start));
         segments.iter_mut().enumerate().for_each(|(id, segment)| segment.id = id);
         let text = segments.iter().map(|segment| segment.text.as_str()).collect();
-        Self { text, segments, language, duration, cancelled }
+        Self { text, segments, language, duration, cancelled, has_failed }
     }
 }
 
@@ -128,6 +132,7 @@ mod tests {
             language: language.to_owned(),
             duration: 5.0,
             cancelled: false,
+            has_failed: false,
         }
     }
 

@@ -288,11 +288,6 @@ impl<'a> Transcription<'a> {
         self.transcript.cancelled
     }
 
-    /// Whether a window failed at every temperature.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.has_failed
-    }
-
     /// Takes the next final segment, if there is one.
     pub fn next_segment(&mut self) -> Option<Segment> {
         self.ready.pop_front()
@@ -372,7 +367,7 @@ impl<'a> Transcription<'a> {
     /// Transcript of the segments that were [reported](Self::report).
     #[must_use]
     pub fn into_transcript(self) -> Transcript {
-        self.transcript
+        Transcript { has_failed: self.has_failed, ..self.transcript }
     }
 
     /// Detects the language, if it is not given.

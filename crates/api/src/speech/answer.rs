@@ -72,12 +72,16 @@ fn subtitles(
     format: OutputFormat,
     content_type: &'static str,
 ) -> ApiResult<SpeechAnswer> {
+    Ok(SpeechAnswer::Text { text: write(transcript, format)?, content_type })
+}
+
+/// Text of a transcript file.
+pub(super) fn write(transcript: &Transcript, format: OutputFormat) -> ApiResult<String> {
     let mut text = Vec::new();
     format
         .write(&mut text, transcript, SubtitleLayout::default())
         .map_err(|error| ApiError::server(error.to_string()))?;
-    let text = String::from_utf8(text).map_err(|error| ApiError::server(error.to_string()))?;
-    Ok(SpeechAnswer::Text { text, content_type })
+    String::from_utf8(text).map_err(|error| ApiError::server(error.to_string()))
 }
 
 /// Billed unit of OpenAI's Whisper: seconds, rounded up.

@@ -382,7 +382,7 @@ fn number<T: FromStr>(name: &str, text: &str) -> ApiResult<T> {
     text.trim().parse().map_err(|_| ApiError::field(name, "a number", format!("`{text}`")))
 }
 
-fn boolean(name: &str, text: &str) -> ApiResult<bool> {
+pub(super) fn boolean(name: &str, text: &str) -> ApiResult<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "1" => Ok(true),
         "false" | "0" => Ok(false),

@@ -14,6 +14,7 @@ use hound::SampleFormat;
 use super::sink::Sink;
 use super::splice::Part;
 use crate::Error;
+use crate::pcm::PcmFormat;
 
 const MAX_CHUNKS: usize = 4096;
 const UNKNOWN_SIZE: u32 = u32::MAX;
@@ -39,14 +40,23 @@ enum Encoding {
 }
 
 impl Encoding {
+    /// Format of the samples; `None` for MPEG.
+    fn pcm(self) -> Option<PcmFormat> {
+        Some(match self {
+            Self::U8 => PcmFormat::U8,
+            Self::S16 => PcmFormat::S16,
+            Self::S24 => PcmFormat::S24,
+            Self::S32 => PcmFormat::S32,
+            Self::F32 => PcmFormat::F32,
+            Self::F64 => PcmFormat::F64,
+            Self::ALaw => PcmFormat::ALaw,
+            Self::MuLaw => PcmFormat::MuLaw,
+            Self::Mpeg => return None,
+        })
+    }
+
     fn bytes(self) -> usize {
-        match self {
-            Self::U8 | Self::ALaw | Self::MuLaw | Self::Mpeg => 1,
-            Self::S16 => 2,
-            Self::S24 => 3,
-            Self::S32 | Self::F32 => 4,
-            Self::F64 => 8,
-        }
+        self.pcm().map_or(1, PcmFormat::bytes)
     }
 
     fn name(self) -> &'static str {
@@ -318,7 +328,10 @@ pub(super) fn decode<S: Read + Seek>(
     loop {
         let n = fill(&mut data, &mut block).map_err(read_error)?;
         frames.clear();
-        to_f32(encoding, &block[..n], &mut frames);
+        // The reader of MPEG audio decodes the other files.
+        if let Some(format) = encoding.pcm() {
+            format.append(&block[..n], &mut frames);
+        }
         sink.push(&frames, n_channels, sample_rate)?;
         n_read += n as u64;
         if n < block_bytes {
@@ -345,49 +358,6 @@ fn fill(source: &mut impl Read, block: &mut [u8]) -> std::io::Result<usize> {
         }
     }
     Ok(n)
-}
-
-/// Appends whole samples as f32; integers are divided by 2^(bits - 1).
-fn to_f32(encoding: Encoding, bytes: &[u8], out: &mut Vec<f32>) {
-    fn extend<const N: usize>(out: &mut Vec<f32>, bytes: &[u8], sample: impl Fn([u8; N]) -> f32) {
-        out.extend(bytes.as_chunks::<N>().0.iter().map(|&bytes| sample(bytes)));
-    }
-    match encoding {
-        Encoding::U8 => extend(out, bytes, |[b]| (f32::from(b) - 128.0) / 128.0),
-        Encoding::S16 => extend(out, bytes, |b| f32::from(i16::from_le_bytes(b)) / 32_768.0),
-        Encoding::S24 => extend(out, bytes, |[low, middle, high]| {
-            i32::from_le_bytes([0, low, middle, high]) as f32 / 2_147_483_648.0
-        }),
-        Encoding::S32 => {
-            extend(out, bytes, |b| i32::from_le_bytes(b) as f32 / 2_147_483_648.0);
-        }
-        Encoding::F32 => extend(out, bytes, f32::from_le_bytes),
-        Encoding::F64 => extend(out, bytes, |b| f64::from_le_bytes(b) as f32),
-        Encoding::ALaw => extend(out, bytes, |[b]| f32::from(a_law(b)) / 32_768.0),
-        Encoding::MuLaw => extend(out, bytes, |[b]| f32::from(mu_law(b)) / 32_768.0),
-        // The reader of MPEG audio decodes these files.
-        Encoding::Mpeg => {}
-    }
-}
-
-/// ITU-T G.711 A-law to 16 bits.
-fn a_law(code: u8) -> i16 {
-    let code = code ^ 0x55;
-    let exponent = (code >> 4) & 7;
-    let mantissa = i16::from(code & 0x0F) << 4;
-    let magnitude = match exponent {
-        0 => mantissa + 8,
-        _ => (mantissa + 0x108) << (exponent - 1),
-    };
-    if code & 0x80 != 0 { magnitude } else { -magnitude }
-}
-
-/// ITU-T G.711 µ-law to 16 bits.
-fn mu_law(code: u8) -> i16 {
-    let code = !code;
-    let exponent = (code >> 4) & 7;
-    let magnitude = (((i16::from(code & 0x0F) << 3) + 0x84) << exponent) - 0x84;
-    if code & 0x80 != 0 { -magnitude } else { magnitude }
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {

@@ -7,10 +7,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use anyhow::Context;
+use stonechat::audio::PcmStream;
 use stonechat::audio::decode::container_name;
 
 use super::microphone::Microphone;
-use super::pcm::{Message, Pcm, PcmFormat};
+use super::pcm::{Message, PcmFormat, pcm_error};
 
 /// Capacity of the channel, at least half a minute. When it is full, a pipe blocks and a microphone drops audio.
 const MAX_BUFFERS: usize = 1024;
@@ -22,7 +23,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Source of audio.
 #[derive(Debug)]
 pub(super) enum Source {
-    StandardInput(Box<Pcm>),
+    StandardInput(Box<PcmStream>),
     /// The default microphone, or the one with this name.
     Microphone(Option<String>),
 }
@@ -38,7 +39,7 @@ impl Source {
         match name {
             Some(name) if name != "-" => Ok(Self::Microphone(Some(name.to_owned()))),
             None if io::stdin().is_terminal() => Ok(Self::Microphone(None)),
-            _ => Ok(Self::StandardInput(Box::new(Pcm::new(format, rate, channels)?))),
+            _ => Ok(Self::StandardInput(Box::new(format.stream(rate, channels)?))),
         }
     }
 }
@@ -131,7 +132,7 @@ impl Input {
 }
 
 /// Sends standard input until its end, or until the receiver is dropped.
-fn read_standard_input(mut pcm: Pcm, sender: &SyncSender<Message>) {
+fn read_standard_input(mut pcm: PcmStream, sender: &SyncSender<Message>) {
     let mut bytes = [0; BUFFER_BYTES];
     let mut stdin = io::stdin().lock();
     let mut is_first = true;
@@ -152,7 +153,7 @@ fn read_standard_input(mut pcm: Pcm, sender: &SyncSender<Message>) {
             Ok(n) => match pcm.push(&bytes[..n], &mut samples) {
                 Ok(()) if sender.send(Message::Samples(samples)).is_err() => return,
                 Ok(()) => {}
-                Err(error) => break Message::Failed(error),
+                Err(error) => break Message::Failed(pcm_error(error)),
             },
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {

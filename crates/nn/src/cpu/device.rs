@@ -130,6 +130,10 @@ impl DeviceApi for Cpu {
         (0..n).map(divided).collect::<Result<_, _>>().map(Some)
     }
 
+    fn foreground(&self) -> Option<Device> {
+        Some(Device::new(self.for_another_model(false)))
+    }
+
     fn run_on_host(&self, tasks: &mut [HostTask<'_>]) {
         for_each(&self.host.device.threads, tasks.len(), tasks.iter_mut(), |task| task());
     }

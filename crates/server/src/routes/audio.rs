@@ -6,11 +6,12 @@
 //!       └──► other fields ──► options ──► engine ──► segments ──► events, or the body at the end
 //! ```
 //!
-//! A client that goes away drops its job, which cancels it.
+//! A client that goes away drops its job, which cancels it. The routes of whisper-asr-webservice are in [`webservice`].
 
 mod events;
 mod form;
 mod upload;
+pub(crate) mod webservice;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use stonechat::whisper::Task;
 use stonechat::{Recording, Transcript, TranscriptionJob, Whisper};
-use stonechat_api::speech::SpeechAnswer;
+use stonechat_api::speech::{Fields, SpeechAnswer};
+
+use form::FileField;
+use upload::Encoding;
 
 use crate::audio_memory::Charge;
 use crate::otlp::{RequestTrace, SpeechTimes};
@@ -41,7 +45,11 @@ pub(crate) fn router() -> Router<AppState> {
         .route("/v1/audio/translations", post(translations))
         .route("/audio/transcriptions", post(transcriptions))
         .route("/audio/translations", post(translations))
+        .merge(webservice::router())
 }
+
+/// Field of the file in OpenAI's form.
+const FILE: FileField = FileField { name: "file", encoding: Encoding::Container };
 
 /// Responses of both routes, for the document.
 #[cfg(test)]
@@ -61,7 +69,7 @@ enum Responses {
 
 /// Text of a recording in its language
 #[cfg_attr(test, utoipa::path(post, path = "/v1/audio/transcriptions", tag = "audio",
-    request_body(content = stonechat_api::speech::Fields, content_type = "multipart/form-data"),
+    request_body(content = Fields, content_type = "multipart/form-data"),
     responses(Responses),
 ))]
 pub(crate) async fn transcriptions(
@@ -74,7 +82,7 @@ pub(crate) async fn transcriptions(
 
 /// English translation of a recording
 #[cfg_attr(test, utoipa::path(post, path = "/v1/audio/translations", tag = "audio",
-    request_body(content = stonechat_api::speech::Fields, content_type = "multipart/form-data"),
+    request_body(content = Fields, content_type = "multipart/form-data"),
     responses(Responses),
 ))]
 pub(crate) async fn translations(
@@ -94,26 +102,18 @@ async fn answer(
     state.check_ready()?;
     // The time of a request counts from its arrival.
     let deadline = state.options().deadline();
-    let (fields, samples, charge) = within(deadline, form::read(&state, request)).await??;
+    let mut fields = Fields::default();
+    let set = |name: &str, text: &str| fields.set(name, text);
+    let read = form::read(&state, request, FILE, set);
+    let (samples, charge) = within(deadline, read).await??;
     let received = Instant::now();
     let options = fields.options(task)?;
     let model = state.open::<Whisper>(fields.model(), deadline).await?;
-    let report = AudioReport {
-        model: model.spec().name.clone(),
-        audio_seconds: samples.len() as f64 / f64::from(stonechat::audio::SAMPLE_RATE),
-        finish: RequestEnd::Abort,
-        ..AudioReport::default()
-    };
-    let mut running = Running {
-        received,
-        queued: Instant::now(),
-        job: model.transcribe(Recording::samples(samples).options(options)),
-        report,
-        metrics: Arc::clone(state.metrics()),
-        trace,
-        _model: model,
-        _memory: charge,
-    };
+    let upload = Upload { samples, charge, received };
+    let recording = |samples| Recording::samples(samples).options(options);
+    let mut running = Running::start(&state, trace, upload, model, |model, samples| {
+        model.transcribe(recording(samples))
+    });
     if fields.is_stream() {
         return Ok(
             events::respond(running, &fields, task, state.options().sse_ping_interval).await?
@@ -143,7 +143,42 @@ struct Running {
     _memory: Charge,
 }
 
+/// A decoded file.
+struct Upload {
+    samples: Vec<f32>,
+    charge: Charge,
+    /// Time at which it was decoded.
+    received: Instant,
+}
+
 impl Running {
+    /// Submits an upload by `transcribe`.
+    fn start(
+        state: &AppState,
+        trace: RequestTrace,
+        upload: Upload,
+        model: SpeechGuard,
+        transcribe: impl FnOnce(&Whisper, Vec<f32>) -> TranscriptionJob,
+    ) -> Self {
+        let Upload { samples, charge, received } = upload;
+        let report = AudioReport {
+            model: model.spec().name.clone(),
+            audio_seconds: samples.len() as f64 / f64::from(stonechat::audio::SAMPLE_RATE),
+            finish: RequestEnd::Abort,
+            ..AudioReport::default()
+        };
+        Self {
+            received,
+            queued: Instant::now(),
+            job: transcribe(&model, samples),
+            report,
+            metrics: Arc::clone(state.metrics()),
+            trace,
+            _model: model,
+            _memory: charge,
+        }
+    }
+
     /// Waits for the end.
     async fn transcript(&mut self) -> ApiResult<Transcript> {
         let result = (&mut self.job).await;

@@ -1,6 +1,6 @@
 """Checks a running server with OpenAI's client and plain HTTP: one named check for each behaviour.
 
-python client.py URL --api-key KEY --model MODEL [--audio-model MODEL] [--only TEXT]...
+python client.py URL --api-key KEY --model MODEL [--audio-model MODEL] [--wyoming URI] [--only TEXT]...
 
 Prints a line for each failed check, then `N passed, M failed`; the exit status is 1 if one failed.
 """
@@ -17,6 +17,7 @@ import chat  # noqa: F401
 import completions  # noqa: F401
 import native  # noqa: F401
 import audio  # noqa: F401
+import live  # noqa: F401
 
 AUDIO = pathlib.Path(__file__).resolve().parents[4] / "test-data/audio"
 
@@ -27,6 +28,7 @@ def arguments():
     parser.add_argument("--api-key", required=True)
     parser.add_argument("--model", required=True, help="language model")
     parser.add_argument("--audio-model", help="speech model; without it the checks of audio are left out")
+    parser.add_argument("--wyoming", help="URI of Wyoming; without it its checks are left out")
     parser.add_argument("--audio", type=pathlib.Path, default=AUDIO, help="folder of the recordings")
     parser.add_argument("--only", action="append", default=[], help="checks whose names contain this")
     parser.add_argument("--verbose", action="store_true", help="print passed checks and tracebacks")
@@ -36,10 +38,12 @@ def arguments():
 def main():
     given = arguments()
     base = given.url.rstrip("/").removesuffix("/v1")
-    server = harness.Context(base, given.api_key, given.model, given.audio_model, given.audio)
+    server = harness.Context(base, given.api_key, given.model, given.audio_model, given.audio, given.wyoming)
     passed, failed = 0, 0
     for name, function in harness.CHECKS:
-        if name.startswith("audio.") and not given.audio_model:
+        if name.startswith(("audio.", "live.")) and not given.audio_model:
+            continue
+        if name.startswith("live.wyoming") and not given.wyoming:
             continue
         if given.only and not any(text in name for text in given.only):
             continue

@@ -26,6 +26,7 @@ class Context:
     model: str
     audio_model: str | None
     audio: pathlib.Path
+    wyoming: str | None
 
     def __post_init__(self):
         self.client = self.openai(self.key)

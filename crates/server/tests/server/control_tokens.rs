@@ -133,7 +133,9 @@ async fn control_tokens_in_messages_of_any_role_are_text() {
                 let content = match role {
                     "developer" => format!("system\n{text}"),
                     // The template cannot write results of tools.
-                    "tool" => format!("user\n<tool_response>\n{text}\n</tool_response>"),
+                    "tool" | "function" => {
+                        format!("user\n<tool_response>\n{text}\n</tool_response>")
+                    }
                     role => format!("{role}\n{text}"),
                 };
                 let (start, end) = ("<|im_start|>", "<|im_end|>");

@@ -66,7 +66,10 @@ fn run(transcriber: &mut Transcriber, samples: &[f32], block_lens: &[usize]) -> 
                     }
                 }
                 LiveEvent::End { time } => assert!(until <= *time && *time <= now + 1e-9),
-                LiveEvent::Partial { .. } | LiveEvent::Language { .. } => {}
+                LiveEvent::Partial { .. }
+                | LiveEvent::Language { .. }
+                | LiveEvent::SpeechStart { .. }
+                | LiveEvent::SpeechEnd { .. } => {}
             }
         }
         emitted.extend(events);

@@ -5,9 +5,9 @@ use axum::extract::multipart::{Field, Multipart, MultipartError};
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
-use stonechat_api::speech::{Fields, MAX_FIELD_BYTES};
+use stonechat_api::speech::MAX_FIELD_BYTES;
 
-use super::upload;
+use super::upload::{self, Encoding};
 use crate::audio_memory::{AudioMemory, Charge};
 use crate::{ApiError, ApiResult, AppState};
 
@@ -16,12 +16,21 @@ const MAX_FIELDS: usize = 1000;
 /// Bytes of a body beside its file.
 const MAX_OTHER_BYTES: u64 = 2 << 20;
 
-/// Reads a body, then decodes its file; options may come after it. Returns the samples of the file, 16 kHz mono, and the memory
-/// that they take.
+/// Field of the file, and its encoding.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FileField {
+    pub(super) name: &'static str,
+    pub(super) encoding: Encoding,
+}
+
+/// Reads a body, then decodes its file; options may come after it. `set` gets the other fields, and tells if there is one of
+/// that name. Returns the samples of the file, 16 kHz mono, and the memory that they take.
 pub(super) async fn read(
     state: &AppState,
     request: Request,
-) -> ApiResult<(Fields, Vec<f32>, Charge)> {
+    file_field: FileField,
+    mut set: impl FnMut(&str, &str) -> ApiResult<bool>,
+) -> ApiResult<(Vec<f32>, Charge)> {
     let (max_bytes, max_seconds) =
         (state.options().max_audio_size, state.options().max_audio_seconds);
     // A file that can never fit is refused whatever others use.
@@ -36,7 +45,6 @@ pub(super) async fn read(
     let mut body = Multipart::from_request(request, state)
         .await
         .map_err(|_| ApiError::media_type("multipart/form-data with a boundary", &content_type))?;
-    let mut fields = Fields::default();
     let (mut file, mut n_fields, mut n_left) = (None, 0, MAX_FIELD_BYTES);
     // A client that is still sending would not see an answer: the rest of the body is read before it.
     let mut first_error = None;
@@ -46,9 +54,9 @@ pub(super) async fn read(
             return Err(ApiError::field("form", &format!("at most {MAX_FIELDS} fields"), "more"));
         }
         let name = field.name().unwrap_or_default().to_owned();
-        if name == "file" {
+        if name == file_field.name {
             if file.is_some() {
-                first_error.get_or_insert(ApiError::field("file", "one file", "several"));
+                first_error.get_or_insert(ApiError::field(&name, "one file", "several"));
             }
             // A second file takes the place, and the memory, of the first one.
             drop(file.take());
@@ -56,7 +64,7 @@ pub(super) async fn read(
             continue;
         }
         let text = read_text(&mut field, &name, &mut n_left).await?;
-        match fields.set(&name, &text) {
+        match set(&name, &text) {
             Ok(true) => {}
             Ok(false) => tracing::debug!("unknown field `{name}` of an audio request"),
             Err(error) => {
@@ -67,9 +75,9 @@ pub(super) async fn read(
     if let Some(error) = first_error {
         return Err(error);
     }
-    let file = file.ok_or_else(|| ApiError::field("file", "an audio file", "none"))?;
-    let (samples, charge) = upload::decode(state.audio_memory(), file, max_seconds).await?;
-    Ok((fields, samples, charge))
+    let missing = || ApiError::field(file_field.name, "an audio file", "none");
+    let file = file.ok_or_else(missing)?;
+    upload::decode(state.audio_memory(), file, file_field, max_seconds).await
 }
 
 fn content_length(headers: &HeaderMap) -> Option<u64> {

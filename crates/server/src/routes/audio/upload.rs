@@ -2,20 +2,32 @@
 
 use std::sync::Arc;
 
-use stonechat::audio::{Decoder, Error, SAMPLE_RATE};
+use stonechat::audio::decode::container_name;
+use stonechat::audio::{Decoder, Error, PcmFormat, SAMPLE_RATE};
 use tokio::task::spawn_blocking;
 
+use super::form::FileField;
 use crate::audio_memory::{AudioMemory, Charge};
 use crate::{ApiError, ApiResult};
 
 /// Bytes of a second of samples.
 const SECOND_BYTES: f64 = (SAMPLE_RATE as usize * size_of::<f32>()) as f64;
 
+/// Encoding of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    /// Any container, told by its first bytes.
+    Container,
+    /// 16-bit signed integers, little-endian, 16 kHz, mono.
+    Raw,
+}
+
 /// Decodes a file on a thread that may block: samples of 16 kHz mono, and their charge to the budget. Dropping the future ends
 /// the decoder.
 pub(super) async fn decode(
     memory: &AudioMemory,
     file: (Vec<u8>, Charge),
+    field: FileField,
     max_seconds: u64,
 ) -> ApiResult<(Vec<f32>, Charge)> {
     let turn = memory.decoder().await;
@@ -23,7 +35,12 @@ pub(super) async fn decode(
     let waits = Arc::downgrade(&waiting);
     let decode = move || {
         let _turn = turn;
-        decode_while(|| waits.strong_count() > 0, file, charge, max_seconds)
+        match field.encoding {
+            Encoding::Container => {
+                decode_while(|| waits.strong_count() > 0, file, charge, (field.name, max_seconds))
+            }
+            Encoding::Raw => convert(&file.0, charge, (field.name, max_seconds)),
+        }
     };
     spawn_blocking(decode).await.map_err(|error| {
         tracing::error!("decoding an upload failed: {error}");
@@ -36,7 +53,7 @@ fn decode_while(
     is_wanted: impl Fn() -> bool,
     (bytes, file_charge): (Vec<u8>, Charge),
     charge: Charge,
-    max_seconds: u64,
+    (name, max_seconds): (&str, u64),
 ) -> ApiResult<(Vec<f32>, Charge)> {
     // Bytes of the samples, of all of them where the container tells their length.
     let mut needed = 0.0;
@@ -57,9 +74,36 @@ fn decode_while(
             Error::TooLong { .. } => 413,
             _ => 400,
         };
-        let error = ApiError::of_status(status, format!("`file`: {error}"));
-        error.with_field("param", "file".into())
+        let error = ApiError::of_status(status, format!("`{name}`: {error}"));
+        error.with_field("param", name.into())
     })?;
     charge.try_raise(size_of_val(&samples[..]) as u64)?;
+    Ok((samples, charge))
+}
+
+/// Converts raw PCM.
+fn convert(
+    bytes: &[u8],
+    charge: Charge,
+    (name, max_seconds): (&str, u64),
+) -> ApiResult<(Vec<f32>, Charge)> {
+    let expected = "16-bit little-endian samples of 16 kHz";
+    if let Some(container) = container_name(bytes) {
+        return Err(ApiError::field(name, &format!("{expected} with encode=false"), container));
+    }
+    let format = PcmFormat::S16;
+    if bytes.is_empty() || !bytes.len().is_multiple_of(format.bytes()) {
+        let got = format!("{} bytes", bytes.len());
+        return Err(ApiError::field(name, expected, got));
+    }
+    let n_samples = bytes.len() / format.bytes();
+    if n_samples as u64 > max_seconds.saturating_mul(u64::from(SAMPLE_RATE)) {
+        let error = Error::TooLong { max_s: max_seconds };
+        let error = ApiError::of_status(413, format!("`{name}`: {error}"));
+        return Err(error.with_field("param", name.into()));
+    }
+    charge.try_raise((n_samples * size_of::<f32>()) as u64)?;
+    let mut samples = Vec::with_capacity(n_samples);
+    format.append(bytes, &mut samples);
     Ok((samples, charge))
 }

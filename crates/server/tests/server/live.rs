@@ -1,0 +1,426 @@
+//! Live speech over a WebSocket, with a small model of Whisper.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use stonechat_server::{AppState, ModelOption, Server, ServerError, ServerOptions};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::{WebSocketStream, client_async};
+
+use crate::support::{App, test_data};
+
+/// Long enough for any machine; nothing waits for it unless the test fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+const TRANSCRIPTION: &str = "conversation.item.input_audio_transcription";
+
+/// A small model that knows English.
+pub(crate) fn english() -> ServerOptions {
+    let path = test_data("models/tiny.en-q5_1.gguf");
+    let models = vec![ModelOption { name: "tiny.en".to_owned(), path }];
+    ServerOptions { models, ..ServerOptions::default() }
+}
+
+/// A server on free ports.
+pub(crate) struct Running {
+    pub(crate) address: String,
+    pub(crate) wyoming: Option<String>,
+    pub(crate) state: AppState,
+    pub(crate) stop: oneshot::Sender<()>,
+    pub(crate) ended: JoinHandle<Result<(), ServerError>>,
+}
+
+impl Running {
+    pub(crate) async fn start(mut options: ServerOptions) -> Self {
+        options.port = 0;
+        options.engine.device = stonechat::Device::Cpu;
+        options.engine.n_threads = 2;
+        let server = Server::bind(options).await.unwrap();
+        let address = server.addresses().remove(0).replace("http://", "");
+        let wyoming = server.wyoming_addresses().pop().map(|uri| uri.replace("tcp://", ""));
+        let state = server.state().clone();
+        let (stop, stopped) = oneshot::channel();
+        let ended = tokio::spawn(server.run(async move { drop(stopped.await) }));
+        state.ready().await;
+        Self { address, wyoming, state, stop, ended }
+    }
+
+    /// Waits until no session is open.
+    pub(crate) async fn no_session(&self) {
+        let none = async {
+            while self.state.n_live_sessions() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, none).await.unwrap();
+    }
+}
+
+/// Samples of the fox, 16 kHz.
+pub(crate) fn fox() -> Vec<f32> {
+    stonechat::audio::decode_file(test_data("audio/quick_brown_fox.wav")).unwrap().samples
+}
+
+/// 16-bit samples.
+pub(crate) fn pcm16(samples: &[f32]) -> Vec<u8> {
+    samples.iter().flat_map(|x| ((x * 32_767.0) as i16).to_le_bytes()).collect()
+}
+
+/// Samples at 24 kHz in place of 16, by lines between them.
+fn at_24_khz(samples: &[f32]) -> Vec<f32> {
+    let at = |i: usize| samples[i.min(samples.len() - 1)];
+    let sample = |i: usize| match i % 3 {
+        0 => at(i / 3 * 2),
+        1 => at(i / 3 * 2) / 3.0 + at(i / 3 * 2 + 1) * 2.0 / 3.0,
+        _ => at(i / 3 * 2 + 1) * 2.0 / 3.0 + at(i / 3 * 2 + 2) / 3.0,
+    };
+    (0..samples.len() * 3 / 2).map(sample).collect()
+}
+
+/// G.711 µ-law at 8 kHz.
+fn mu_law(samples: &[f32]) -> Vec<u8> {
+    let code = |pair: &[f32]| {
+        let value = (pair.iter().sum::<f32>() / 2.0 * 32_767.0) as i32;
+        let (sign, magnitude) = (if value < 0 { 0x80u8 } else { 0 }, value.abs().min(32_635) + 132);
+        let exponent = (magnitude as u32).ilog2() as i32 - 7;
+        let mantissa = (magnitude >> (exponent + 3)) & 15;
+        !(sign | ((exponent as u8) << 4) | mantissa as u8)
+    };
+    samples.chunks_exact(2).map(code).collect()
+}
+
+/// A client of the WebSocket.
+struct Client(WebSocketStream<TcpStream>);
+
+impl Client {
+    async fn try_connect(
+        address: &str,
+        query: &str,
+        headers: &[(&'static str, &str)],
+    ) -> Result<Self, u16> {
+        let url = format!("ws://{address}/v1/realtime{query}");
+        let mut request = url.into_client_request().unwrap();
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse().unwrap());
+        }
+        let stream = TcpStream::connect(address).await.unwrap();
+        match client_async(request, stream).await {
+            Ok((socket, _)) => Ok(Self(socket)),
+            Err(Error::Http(response)) => Err(response.status().as_u16()),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    async fn connect(server: &Running) -> Self {
+        let mut client =
+            Self::try_connect(&server.address, "?intent=transcription", &[]).await.unwrap();
+        assert_eq!(client.event().await["type"], "session.created");
+        client
+    }
+
+    async fn send(&mut self, event: &Value) {
+        self.0.send(Message::text(event.to_string())).await.unwrap();
+    }
+
+    async fn update(&mut self, input: &Value) -> Value {
+        let session = json!({"type": "transcription", "audio": {"input": input}});
+        self.send(&json!({"type": "session.update", "session": session})).await;
+        let updated = self.until("session.updated").await;
+        updated["session"]["audio"]["input"].clone()
+    }
+
+    /// Sends audio in pieces.
+    async fn append(&mut self, audio: &[u8]) {
+        for piece in audio.chunks(9600) {
+            let audio = STANDARD.encode(piece);
+            self.send(&json!({"type": "input_audio_buffer.append", "audio": audio})).await;
+        }
+    }
+
+    async fn commit(&mut self) {
+        self.send(&json!({"type": "input_audio_buffer.commit", "event_id": "commit"})).await;
+    }
+
+    async fn message(&mut self) -> Message {
+        timeout(PATIENCE, self.0.next()).await.unwrap().unwrap().unwrap()
+    }
+
+    async fn event(&mut self) -> Value {
+        match self.message().await {
+            Message::Text(text) => serde_json::from_str(&text).unwrap(),
+            other => panic!("expected an event, got {other:?}"),
+        }
+    }
+
+    /// The next event of a type; an error fails the test.
+    #[track_caller]
+    fn until<'a>(&'a mut self, kind: &'a str) -> impl Future<Output = Value> + 'a {
+        async move {
+            loop {
+                let event = self.event().await;
+                if event["type"] == kind {
+                    return event;
+                }
+                assert_ne!(event["type"], "error", "{event}");
+            }
+        }
+    }
+
+    /// Events up to the end of an utterance.
+    async fn utterance(&mut self) -> Vec<Value> {
+        let mut events = Vec::new();
+        loop {
+            let event = self.event().await;
+            let is_done = event["type"] == "conversation.item.done";
+            events.push(event);
+            if is_done {
+                return events;
+            }
+        }
+    }
+
+    /// Code of the close frame, after the events that precede it.
+    async fn closed(&mut self) -> CloseCode {
+        loop {
+            if let Message::Close(frame) = self.message().await {
+                return frame.unwrap().code;
+            }
+        }
+    }
+}
+
+fn types(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["type"].as_str().unwrap()).collect()
+}
+
+fn deltas(events: &[Value]) -> String {
+    let deltas = events.iter().filter(|event| event["type"] == format!("{TRANSCRIPTION}.delta"));
+    deltas.map(|event| event["delta"].as_str().unwrap()).collect()
+}
+
+/// Letters of a text.
+pub(crate) fn letters(text: &str) -> String {
+    text.to_lowercase().chars().filter(|c| c.is_alphabetic() || *c == ' ').collect()
+}
+
+const FOX: &str = "the quick brown fox jumps over the lazy dog";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn speech_becomes_an_utterance_when_it_ends() {
+    let server = Running::start(english()).await;
+    let mut client = Client::connect(&server).await;
+    let audio = [fox(), vec![0.0; 24_000]].concat();
+    client.append(&pcm16(&at_24_khz(&audio))).await;
+    let events = client.utterance().await;
+    let types = types(&events);
+    assert_eq!(types[0], "input_audio_buffer.speech_started", "{types:?}");
+    let at = |name: &str| types.iter().position(|kind| *kind == name).unwrap();
+    let stopped = at("input_audio_buffer.speech_stopped");
+    assert!(stopped < at("input_audio_buffer.committed"), "{types:?}");
+    assert!(at("input_audio_buffer.committed") < at("conversation.item.added"), "{types:?}");
+    let completed = &events[at(&format!("{TRANSCRIPTION}.completed"))];
+    let transcript = completed["transcript"].as_str().unwrap();
+    assert_eq!(letters(transcript), FOX);
+    assert_eq!(deltas(&events), transcript);
+    assert!(
+        events
+            .iter()
+            .filter_map(|event| event.get("item_id"))
+            .all(|id| *id == events[0]["item_id"])
+    );
+    let (start, end) = (&events[0]["audio_start_ms"], &events[stopped]["audio_end_ms"]);
+    assert!(start.as_u64().unwrap() < 700 && end.as_u64().unwrap() < 4500, "{start} {end}");
+    // Silence is no further utterance.
+    client.append(&pcm16(&vec![0.0; 24_000])).await;
+    client.commit().await;
+    let refused = client.event().await;
+    assert_eq!(refused["error"]["code"], "input_audio_buffer_commit_empty", "{refused}");
+    assert_eq!(refused["error"]["event_id"], "commit");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_commits_and_clears() {
+    let server = Running::start(english()).await;
+    let mut client = Client::connect(&server).await;
+    let input = client
+        .update(&json!({"format": {"type": "audio/pcmu"}, "turn_detection": null,
+            "transcription": {"language": "en"}}))
+        .await;
+    assert_eq!(
+        (&input["turn_detection"], &input["transcription"]["language"]),
+        (&Value::Null, &json!("en"))
+    );
+    let audio = mu_law(&fox());
+    client.append(&audio).await;
+    client.send(&json!({"type": "input_audio_buffer.clear"})).await;
+    assert_eq!(client.event().await["type"], "input_audio_buffer.cleared");
+    client.commit().await;
+    let refused = client.event().await;
+    assert_eq!(refused["error"]["code"], "input_audio_buffer_commit_empty", "{refused}");
+    for _ in 0..2 {
+        client.append(&audio).await;
+        client.commit().await;
+        let events = client.utterance().await;
+        assert_eq!(
+            types(&events)[..2],
+            ["input_audio_buffer.committed", "conversation.item.added"]
+        );
+        let completed = events.iter().find(|event| event.get("transcript").is_some()).unwrap();
+        assert_eq!(letters(completed["transcript"].as_str().unwrap()), FOX);
+        assert_eq!(deltas(&events), completed["transcript"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_update_changes_a_running_session() {
+    let server = Running::start(english()).await;
+    let mut client = Client::connect(&server).await;
+    let format = json!({"format": {"type": "audio/pcm", "rate": 16000}});
+    client.update(&format).await;
+    client.append(&pcm16(&fox())).await;
+    // The utterance that has begun ends with the detection of turns.
+    client.update(&json!({"turn_detection": null})).await;
+    let events = client.utterance().await;
+    let completed = events.iter().find(|event| event.get("transcript").is_some()).unwrap();
+    assert_eq!(letters(completed["transcript"].as_str().unwrap()), FOX);
+    for (event, expected) in [
+        (json!({"type": "response.create", "event_id": "e"}), "got `response.create`"),
+        (
+            json!({"type": "session.update", "event_id": "e", "session": {"type": "realtime"}}),
+            "speech",
+        ),
+        (json!({"type": "input_audio_buffer.append", "event_id": "e", "audio": "?"}), "base64"),
+    ] {
+        client.send(&event).await;
+        let error = client.event().await["error"].clone();
+        assert_eq!(
+            (&error["event_id"], &error["type"]),
+            (&json!("e"), &json!("invalid_request_error"))
+        );
+        assert!(error["message"].as_str().unwrap().contains(expected), "{error}");
+    }
+    client.0.send(Message::binary(vec![0; 4])).await.unwrap();
+    assert!(client.event().await["error"]["message"].as_str().unwrap().contains("as text"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_frees_its_session() {
+    let options = ServerOptions { max_live_sessions: 1, ..english() };
+    let server = Running::start(options).await;
+    for _ in 0..3 {
+        let mut client = Client::connect(&server).await;
+        let busy = Client::try_connect(&server.address, "", &[]).await;
+        assert_eq!(busy.err(), Some(429));
+        // Ten minutes that are not transcribed when it leaves.
+        for _ in 0..10 {
+            client.append(&pcm16(&fox())).await;
+        }
+        drop(client);
+        server.no_session().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_session_is_closed() {
+    let live_idle_timeout = Duration::from_millis(50);
+    let server = Running::start(ServerOptions { live_idle_timeout, ..english() }).await;
+    let mut client = Client::connect(&server).await;
+    assert_eq!(client.closed().await, CloseCode::Normal);
+    server.no_session().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopping_server_completes_the_utterance() {
+    let stop_timeout = PATIENCE;
+    let server = Running::start(ServerOptions { stop_timeout, ..english() }).await;
+    let mut client = Client::connect(&server).await;
+    client.append(&pcm16(&at_24_khz(&fox()))).await;
+    client.until("input_audio_buffer.speech_started").await;
+    server.stop.send(()).unwrap();
+    let events = client.utterance().await;
+    let completed = events.iter().find(|event| event.get("transcript").is_some()).unwrap();
+    assert!(FOX.starts_with(&letters(completed["transcript"].as_str().unwrap())[..10]));
+    assert_eq!(client.closed().await, CloseCode::Away);
+    server.ended.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_stop_timeout_ends_sessions() {
+    let stop_timeout = Duration::from_millis(1);
+    let server = Running::start(ServerOptions { stop_timeout, ..english() }).await;
+    let mut client = Client::connect(&server).await;
+    client.append(&pcm16(&fox())).await;
+    server.stop.send(()).unwrap();
+    server.ended.await.unwrap().unwrap();
+    let end = timeout(PATIENCE, async { while let Some(Ok(_)) = client.0.next().await {} }).await;
+    end.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_and_origins_hold_for_a_websocket() {
+    let server =
+        Running::start(ServerOptions { api_keys: vec!["k".to_owned()], ..english() }).await;
+    let address = &server.address;
+    let connect =
+        async |headers: &[(&str, &str)]| Client::try_connect(address, "", headers).await.err();
+    let protocol = |value| [("sec-websocket-protocol", value)];
+    assert_eq!(connect(&[]).await, Some(401));
+    let wrong = protocol("realtime, openai-insecure-api-key.wrong");
+    assert_eq!(connect(&wrong).await, Some(401));
+    let right = protocol("realtime, openai-insecure-api-key.k");
+    assert_eq!(connect(&right).await, None);
+    assert_eq!(connect(&[("authorization", "Bearer k")]).await, None);
+    let evil = [("authorization", "Bearer k"), ("origin", "https://evil.example")];
+    assert_eq!(connect(&evil).await, Some(403));
+    let own = [("authorization", "Bearer k"), ("origin", "http://localhost:3000")];
+    assert_eq!(connect(&own).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_are_no_websocket_are_refused() {
+    let app = App::new(english()).await;
+    let answer = app.get("/v1/realtime").await;
+    assert_eq!(answer.status, 400, "{answer:?}");
+    assert_eq!(answer.kind(), "invalid_request_error");
+    // The origin counts whatever address the request came to.
+    let evil = Request::get("/v1/realtime").header("origin", "https://evil.example");
+    assert_eq!(app.send(evil.body(Body::empty()).unwrap()).await.status, 403);
+    let server = Running::start(english()).await;
+    for query in ["?intent=conversation", "?language=klingon"] {
+        let refused = Client::try_connect(&server.address, query, &[]).await;
+        assert_eq!(refused.err(), Some(400), "{query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_the_beta_get_its_names() {
+    let server = Running::start(english()).await;
+    let beta = [("openai-beta", "realtime=v1")];
+    let mut client = Client::try_connect(&server.address, "?model=whisper-1", &beta).await.unwrap();
+    let created = client.event().await;
+    assert_eq!(created["type"], "transcription_session.created");
+    assert_eq!(created["session"]["input_audio_transcription"]["model"], "whisper-1");
+    let update = json!({"type": "transcription_session.update", "session": {
+        "input_audio_format": "g711_ulaw", "input_audio_transcription": {"language": "en"}, "turn_detection": null}});
+    client.send(&update).await;
+    let updated = client.event().await;
+    assert_eq!(updated["type"], "transcription_session.updated");
+    assert_eq!(updated["session"]["input_audio_transcription"]["model"], "whisper-1");
+    client.append(&mu_law(&fox())).await;
+    client.commit().await;
+    assert_eq!(client.event().await["type"], "input_audio_buffer.committed");
+    assert_eq!(client.event().await["type"], "conversation.item.created");
+    let completed = client.until(&format!("{TRANSCRIPTION}.completed")).await;
+    assert_eq!(letters(completed["transcript"].as_str().unwrap()), FOX);
+}
