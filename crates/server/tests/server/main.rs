@@ -18,5 +18,6 @@ mod operation;
 mod otlp;
 mod page;
 mod routes;
+mod scores;
 mod support;
 mod text;
