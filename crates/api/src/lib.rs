@@ -53,6 +53,7 @@ mod frame;
 pub mod generation;
 pub mod ids;
 pub mod json;
+pub mod rerank;
 pub mod speech;
 pub mod template;
 pub mod text;

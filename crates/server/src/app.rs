@@ -32,6 +32,7 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::completions::router())
         .merge(routes::completion::router())
         .merge(routes::embeddings::router())
+        .merge(routes::rerank::router())
         .merge(routes::slots::router())
         .merge(routes::audio::router())
         .merge(routes::page::router(state.options()))

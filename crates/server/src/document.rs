@@ -38,6 +38,8 @@ mod tests {
             crate::routes::models::unload,
             crate::routes::props::props,
             crate::routes::props::set_props,
+            crate::routes::rerank::rerank,
+            crate::routes::rerank::score,
             crate::routes::slots::slots,
             crate::routes::slots::act,
             crate::routes::template::apply_template,

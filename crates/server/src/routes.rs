@@ -15,6 +15,7 @@
 //! | `completion` | `/completion`, `/infill` |
 //! | `slots` | `/slots` |
 //! | `embeddings` | `/v1/embeddings`, `/embedding` |
+//! | `rerank` | `/v1/rerank`, `/v1/score` |
 //! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations` |
 //! | `page` | `/`, `/web/` |
 
@@ -30,6 +31,7 @@ pub(crate) mod metrics;
 pub(crate) mod models;
 pub(crate) mod page;
 pub(crate) mod props;
+pub(crate) mod rerank;
 pub(crate) mod slots;
 pub(crate) mod template;
 pub(crate) mod tokenize;

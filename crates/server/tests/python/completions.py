@@ -192,3 +192,14 @@ def echo_scores_as_lm_evaluation_harness(server):
         equal(logprobs["token_logprobs"][0], None, "the first log-probability")
     scores = [harness_score(choice, len(context))[0] for choice in choices]
     expect(scores[0] > scores[1], f"{scores}")
+
+
+@check
+def rerank_prefers_the_document_that_answers(server):
+    documents = ["Bananas are yellow.", "Paris is the capital of France."]
+    body = {"model": server.model, "query": "capital of France", "documents": documents}
+    reply = server.post("/v1/rerank", body | {"top_n": 1, "return_documents": True})
+    equal(len(reply["results"]), 1, "results")
+    best = reply["results"][0]
+    equal(best["document"]["text"], documents[best["index"]])
+    expect(0 <= best["relevance_score"] <= 1, f"{best}")

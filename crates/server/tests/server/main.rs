@@ -17,6 +17,7 @@ mod operation;
 #[cfg(feature = "traces")]
 mod otlp;
 mod page;
+mod rerank;
 mod routes;
 mod scores;
 mod support;
