@@ -11,10 +11,10 @@ use crate::chat::{AnswerHead, finish_reason};
 use crate::chat_answer::FinishReason;
 use crate::completion::NativeAnswer;
 use crate::generation::{
-    GenerationFields, ProbFields, RequestStats, Usage, completion_logprobs, prompts,
+    CompletionLogprobs, GenerationFields, ProbFields, RequestStats, Usage, prompts,
 };
 use crate::json::JsonFields;
-use crate::limits::{MAX_TEXTS, check_items, check_texts};
+use crate::limits::{MAX_PROMPT_PROBS, MAX_TEXTS, check_items, check_texts};
 use crate::text::{Answer, Dialect, Frame, Model, Prepared};
 use crate::{ApiError, ApiResult, Defaults};
 
@@ -40,6 +40,10 @@ struct CompletionAnswer {
     model: Arc<ModelInfo>,
     /// Texts of the prompts, if they are repeated.
     echoes: Vec<String>,
+    /// Tokens of the prompts, if they are repeated with their log-probabilities.
+    echo_tokens: Vec<Vec<u32>>,
+    /// Log-probabilities of the running prompt.
+    prompt_probs: Arc<[TokenProbs]>,
     n_choices: usize,
     probs: Option<ProbFields>,
     /// Answer of `/completion`, for `__verbose`.
@@ -77,19 +81,21 @@ impl Dialect for CompletionFields {
         let n_choices = fields.n_choices();
         check_texts(prompts.len(), n_choices)?;
         let n_probs = fields.completion_probs()?;
-        let options = fields.options(info, defaults, n_probs.map_or(0, |n| n.max(1)))?;
+        let mut options = fields.options(info, defaults, n_probs.map_or(0, |n| n.max(1)))?;
         let has_echo = self.echo == Some(true);
-        if has_echo && n_probs.is_some() {
-            // Logits of prompts are not computed.
-            let expected = "none beside `echo`: tokens of the prompt have no log-probabilities";
-            return Err(ApiError::field("logprobs", expected, "both"));
+        options.prompt_probs = n_probs.filter(|_| has_echo);
+        if let Some(n) = options.prompt_probs {
+            check_prompt_probs(fields, &prompts, n)?;
         }
+        let echo_tokens = if options.prompt_probs.is_some() { prompts.clone() } else { Vec::new() };
         let echo = |tokens: &Vec<u32>| info.model.tokenizer().decode(tokens);
         let is_verbose = fields.verbose == Some(true);
         let answer = CompletionAnswer {
             head: AnswerHead::new("cmpl-", model),
             model: Arc::clone(&info.model),
             echoes: if has_echo { prompts.iter().map(echo).collect() } else { Vec::new() },
+            echo_tokens,
+            prompt_probs: Arc::default(),
             n_choices,
             probs: n_probs.map(|n| fields.prob_fields(n)),
             native: is_verbose.then(|| NativeAnswer::new(fields, model, &prompts, &options)),
@@ -113,9 +119,41 @@ impl CompletionAnswer {
         self.echoes.get(prompt).map_or("", String::as_str)
     }
 
-    fn logprobs(&self, probs: &[TokenProbs], offset: usize) -> Option<Value> {
+    fn logprobs(&self, probs: &[TokenProbs], offset: usize) -> Option<CompletionLogprobs> {
         let tokenizer = self.model.tokenizer();
-        self.probs.map(|fields| completion_logprobs(tokenizer, probs, fields, offset))
+        self.probs.map(|fields| CompletionLogprobs::of_text(tokenizer, probs, fields, offset))
+    }
+
+    /// Log-probabilities of a text from its start: those of a prompt that is repeated come first.
+    fn logprobs_from_start(
+        &self,
+        prompt: usize,
+        prompt_probs: &[TokenProbs],
+        probs: &[TokenProbs],
+    ) -> Option<CompletionLogprobs> {
+        let text = self.logprobs(probs, self.echo(prompt).chars().count());
+        let (Some(tokens), Some(fields)) = (self.echo_tokens.get(prompt), self.probs) else {
+            return text;
+        };
+        let tokenizer = self.model.tokenizer();
+        let lists = CompletionLogprobs::of_prompt(tokenizer, tokens, prompt_probs, fields);
+        Some(lists.followed_by(text.unwrap_or_default()))
+    }
+
+    /// Appends the end token beside a prompt that is repeated, so that the lists have each token that was sampled: programs
+    /// that score prompts drop the last one.
+    fn push_end(
+        &self,
+        logprobs: &mut Option<CompletionLogprobs>,
+        completion: &Completion,
+        offset: usize,
+    ) {
+        let Some((fields, end)) = self.probs.zip(completion.end_probs.as_ref()) else { return };
+        if !self.echo_tokens.is_empty() {
+            let tokenizer = self.model.tokenizer();
+            let none = || CompletionLogprobs::of_text(tokenizer, &[], fields, offset);
+            logprobs.get_or_insert_with(none).push_end(tokenizer, end, fields, offset);
+        }
     }
 
     /// Chunk of a choice of a prompt.
@@ -123,7 +161,7 @@ impl CompletionAnswer {
         &self,
         (prompt, choice): (usize, usize),
         text: &str,
-        logprobs: Option<Value>,
+        logprobs: Option<CompletionLogprobs>,
         finish: Option<FinishReason>,
     ) -> Value {
         self.object(vec![json!({
@@ -137,19 +175,26 @@ impl CompletionAnswer {
 
 impl Answer for CompletionAnswer {
     fn event(&mut self, _: &RequestStats, event: RequestEvent) -> Vec<Frame> {
-        let RequestEvent::Text { choice, tokens, text } = event else { return Vec::new() };
-        let echo = self.echo(self.prompt);
-        let (text, offset) = match self.lengths[choice] {
-            Some(length) => (text, length),
-            None => (format!("{echo}{text}"), echo.chars().count()),
+        let (choice, tokens, text) = match event {
+            RequestEvent::Text { choice, tokens, text } => (choice, tokens, text),
+            RequestEvent::PromptProbs(probs) => {
+                self.prompt_probs = probs;
+                return Vec::new();
+            }
+            _ => return Vec::new(),
         };
+        let echo = self.echo(self.prompt);
+        let length = self.lengths[choice];
+        let text = if length.is_none() { format!("{echo}{text}") } else { text };
         if text.is_empty() && (self.probs.is_none() || tokens.is_empty()) {
             return Vec::new();
         }
-        let before = self.lengths[choice].unwrap_or(0);
-        self.lengths[choice] = Some(before + text.chars().count());
+        self.lengths[choice] = Some(length.unwrap_or(0) + text.chars().count());
         let probs: Vec<_> = tokens.into_iter().filter_map(|token| token.probs).collect();
-        let logprobs = self.logprobs(&probs, offset);
+        let logprobs = match length {
+            Some(offset) => self.logprobs(&probs, offset),
+            None => self.logprobs_from_start(self.prompt, &self.prompt_probs, &probs),
+        };
         vec![Frame::new(&self.chunk((self.prompt, choice), &text, logprobs, None))]
     }
 
@@ -158,15 +203,25 @@ impl Answer for CompletionAnswer {
         self.usage = self.usage.sum(Usage::of(completions));
         for (choice, completion) in completions.iter().enumerate() {
             // A text without a token repeats the prompt here.
-            let echo = if self.lengths[choice].is_none() { self.echo(prompt) } else { "" };
+            let (echo, mut logprobs) = match self.lengths[choice] {
+                Some(_) => ("", None),
+                None if self.echo_tokens.is_empty() => (self.echo(prompt), None),
+                None => {
+                    let logprobs = self.logprobs_from_start(prompt, &self.prompt_probs, &[]);
+                    (self.echo(prompt), logprobs)
+                }
+            };
+            let length = self.lengths[choice].unwrap_or(echo.chars().count());
+            self.push_end(&mut logprobs, completion, length);
             let finish = Some(finish_reason(completion.finish));
-            let mut chunk = self.chunk((prompt, choice), echo, None, finish);
+            let mut chunk = self.chunk((prompt, choice), echo, logprobs, finish);
             if let Some(native) = &self.native {
                 chunk["__verbose"] = native.last((prompt, choice), completions, false);
             }
             chunks.push(Frame::new(&chunk));
         }
         self.lengths.fill(None);
+        self.prompt_probs = Arc::default();
         self.prompt += 1;
         if self.includes_usage && self.prompt == self.n_prompts {
             let mut chunk = self.object(Vec::new());
@@ -182,10 +237,13 @@ impl Answer for CompletionAnswer {
         for (prompt, completions) in texts.iter().enumerate() {
             let echo = self.echo(prompt);
             for (choice, completion) in completions.iter().enumerate() {
-                let logprobs = self.logprobs(&completion.probs, echo.chars().count());
+                let Completion { probs, prompt_probs, text, .. } = completion;
+                let mut logprobs = self.logprobs_from_start(prompt, prompt_probs, probs);
+                let length = echo.chars().count() + text.chars().count();
+                self.push_end(&mut logprobs, completion, length);
                 choices.push(json!({
                     "index": prompt * self.n_choices + choice,
-                    "text": format!("{echo}{}", completion.text),
+                    "text": format!("{echo}{text}"),
                     "finish_reason": finish_reason(completion.finish),
                     "logprobs": logprobs,
                 }));
@@ -200,4 +258,24 @@ impl Answer for CompletionAnswer {
         usage.write(&mut object);
         Frame::new(&object)
     }
+}
+
+/// Checks that prompts are not too long for log-probabilities of their tokens with the `n` most probable ones each.
+///
+/// # Errors
+/// 400 with the number.
+fn check_prompt_probs(fields: &GenerationFields, prompts: &[Vec<u32>], n: usize) -> ApiResult<()> {
+    if fields.post_sampling_probs == Some(true) {
+        let expected = "false beside `echo` and `logprobs`: tokens of a prompt are not sampled";
+        return Err(ApiError::field("post_sampling_probs", expected, true));
+    }
+    let n_tokens: usize = prompts.iter().map(Vec::len).sum();
+    let n_probs = n_tokens.saturating_mul(n + 1).saturating_mul(fields.n_choices());
+    if n_probs > MAX_PROMPT_PROBS {
+        let expected = format!(
+            "at most {MAX_PROMPT_PROBS} log-probabilities of prompts: their tokens times 1 + `logprobs`"
+        );
+        return Err(ApiError::field("logprobs", &expected, n_probs));
+    }
+    Ok(())
 }

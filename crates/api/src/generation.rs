@@ -1,5 +1,6 @@
 //! Shared parts of all dialects of generated text: fields of a body, the running request, its usage, probabilities.
 
+mod completion_logprobs;
 mod fields;
 mod logit_bias;
 mod probabilities;
@@ -12,9 +13,8 @@ pub use fields::{GenerationFields, ResponseFormat, Samplers, Stop, StreamOptions
 pub use run::{RequestStats, Run};
 pub use settings::settings;
 
-pub(crate) use probabilities::{
-    ProbFields, chat_logprobs, completion_logprobs, native_probabilities,
-};
+pub(crate) use completion_logprobs::CompletionLogprobs;
+pub(crate) use probabilities::{ProbFields, chat_logprobs, native_probabilities};
 pub(crate) use prompt::prompts;
 pub(crate) use run::Progress;
 pub(crate) use usage::{Counts, Timings, Usage};

@@ -60,6 +60,7 @@ pub mod ids;
 pub mod json;
 pub mod ollama;
 pub mod realtime;
+pub mod rerank;
 pub mod responses;
 pub mod speech;
 pub mod template;

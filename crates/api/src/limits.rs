@@ -14,6 +14,8 @@ const MAX_PROBS: i128 = 1000;
 pub(crate) const MAX_TEXTS: usize = 1024;
 /// Maximum inputs of a request for embeddings.
 pub(crate) const MAX_INPUTS: usize = 2048;
+/// Maximum log-probabilities of prompts that a request asks for: tokens times `1 + logprobs`, for each text.
+pub(crate) const MAX_PROMPT_PROBS: usize = 1 << 19;
 /// Maximum bytes of a grammar or a schema.
 const MAX_GRAMMAR_BYTES: usize = 256 << 10;
 /// Maximum tokens and texts with a bias.

@@ -34,6 +34,7 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::completions::router())
         .merge(routes::completion::router())
         .merge(routes::embeddings::router())
+        .merge(routes::rerank::router())
         .merge(routes::slots::router())
         .merge(routes::audio::router())
         .merge(routes::ollama::router())

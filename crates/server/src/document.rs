@@ -59,6 +59,8 @@ mod tests {
             crate::routes::responses::delete,
             crate::routes::responses::input_tokens,
             crate::routes::responses::retrieve,
+            crate::routes::rerank::rerank,
+            crate::routes::rerank::score,
             crate::routes::slots::slots,
             crate::routes::slots::act,
             crate::routes::template::apply_template,

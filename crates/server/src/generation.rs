@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use axum::response::Response;
 use futures_util::StreamExt;
 use futures_util::stream::iter;
-use stonechat::Llm;
+use stonechat::{Completion, Llm, Request};
 use stonechat_api::text::{Body, Dialect, Frame, Model, Prepared};
 
 use crate::otlp::RequestTrace;
 use crate::tasks::blocking;
-use crate::{AppState, HandlerResult, json, sse};
+use crate::{AppState, HandlerResult, LanguageGuard, json, sse};
 
 use run::TextRun;
 
@@ -57,4 +57,29 @@ pub(crate) async fn answer<T: Dialect>(
 /// Answers with the events of a request that does not run.
 pub(crate) fn events(frames: Vec<Frame>) -> Response {
     sse::respond(iter(frames).map(stream::event), None)
+}
+
+/// Texts of requests whose prompts begin alike. The first one runs alone, so that the others find the common tokens in the
+/// prefix cache; these run side by side. `model` is the first user of the model named `name`.
+pub(crate) async fn texts(
+    state: &AppState,
+    trace: &RequestTrace,
+    (model, name): (LanguageGuard, Option<&str>),
+    requests: Vec<Request>,
+) -> HandlerResult<Vec<Completion>> {
+    let deadline = requests.first().and_then(|request| request.deadline);
+    let mut requests = requests.into_iter();
+    let mut completions = Vec::with_capacity(requests.len());
+    let Some(first) = requests.next() else { return Ok(completions) };
+    let mut first = TextRun::start(state, model, first, trace.clone());
+    completions.extend_from_slice(first.run.finish().await?);
+    let mut runs = Vec::with_capacity(requests.len());
+    for request in requests {
+        let model = state.open::<Llm>(name, deadline).await?;
+        runs.push(TextRun::start(state, model, request, trace.clone()));
+    }
+    for mut text in runs {
+        completions.extend_from_slice(text.run.finish().await?);
+    }
+    Ok(completions)
 }

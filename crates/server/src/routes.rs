@@ -22,6 +22,8 @@
 //! | `ollama_manage` | `/api/pull`, `/api/delete` |
 //! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations`, `/asr`, `/detect-language` |
 //! | `realtime` | `/v1/realtime` |
+//! | `rerank` | `/v1/rerank`, `/v1/score` |
+//! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations` |
 //! | `page` | `/`, `/web/` |
 
 pub(crate) mod anthropic;
@@ -41,6 +43,7 @@ pub(crate) mod ollama_models;
 pub(crate) mod page;
 pub(crate) mod props;
 pub(crate) mod realtime;
+pub(crate) mod rerank;
 pub(crate) mod responses;
 pub(crate) mod slots;
 pub(crate) mod template;

@@ -1,6 +1,6 @@
 //! Log-probabilities of tokens in the shapes of OpenAI and llama-server.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use stonechat::llm::TokenProbs;
 use stonechat::text::Tokenizer;
 
@@ -27,12 +27,17 @@ fn entry(tokenizer: &Tokenizer, id: u32, logprob: f32, is_post_sampling: bool) -
     })
 }
 
-fn finite(logprob: f32) -> f32 {
+/// JSON has no infinity: −∞ is the smallest number.
+pub(super) fn finite(logprob: f32) -> f32 {
     logprob.clamp(f32::MIN, f32::MAX)
 }
 
 /// Tokens with the most probable ones of each.
-fn entries(tokenizer: &Tokenizer, probs: &[TokenProbs], fields: ProbFields) -> Vec<Value> {
+pub(super) fn entries(
+    tokenizer: &Tokenizer,
+    probs: &[TokenProbs],
+    fields: ProbFields,
+) -> Vec<Value> {
     let is_post = fields.is_post_sampling;
     let of_token = |probs: &TokenProbs| {
         let mut value = entry(tokenizer, probs.token, probs.logprob, is_post);
@@ -60,33 +65,4 @@ pub(crate) fn chat_logprobs(
     fields: ProbFields,
 ) -> Value {
     json!({"content": entries(tokenizer, probs, fields), "refusal": null})
-}
-
-/// `logprobs` of OpenAI's completions, from the text offset `offset` on, with llama-server's `content` beside it.
-pub(crate) fn completion_logprobs(
-    tokenizer: &Tokenizer,
-    probs: &[TokenProbs],
-    fields: ProbFields,
-    mut offset: usize,
-) -> Value {
-    let name = |id: u32| String::from_utf8_lossy(tokenizer.token_piece(id, true)).into_owned();
-    let (mut tokens, mut logprobs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-    for token in probs {
-        let text = name(token.token);
-        let top = token.top.iter().take(fields.n);
-        let top: Map<String, Value> =
-            top.map(|prob| (name(prob.token), finite(prob.logprob).into())).collect();
-        tops.push(top);
-        logprobs.push(finite(token.logprob));
-        offsets.push(offset);
-        offset += text.chars().count();
-        tokens.push(text);
-    }
-    json!({
-        "tokens": tokens,
-        "token_logprobs": logprobs,
-        "top_logprobs": if fields.n > 0 { json!(tops) } else { Value::Null },
-        "text_offset": offsets,
-        "content": entries(tokenizer, probs, fields),
-    })
 }

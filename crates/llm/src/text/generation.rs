@@ -29,7 +29,9 @@ use crate::model::info::ModelInfo;
 use crate::text::completion::{DraftCounts, Finish};
 use crate::text::generation::prompt_probs::PromptProbs;
 use crate::text::options::{GenerateOptions, OnFull};
-use crate::text::probabilities::{TokenProbs, drawn_probs, guide, token_probs, top_k_probs};
+use crate::text::probabilities::{
+    TokenProbs, drawn_probs, guide, probs_of, token_probs, top_k_probs,
+};
 use crate::text::rules::Rules;
 use crate::text::stop::StopFilter;
 use crate::{Error, OutputRequest, OutputRow};
@@ -165,6 +167,9 @@ impl Generation {
         }
         let rules = Rules::new(model, &options)?;
         let prompt_probs = PromptProbs::new(&options)?;
+        if let Some(&token) = options.probs_of.iter().find(|&&token| token as usize >= vocab_size) {
+            return Err(Error::UnknownToken { token, vocab_size });
+        }
         let mut sampling = options.sampling.clone();
         if options.ignore_eos {
             let ends = rules.ends().iter();
@@ -285,7 +290,8 @@ impl Generation {
             return (OutputRequest::Logits, n_prompt_rows + n_rows);
         }
         let (max, n_probs) = (self.info.max_top_k(), self.options.n_probs);
-        let request = match self.sampler.required_top_k().filter(|_| !self.is_constrained()) {
+        let needs_logits = self.is_constrained() || !self.options.probs_of.is_empty();
+        let request = match self.sampler.required_top_k().filter(|_| !needs_logits) {
             Some(k) if n_probs == 0 && k <= max => OutputRequest::TopK(k),
             Some(k) if k.max(n_probs) <= max => OutputRequest::LogProbs(k.max(n_probs)),
             _ => OutputRequest::Logits,
@@ -417,6 +423,9 @@ impl Generation {
     }
 
     fn probs(&self, logits: &[f32], token: u32, drawn: &SampleScratch) -> Option<TokenProbs> {
+        if !self.options.probs_of.is_empty() {
+            return Some(probs_of(logits, token, &self.options.probs_of));
+        }
         let n = self.options.n_probs;
         (n > 0).then(|| match self.options.post_sampling_probs {
             true => drawn_probs(drawn.candidates(), token, n),

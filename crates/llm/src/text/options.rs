@@ -23,6 +23,8 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Number of most probable tokens to report for each token.
     pub n_probs: usize,
+    /// Tokens whose probabilities are reported for each token in place of the most probable ones, in this order.
+    pub probs_of: Vec<u32>,
     /// Number of most probable tokens to report for each token of the prompt but the first; `None`: nothing is reported. The
     /// whole prompt runs, without the prefix cache.
     pub prompt_probs: Option<usize>,

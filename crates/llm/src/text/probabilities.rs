@@ -50,6 +50,19 @@ pub(crate) fn token_probs(logits: &[f32], token: u32, n: usize) -> TokenProbs {
     TokenProbs { token, logprob: logits[token as usize] - total, top }
 }
 
+/// The log-probabilities of `token` and of other tokens in their order.
+///
+/// # Panics
+/// If a token is not in the vocabulary.
+pub(crate) fn probs_of(logits: &[f32], token: u32, tokens: &[u32]) -> TokenProbs {
+    let total = log_sum_exp(logits);
+    let prob = |&token: &u32| {
+        let logit = logits[token as usize];
+        TokenProb { token, logit, logprob: logit - total }
+    };
+    TokenProbs { token, logprob: prob(&token).logprob, top: tokens.iter().map(prob).collect() }
+}
+
 /// The tokens of the `n` largest logits in descending order; of equal logits the lower token id comes first.
 fn most_probable(logits: &[f32], n: usize) -> Vec<u32> {
     let logit = |token: u32| logits[token as usize];

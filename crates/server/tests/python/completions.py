@@ -168,3 +168,38 @@ def embedding_of_nothing_is_refused(server):
 @check
 def unknown_encoding_is_refused(server):
     refused(400, lambda: embed(server, "a", encoding_format="hex"))
+
+
+def harness_score(choice, n_context):
+    """Log-likelihood of a continuation, and whether it is greedy, as lm-evaluation-harness reads them."""
+    logprobs = choice["logprobs"]
+    tokens = logprobs["token_logprobs"][n_context:-1]
+    tops = logprobs["top_logprobs"][n_context:-1]
+    return sum(tokens), all(token == max(top.values()) for token, top in zip(tokens, tops))
+
+
+@check
+def echo_scores_as_lm_evaluation_harness(server):
+    context = server.tokenize("The capital of France is")
+    right, wrong = (context + server.tokenize(text) for text in (" Paris", " purple"))
+    body = {"model": server.model, "prompt": [right, wrong], "temperature": 0, "max_tokens": 1}
+    reply = server.post("/v1/completions", body | {"logprobs": 1, "echo": True, "seed": 1234})
+    choices = sorted(reply["choices"], key=lambda choice: choice["index"])
+    for choice, tokens in zip(choices, (right, wrong)):
+        logprobs = choice["logprobs"]
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            equal(len(logprobs[name]), len(tokens) + 1, name)
+        equal(logprobs["token_logprobs"][0], None, "the first log-probability")
+    scores = [harness_score(choice, len(context))[0] for choice in choices]
+    expect(scores[0] > scores[1], f"{scores}")
+
+
+@check
+def rerank_prefers_the_document_that_answers(server):
+    documents = ["Bananas are yellow.", "Paris is the capital of France."]
+    body = {"model": server.model, "query": "capital of France", "documents": documents}
+    reply = server.post("/v1/rerank", body | {"top_n": 1, "return_documents": True})
+    equal(len(reply["results"]), 1, "results")
+    best = reply["results"][0]
+    equal(best["document"]["text"], documents[best["index"]])
+    expect(0 <= best["relevance_score"] <= 1, f"{best}")

@@ -36,7 +36,7 @@ const TEXTS: [&str; 8] = [
 ];
 
 /// The tiny model with `ChatML`'s tokens.
-fn tiny() -> ModelOption {
+pub(crate) fn tiny() -> ModelOption {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let path = PATH.get_or_init(|| {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tiny-chatml.gguf");

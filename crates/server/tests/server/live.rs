@@ -372,8 +372,9 @@ async fn keys_and_origins_hold_for_a_websocket() {
     let server =
         Running::start(ServerOptions { api_keys: vec!["k".to_owned()], ..english() }).await;
     let address = &server.address;
-    let connect =
-        async |headers: &[(&str, &str)]| Client::try_connect(address, "", headers).await.err();
+    let connect = async |headers: &[(&'static str, &str)]| {
+        Client::try_connect(address, "", headers).await.err()
+    };
     let protocol = |value| [("sec-websocket-protocol", value)];
     assert_eq!(connect(&[]).await, Some(401));
     let wrong = protocol("realtime, openai-insecure-api-key.wrong");

@@ -20,7 +20,9 @@ mod operation;
 #[cfg(feature = "traces")]
 mod otlp;
 mod page;
+mod rerank;
 mod routes;
+mod scores;
 mod support;
 mod text;
 mod webservice;
