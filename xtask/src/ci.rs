@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
-use crate::{bench, cargo_deny, models, shell, test, tidy, web};
+use crate::{bench, cargo_deny, models, packaging, shell, test, tidy, web};
 
 /// Options of `cargo xtask ci`.
 #[derive(Debug, clap::Args)]
@@ -23,6 +23,7 @@ pub(crate) struct CiArgs {
 enum Step {
     Fmt,
     Tidy,
+    Packaging,
     Clippy,
     Deny,
     Package,
@@ -69,6 +70,7 @@ fn run_step(step: Step) -> Result<()> {
     match step {
         Step::Fmt => shell::run(shell::cargo().args(["fmt", "--all", "--check"])),
         Step::Tidy => tidy::run(),
+        Step::Packaging => packaging::check(),
         Step::Clippy => shell::run(shell::cargo().args([
             "clippy",
             "--workspace",

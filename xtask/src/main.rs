@@ -20,6 +20,7 @@ mod gpu_test;
 mod lines;
 mod load;
 mod mutants;
+mod packaging;
 mod picture;
 mod ptx;
 mod results;

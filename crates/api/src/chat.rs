@@ -278,6 +278,10 @@ impl ChatObjects {
 }
 
 impl ChatWriter for ChatObjects {
+    fn id(&self) -> Option<&str> {
+        Some(&self.head.id)
+    }
+
     fn start(&mut self, stats: &RequestStats) -> Vec<Frame> {
         let first = || Delta { role: Some("assistant"), content: Some(None), ..Delta::default() };
         let firsts = (0..self.n_choices).map(|index| Frame::new(&self.chunk(index, first(), None)));

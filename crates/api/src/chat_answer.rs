@@ -85,6 +85,11 @@ pub trait ChatWriter: fmt::Debug + Send {
         Framing::Events { ends_with_done: true }
     }
 
+    /// Identifier of the answer, by which a client controls it.
+    fn id(&self) -> Option<&str> {
+        None
+    }
+
     /// Prefix of the identifiers of tool calls.
     fn call_prefix(&self) -> &'static str {
         "call_"
@@ -141,8 +146,8 @@ pub enum FinishReason {
 /// Body of a chat in the dialect `D`.
 #[derive(Debug)]
 pub struct Chat<D> {
-    own: D,
-    chat: ChatBody,
+    pub(crate) own: D,
+    pub(crate) chat: ChatBody,
 }
 
 impl<D: ChatDialect> Dialect for Chat<D> {
@@ -173,14 +178,24 @@ impl<D: ChatDialect> Dialect for Chat<D> {
         let options = fields.options(info, defaults, n_probs.map_or(0, |n| n.max(1)))?;
         let chat = ChatRequest { options, ..self.chat.request()? };
         let PreparedChat { request, parser, .. } = model.llm.prepare_chat(chat)?;
-        let mut request = fields.schedule(request);
+        let request = fields.schedule(request);
         let writer = self.own.writer(&ChatContext { model, fields, request: &request })?;
-        let n_choices = request.n_choices;
-        let choice = Choice { parser, message: ChatMessage::default() };
-        let answer = ChatAnswers { choices: vec![choice; n_choices], writer };
-        let prompts = vec![std::mem::take(&mut request.prompt)];
-        Ok(Prepared::new(prompts, request, answer))
+        let control = request.options.reasoning.as_ref().map(|reasoning| reasoning.control.clone());
+        let control = writer.id().map(str::to_owned).zip(control);
+        Ok(Prepared { control, ..prepared(request, parser, writer) })
     }
+}
+
+/// A request whose texts are parsed and written by the given ones.
+pub(crate) fn prepared(
+    mut request: Request,
+    parser: AnswerParser,
+    writer: Box<dyn ChatWriter>,
+) -> Prepared {
+    let choice = Choice { parser, message: ChatMessage::default() };
+    let answer = ChatAnswers { choices: vec![choice; request.n_choices], writer };
+    let prompts = vec![std::mem::take(&mut request.prompt)];
+    Prepared::new(prompts, request, answer)
 }
 
 /// Parser and parts of one choice.

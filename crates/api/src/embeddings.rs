@@ -87,6 +87,16 @@ impl ParseBody for EmbeddingsBody {
 }
 
 impl EmbeddingsBody {
+    /// Name of the model.
+    pub(crate) fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    /// Texts or tokens.
+    pub(crate) fn input(&self) -> &Value {
+        &self.input
+    }
+
     /// Request of OpenAI's route.
     ///
     /// # Errors
@@ -185,6 +195,18 @@ impl EmbeddingsAnswer {
             "model": self.model,
             "usage": {"prompt_tokens": self.n_tokens, "total_tokens": self.n_tokens},
         })
+    }
+
+    /// Vectors of the wanted length and norm, from those of all inputs.
+    #[must_use]
+    pub fn vectors(&self, vectors: &[Vec<f32>]) -> Vec<Vec<f32>> {
+        vectors.iter().map(|values| self.cut(values)).collect()
+    }
+
+    /// Tokens of all inputs.
+    #[must_use]
+    pub fn n_tokens(&self) -> usize {
+        self.n_tokens
     }
 
     /// Vectors of the wanted length and norm.

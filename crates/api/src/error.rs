@@ -178,6 +178,12 @@ impl ApiError {
         self.fields.get("param").and_then(Value::as_str)
     }
 
+    /// Tokens of the prompt and of the context, if the prompt exceeds it.
+    pub(crate) fn overflow(&self) -> Option<(u64, u64)> {
+        let count = |name| self.fields.get(name)?.as_u64();
+        count("n_prompt_tokens").zip(count("n_ctx"))
+    }
+
     /// The body, which a stream sends after `data: ` if the status is already on its way.
     #[must_use]
     pub fn to_json(&self) -> Value {

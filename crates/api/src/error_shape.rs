@@ -1,6 +1,8 @@
 //! Bodies of errors in the forms of OpenAI's Responses, Anthropic and Ollama; that of llama-server is
 //! [`ApiError::to_json`].
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
 use crate::ApiError;
@@ -46,7 +48,7 @@ pub(crate) struct AnthropicError<'a> {
 struct AnthropicDetails<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
-    message: &'a str,
+    message: Cow<'a, str>,
 }
 
 /// Error of Ollama.
@@ -68,7 +70,14 @@ impl<'a> AnthropicError<'a> {
             500..=599 => "api_error",
             _ => "invalid_request_error",
         };
-        Self { kind: "error", error: AnthropicDetails { kind, message: error.message() } }
+        // Claude Code shortens a conversation when it reads these words.
+        let message = match error.overflow() {
+            Some((n_tokens, n_ctx)) => {
+                format!("prompt is too long: {n_tokens} tokens > {n_ctx} maximum").into()
+            }
+            None => error.message().into(),
+        };
+        Self { kind: "error", error: AnthropicDetails { kind, message } }
     }
 }
 
@@ -85,6 +94,7 @@ pub(crate) fn responses_code(error: &ApiError) -> &'static str {
         ("exceed_context_size_error", _) => "context_length_exceeded",
         (_, 429 | 503) => "rate_limit_exceeded",
         (_, 401) => "invalid_api_key",
+        (_, 404) if error.param() == Some("previous_response_id") => "previous_response_not_found",
         (_, 404) => "not_found",
         (_, 500..=599) => "server_error",
         _ => "invalid_request_error",
@@ -131,7 +141,8 @@ mod tests {
             (
                 ErrorShape::Anthropic,
                 format!(
-                    r#"{{"type":"error","error":{{"type":"invalid_request_error","message":"{message}"}}}}"#
+                    r#"{{"type":"error","error":{{"type":"invalid_request_error","message":"{}"}}}}"#,
+                    "prompt is too long: 9 tokens > 8 maximum"
                 ),
             ),
             (ErrorShape::Ollama, format!(r#"{{"error":"{message}"}}"#)),

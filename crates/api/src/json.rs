@@ -139,6 +139,14 @@ pub(crate) fn kind_of(value: &Value) -> &'static str {
     }
 }
 
+/// Arguments of a tool call; `None` if they were cut off. A call without any has an empty object.
+pub(crate) fn arguments(text: &str) -> Option<Value> {
+    if text.trim().is_empty() {
+        return Some(Value::Object(Map::new()));
+    }
+    serde_json::from_str(text).ok().filter(Value::is_object)
+}
+
 /// Text of an error, with the name of a number in place of its type in this program.
 fn plain(error: &serde_json::Error) -> String {
     let mut text = error.to_string();

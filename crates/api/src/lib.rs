@@ -5,6 +5,9 @@
 //! |---|---|
 //! | [`text`] | requests for generated text in any dialect: body, requests of the engine, answer |
 //! | [`chat`] | OpenAI's chat completions |
+//! | [`anthropic`] | Anthropic's messages |
+//! | [`ollama`] | Ollama's chats, completions and embeddings |
+//! | [`responses`] | OpenAI's Responses |
 //! | [`completions`] | OpenAI's text completions |
 //! | [`completion`] | `/completion` and `/infill` of llama-server |
 //! | [`embeddings`], [`tokenize`], [`template`] | embeddings, tokens, prompts of chats |
@@ -42,6 +45,7 @@ mod error;
 mod error_shape;
 mod limits;
 
+pub mod anthropic;
 pub mod chat;
 mod chat_answer;
 mod chat_body;
@@ -53,6 +57,8 @@ mod frame;
 pub mod generation;
 pub mod ids;
 pub mod json;
+pub mod ollama;
+pub mod responses;
 pub mod speech;
 pub mod template;
 pub mod text;

@@ -35,6 +35,13 @@ pub struct InputTokens {
     input_tokens: usize,
 }
 
+impl InputTokens {
+    /// Number of tokens of a prompt.
+    pub(crate) fn new(input_tokens: usize) -> Self {
+        Self { object: "response.input_tokens", input_tokens }
+    }
+}
+
 impl PromptBody {
     /// Name of the model; `None`: the only one.
     #[must_use]
@@ -56,7 +63,7 @@ impl PromptBody {
     /// As [`prompt`](Self::prompt).
     pub fn input_tokens(self, model: &LlmInfo) -> ApiResult<InputTokens> {
         let input_tokens = model.model.tokenize_marked_chat(&self.render(model)?).len();
-        Ok(InputTokens { object: "response.input_tokens", input_tokens })
+        Ok(InputTokens::new(input_tokens))
     }
 
     fn render(self, model: &LlmInfo) -> ApiResult<MarkedText> {

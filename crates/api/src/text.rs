@@ -9,6 +9,7 @@
 use std::fmt;
 
 use serde_json::{Map, Value};
+use stonechat::llm::ReasoningControl;
 use stonechat::{Completion, Llm, Request, RequestEvent};
 
 use crate::generation::{GenerationFields, RequestStats};
@@ -83,6 +84,8 @@ pub struct Prepared {
     pub requests: Requests,
     /// Answer to the requests in this order.
     pub answer: Box<dyn Answer>,
+    /// Identifier of the answer, and the handle that ends its reasoning.
+    pub control: Option<(String, ReasoningControl)>,
 }
 
 impl Prepared {
@@ -93,7 +96,7 @@ impl Prepared {
         answer: impl Answer + 'static,
     ) -> Self {
         let requests = Requests { prompts: prompts.into_iter(), request };
-        Self { requests, answer: Box::new(answer) }
+        Self { requests, answer: Box::new(answer), control: None }
     }
 }
 
@@ -134,11 +137,35 @@ impl<T: Dialect> ParseBody for Body<T> {
     }
 }
 
+impl<T> Body<T> {
+    /// Names another model.
+    pub(crate) fn set_model(&mut self, name: &str) {
+        self.fields.model = Some(name.to_owned());
+    }
+}
+
 impl<T: Dialect> Body<T> {
     /// Fields of generation.
     #[must_use]
     pub fn fields(&self) -> &GenerationFields {
         &self.fields
+    }
+
+    /// Fields of the dialect.
+    #[must_use]
+    pub fn own(&self) -> &T {
+        &self.own
+    }
+
+    /// Fields of the dialect, to change.
+    pub fn own_mut(&mut self) -> &mut T {
+        &mut self.own
+    }
+
+    /// Takes the fields of the dialect.
+    #[must_use]
+    pub fn into_own(self) -> T {
+        self.own
     }
 
     /// Tokenizes the prompts and compiles the grammar, which may take milliseconds.

@@ -39,7 +39,7 @@ fn prepare<T: Dialect>(body: &Value) -> ApiResult<Prepared> {
 
 /// Objects of the stream, the texts of each prompt, and the answer.
 fn run<T: Dialect>(body: &Value) -> (Vec<Value>, Vec<Vec<Completion>>, Box<dyn Answer>) {
-    let Prepared { requests, mut answer } = prepare::<T>(body).unwrap();
+    let Prepared { requests, mut answer, .. } = prepare::<T>(body).unwrap();
     let (mut objects, mut texts) = (Vec::new(), Vec::new());
     for request in requests {
         let mut run = Run::start(llm(), request);
@@ -124,7 +124,7 @@ fn prompts_come_one_after_the_other() {
 #[test]
 fn a_cancelled_text_has_an_answer() {
     let body = json!({"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": true, "stream": true});
-    let Prepared { mut requests, mut answer } = prepare::<ChatCompletions>(&body).unwrap();
+    let Prepared { mut requests, mut answer, .. } = prepare::<ChatCompletions>(&body).unwrap();
     let request = requests.next().unwrap();
     let mut run = Run::start(llm(), request);
     let mut chunks = Vec::new();
@@ -197,6 +197,30 @@ fn tokens_and_prompts_go_both_ways() {
     let prompt = json!(chat().prompt(info).unwrap());
     assert_eq!(prompt["prompt"], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
     let counted = json!(chat().input_tokens(info).unwrap());
-    let request = prepare::<ChatCompletions>(&json!({"messages": [{"role": "user", "content": "Hi"}]}));
+    let request =
+        prepare::<ChatCompletions>(&json!({"messages": [{"role": "user", "content": "Hi"}]}));
     assert_eq!(counted["input_tokens"], request.unwrap().requests.next().unwrap().prompt.len());
+}
+
+/// The order that clients rely on (ollama 17485, `LocalAI` 9815): Zed parses every line, Cline hides a text after a `usage`.
+#[test]
+fn a_stream_of_a_chat_has_openais_order() {
+    let (chunks, ..) = run::<ChatCompletions>(&json!({
+        "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "ignore_eos": true,
+        "stream": true, "stream_options": {"include_usage": true},
+    }));
+    let roles = chunks.iter().filter(|chunk| chunk.pointer("/choices/0/delta/role").is_some());
+    assert_eq!(roles.count(), 1);
+    assert_eq!(chunks[0]["choices"][0]["delta"], json!({"role": "assistant", "content": null}));
+    let [.., finish, usage] = &chunks[..] else { panic!("{chunks:?}") };
+    assert_eq!(finish["choices"][0]["delta"], json!({}));
+    assert_eq!(finish["choices"][0]["finish_reason"], "length");
+    assert_eq!((&usage["choices"], &usage["usage"]["completion_tokens"]), (&json!([]), &4.into()));
+    for chunk in &chunks {
+        assert_eq!((&chunk["id"], &chunk["created"]), (&chunks[0]["id"], &chunks[0]["created"]));
+        assert_eq!(chunk["object"], "chat.completion.chunk");
+        assert!(chunk == usage || chunk.get("usage").is_none(), "{chunk}");
+        let is_end = chunk == finish || chunk == usage;
+        assert!(is_end || chunk["choices"][0]["finish_reason"].is_null(), "{chunk}");
+    }
 }

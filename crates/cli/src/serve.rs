@@ -196,6 +196,11 @@ struct RouteArgs {
     /// The files are read at the start and served at /web/. With it the page may download models from other hosts.
     #[arg(long, value_name = "DIR", conflicts_with = "no_page")]
     web_dir: Option<PathBuf>,
+    /// Let clients download and remove models (/api/pull, /api/delete)
+    ///
+    /// Everybody who reaches the server, or has a key, can fill the disk with models then.
+    #[arg(long)]
+    manage_models: bool,
     /// Serve /metrics for Prometheus
     #[arg(long)]
     metrics: bool,
@@ -404,6 +409,7 @@ fn options(args: &Args, models_dir: Option<&Path>) -> anyhow::Result<ServerOptio
         sse_ping_interval: seconds(network.sse_ping_interval).filter(|time| !time.is_zero()),
         page: !routes.no_page,
         web_package: routes.web_dir.as_deref().map(WebPackage::read).transpose()?,
+        manage_models: routes.manage_models,
         metrics: routes.metrics,
         traces: Traces::start(network.otlp_endpoint.as_deref())?,
         slots: !routes.no_slots,

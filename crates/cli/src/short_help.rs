@@ -20,8 +20,8 @@ const MODEL_RUN: &[&str] = &[
 
 /// Flags that `-h` of a verb shows beside those of [`MODEL_RUN`]; verbs that are not here show all flags.
 const SHOWN: [(&str, &[&str]); 6] = [
-    ("run", &["system-prompt", "no-think"]),
-    ("chat", &["prompt", "system-prompt", "no-think", "model"]),
+    ("run", &["system-prompt", "think"]),
+    ("chat", &["prompt", "system-prompt", "think", "model"]),
     ("generate", &["prompt", "file", "reverse-prompt", "json"]),
     ("serve", &["model", "alias", "host", "port", "api-key", "metrics"]),
     (

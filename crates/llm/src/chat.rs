@@ -12,6 +12,7 @@
 //! | `tools` | [`Tool`], [`ToolChoice`] |
 
 mod answer;
+mod apply;
 pub(crate) mod detect;
 mod event;
 pub(crate) mod families;

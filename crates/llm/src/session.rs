@@ -181,7 +181,10 @@ impl Session {
             self.clear();
         }
         let task = Request::new(prompt.to_vec(), options.clone()).prepare(self.model.info())?;
-        let done = self.scheduler.cache.cached_len(task.pending(), task.cache_salt);
+        let done = match task.reads_cache() {
+            true => self.scheduler.cache.cached_len(task.pending(), task.cache_salt),
+            false => 0,
+        };
         let total = task.n_input();
         let id = self.scheduler.add_task(task)?;
         let mut is_cancelled = on_event(Event::Prompt { done, total }).is_break();

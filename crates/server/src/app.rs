@@ -28,11 +28,17 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::template::router())
         .merge(routes::lora::router())
         .merge(routes::chat::router())
+        .merge(routes::control::router())
+        .merge(routes::anthropic::router())
+        .merge(routes::responses::router())
         .merge(routes::completions::router())
         .merge(routes::completion::router())
         .merge(routes::embeddings::router())
         .merge(routes::slots::router())
         .merge(routes::audio::router())
+        .merge(routes::ollama::router())
+        .merge(routes::ollama_manage::router())
+        .merge(routes::ollama_models::router())
         .merge(routes::page::router(state.options()))
         .route("/openapi.json", get(document));
     let cors = cors(&state.options().cors_origins);

@@ -35,12 +35,17 @@ pub(crate) fn is_public(path: &str) -> bool {
 }
 
 fn has_key(headers: &HeaderMap, keys: &[String]) -> bool {
+    key_of(headers, keys).is_some()
+}
+
+/// Key of a request that is one of `keys`.
+pub(crate) fn key_of<'a>(headers: &'a HeaderMap, keys: &[String]) -> Option<&'a [u8]> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.as_bytes().split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
     });
     let header = headers.get("x-api-key").map(|value| value.as_bytes());
-    [bearer, header].into_iter().flatten().any(|key| is_one_of(key, keys))
+    [bearer, header].into_iter().flatten().find(|key| is_one_of(key, keys))
 }
 
 /// Compares with every key, each in a time that depends on lengths alone.

@@ -6,12 +6,14 @@ mod stream;
 use std::collections::VecDeque;
 
 use axum::response::Response;
+use futures_util::StreamExt;
+use futures_util::stream::iter;
 use stonechat::Llm;
-use stonechat_api::text::{Body, Dialect, Model, Prepared};
+use stonechat_api::text::{Body, Dialect, Frame, Model, Prepared};
 
 use crate::otlp::RequestTrace;
 use crate::tasks::blocking;
-use crate::{AppState, HandlerResult, json};
+use crate::{AppState, HandlerResult, json, sse};
 
 use run::TextRun;
 
@@ -31,7 +33,8 @@ pub(crate) async fn answer<T: Dialect>(
         let model = Model { llm: &model, id: spec.id(), name: &answered_as };
         blocking(|| body.prepare(model, &state.options().defaults()))?
     };
-    let Prepared { requests, answer } = prepared;
+    let Prepared { requests, answer, control } = prepared;
+    let control = control.map(|(id, control)| state.controls().add(id, control));
     let (mut runs, mut model) = (VecDeque::with_capacity(requests.len()), Some(model));
     for request in requests {
         // Each request is a user of the model.
@@ -42,11 +45,16 @@ pub(crate) async fn answer<T: Dialect>(
         runs.push_back(TextRun::start(state, model, request, trace.clone()));
     }
     if is_stream {
-        return Ok(stream::respond(runs, answer, ping).await?);
+        return Ok(stream::respond(runs, (answer, control), ping).await?);
     }
     let mut texts = Vec::with_capacity(runs.len());
     for mut text in runs {
         texts.push(text.run.finish().await?.to_vec());
     }
     Ok(json::response(answer.whole(&texts).data))
+}
+
+/// Answers with the events of a request that does not run.
+pub(crate) fn events(frames: Vec<Frame>) -> Response {
+    sse::respond(iter(frames).map(stream::event), None)
 }

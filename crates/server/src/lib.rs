@@ -11,7 +11,9 @@
 //! | `tasks` | time limits of requests, work that blocks |
 //! | `models` | open models: loading, sharing, eviction by memory |
 //! | `generation` | what routes of generated text share: the running requests, streams |
+//! | `response_store` | responses that clients may continue |
 //! | `page_file` | KV pages of earlier prompts in a file |
+//! | `pull` | downloads of models for clients |
 //! | `metrics` | Prometheus metrics |
 //! | `otlp` | spans of requests for an OpenTelemetry collector |
 //! | `server`, `listen`, `write_limit` | sockets, TLS, slow readers, shutdown |
@@ -34,6 +36,7 @@
 mod app;
 mod audio_memory;
 mod auth;
+mod controls;
 mod credentials;
 mod dialect_errors;
 mod document;
@@ -46,10 +49,15 @@ mod metrics;
 mod models;
 #[cfg(not(feature = "disk-cache"))]
 mod no_page_file;
+#[cfg(not(feature = "pull"))]
+mod no_pull;
 mod options;
 mod otlp;
 #[cfg(feature = "disk-cache")]
 mod page_file;
+#[cfg(feature = "pull")]
+mod pull;
+mod response_store;
 mod routes;
 mod server;
 mod sse;
@@ -81,3 +89,5 @@ pub use trace::RequestId;
 
 pub(crate) use error::{ErrorResponse, HandlerResult};
 pub(crate) use json::Json;
+#[cfg(not(feature = "pull"))]
+pub(crate) use no_pull as pull;

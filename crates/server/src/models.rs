@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use stonechat::formats::ModelFile;
+use stonechat::llm::ChatFormat;
 use stonechat::{Details, DraftSource, Installed, Llm, ModelKind, Models, Whisper};
 use tokio::runtime::Handle;
 
@@ -210,6 +211,12 @@ impl ServerModels {
         let memory = self.memory(&file, details.kind, bytes);
         let file_bytes = Models::bytes_at(&path, &file);
         let created = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
+        let template = self.options.engine.chat_template.clone().filter(|_| is_language);
+        let template = template.or(details.chat_template);
+        let (supports_tools, supports_reasoning) =
+            template.as_deref().map_or((false, false), ChatFormat::supports);
+        let infill = ["fim_pre_token_id", "prefix_token_id"];
+        let infill = infill.map(|key| file.metadata().get(&format!("tokenizer.ggml.{key}")));
         let created = created.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         Ok(ModelSpec {
             name: name.to_owned(),
@@ -231,6 +238,10 @@ impl ServerModels {
             gpu_memory_bytes: memory.gpu,
             created: created.map_or(0, |time| time.as_secs()),
             is_preset: false,
+            chat_template: template,
+            supports_tools,
+            supports_reasoning,
+            supports_infill: infill.iter().any(Option::is_some),
             has_draft: draft_bytes.is_some(),
         })
     }
@@ -447,6 +458,44 @@ impl ServerModels {
         })
     }
 
+    /// Properties of a model by its name as Ollama's clients write it, with or without the tag `latest`.
+    ///
+    /// # Errors
+    /// 404 for an unknown name.
+    pub(crate) async fn named(&self, name: &str) -> Result<Arc<ModelSpec>, ApiError> {
+        let bare = name.strip_suffix(":latest").unwrap_or(name);
+        for name in [name, bare] {
+            let specs = self.registry.specs();
+            if let Some((_, spec)) = specs.iter().find(|(_, spec)| spec.has_name(name)) {
+                return Ok(Arc::clone(spec));
+            }
+        }
+        let found = match self.find_any(name).await {
+            Err(_) => self.find_any(bare).await,
+            found => found,
+        };
+        let name: String = name.chars().take(200).collect();
+        found
+            .map(|(_, spec)| spec)
+            .map_err(|_| ApiError::not_found(format!("model '{name}' not found")))
+    }
+
+    /// Unloads a model by its name; one that is not loaded is no error.
+    ///
+    /// # Errors
+    /// 404 for an unknown name, 400 if it is in use.
+    pub(crate) async fn release(&self, name: &str) -> Result<(), ApiError> {
+        let (id, _) = self.find_any(name).await?;
+        match self.registry.unload(id) {
+            Ok(()) | Err(Refusal::NotLoaded) => Ok(()),
+            Err(Refusal::Busy) => Err(Self::busy(name)),
+        }
+    }
+
+    fn busy(name: &str) -> ApiError {
+        ApiError::bad_request(format!("model `{name}` is in use by running requests"))
+    }
+
     /// Starts to load a model by its name.
     ///
     /// # Errors
@@ -471,11 +520,9 @@ impl ServerModels {
     /// 404 for an unknown name, 400 if it is not loaded or in use.
     pub async fn unload(&self, name: &str) -> Result<(), ApiError> {
         let (id, _) = self.find_any(name).await?;
-        self.registry.unload(id).map_err(|refusal| {
-            ApiError::bad_request(match refusal {
-                Refusal::NotLoaded => format!("model `{name}` is not loaded"),
-                Refusal::Busy => format!("model `{name}` is in use by running requests"),
-            })
+        self.registry.unload(id).map_err(|refusal| match refusal {
+            Refusal::NotLoaded => ApiError::bad_request(format!("model `{name}` is not loaded")),
+            Refusal::Busy => Self::busy(name),
         })
     }
 

@@ -175,6 +175,8 @@ pub struct ServerOptions {
     pub page: bool,
     /// Files of the npm package at `/web/`; `None`: the page has the engine of this server alone.
     pub web_package: Option<WebPackage>,
+    /// Whether clients may download and remove models.
+    pub manage_models: bool,
     /// Whether `/metrics` is on.
     pub metrics: bool,
     /// Traces of requests; `None`: off.
@@ -220,6 +222,7 @@ impl Default for ServerOptions {
             sse_ping_interval: Some(Duration::from_secs(30)),
             page: true,
             web_package: None,
+            manage_models: false,
             metrics: false,
             traces: None,
             slots: true,

@@ -10,24 +10,36 @@
 //! | `template` | `/apply-template`, `/v1/chat/completions/input_tokens` |
 //! | `lora` | `/lora-adapters` |
 //! | `chat` | `/v1/chat/completions` |
+//! | `control` | `/v1/chat/completions/control` |
+//! | `anthropic` | `/v1/messages`, `/v1/messages/count_tokens` |
+//! | `responses` | `/v1/responses` and those kept |
 //! | `completions` | `/v1/completions` |
 //! | `completion` | `/completion`, `/infill` |
 //! | `slots` | `/slots` |
 //! | `embeddings` | `/v1/embeddings`, `/embedding` |
 //! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations` |
+//! | `ollama` | `/api/chat`, `/api/generate`, `/api/embed`, `/api/embeddings` |
+//! | `ollama_models` | `/api/version`, `/api/tags`, `/api/ps`, `/api/show` |
+//! | `ollama_manage` | `/api/pull`, `/api/delete` |
 //! | `page` | `/`, `/web/` |
 
+pub(crate) mod anthropic;
 pub(crate) mod audio;
 pub(crate) mod chat;
 pub(crate) mod completion;
 pub(crate) mod completions;
+pub(crate) mod control;
 pub(crate) mod embeddings;
 pub(crate) mod health;
 pub(crate) mod lora;
 pub(crate) mod metrics;
 pub(crate) mod models;
+pub(crate) mod ollama;
+pub(crate) mod ollama_manage;
+pub(crate) mod ollama_models;
 pub(crate) mod page;
 pub(crate) mod props;
+pub(crate) mod responses;
 pub(crate) mod slots;
 pub(crate) mod template;
 pub(crate) mod tokenize;

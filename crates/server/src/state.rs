@@ -8,8 +8,10 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::audio_memory::AudioMemory;
+use crate::controls::Controls;
 use crate::credentials::Credentials;
 use crate::models::Served;
+use crate::response_store::ResponseStore;
 use crate::{ApiError, ApiResult, ServerError, listen};
 use crate::{
     LanguageGuard, LoadError, Metrics, ModelGuard, ServerModels, ServerOptions, SpeechGuard,
@@ -30,6 +32,8 @@ struct Shared {
     is_stopping: AtomicBool,
     audio_memory: AudioMemory,
     credentials: Credentials,
+    controls: Controls,
+    responses: ResponseStore,
 }
 
 impl AppState {
@@ -45,6 +49,8 @@ impl AppState {
         Ok(Self(Arc::new(Shared {
             audio_memory: AudioMemory::new(options.max_audio_memory),
             credentials: Credentials::new(&options.api_keys),
+            controls: Controls::default(),
+            responses: ResponseStore::default(),
             options,
             models,
             metrics,
@@ -83,6 +89,11 @@ impl AppState {
         &self.0.metrics
     }
 
+    /// Controls of the running answers.
+    pub(crate) fn controls(&self) -> &Controls {
+        &self.0.controls
+    }
+
     /// API keys and TLS as they are now.
     pub(crate) fn credentials(&self) -> &Credentials {
         &self.0.credentials
@@ -103,6 +114,11 @@ impl AppState {
     pub fn reload_tls(&self) -> Result<(), ServerError> {
         self.0.credentials.set_tls(listen::tls(self.options())?);
         Ok(())
+    }
+
+    /// Responses that clients may continue.
+    pub(crate) fn responses(&self) -> &ResponseStore {
+        &self.0.responses
     }
 
     /// Memory of uploads.

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stonechat_llm::chat::{AnswerParser, ChatEvent};
+use stonechat_llm::chat::{AnswerOptions, AnswerParser, ChatEvent, Tool};
 use stonechat_llm::{
     ChatFormat, Completion, Config, Embedding, GenerateOptions, ModelInfo, ModelSummary, PageStore,
     Pooling, Request, RequestEvent, Scheduler, SchedulerOptions, SessionOptions, SlotInfo,
@@ -93,6 +93,9 @@ type OnStep = Box<dyn FnMut(&StepReport) + Send>;
 
 /// Default number of slots.
 const N_PARALLEL: usize = 16;
+/// Least rows of logits of a step: prompts whose tokens' probabilities are asked for run in chunks of as many, in which
+/// quantized weights are multiplied as in decoding.
+const PROMPT_ROWS: usize = 16;
 /// Default time that a prompt may delay a token of other texts.
 const MAX_GAP: Duration = Duration::from_millis(140);
 
@@ -119,10 +122,10 @@ impl Llm {
         LlmBuilder::default()
     }
 
-    /// Answers the last message of a conversation. The tokens that the conversation shares with an earlier one are not run
-    /// again.
+    /// Answers the last message of a conversation with its content; [`chat_events`](Self::chat_events) has the reasoning and
+    /// the tool calls, too. The tokens that the conversation shares with an earlier one are not run again.
     pub fn chat(&self, chat: impl Into<ChatRequest>) -> TextJob {
-        self.text(self.prepare_chat(chat.into()).map(|prepared| prepared.request))
+        self.answer(chat.into(), ChatOutput::content)
     }
 
     /// Continues a text, without a chat template. A grammar is compiled by [`LlmInfo::model`]. Guidance needs
@@ -147,13 +150,21 @@ impl Llm {
     /// # Ok::<(), stonechat::Error>(())
     /// ```
     pub fn chat_events(&self, chat: impl Into<ChatRequest>) -> Job<ChatEvent, ChatAnswer> {
-        let prepared =
-            self.prepare_chat(chat.into()).and_then(|PreparedChat { request, parser }| {
-                Ok((request.prepare(&self.info.model)?, parser))
-            });
+        self.answer(chat.into(), ChatOutput::events)
+    }
+
+    /// Runs a chat with the output that `output` makes for its parser.
+    fn answer<I: Send + 'static, O: Send + 'static>(
+        &self,
+        chat: ChatRequest,
+        output: impl FnOnce(JobSender<I, O>, AnswerParser) -> ChatOutput<I, O>,
+    ) -> Job<I, O> {
+        let prepared = self.prepare_chat(chat).and_then(|PreparedChat { request, parser }| {
+            Ok((request.prepare(&self.info.model)?, parser))
+        });
         match prepared {
             Ok((task, parser)) => {
-                self.run(Ok(vec![task]), |sender, _| Box::new(ChatOutput::new(sender, parser)))
+                self.run(Ok(vec![task]), |sender, _| Box::new(output(sender, parser)))
             }
             Err(error) => Job::failed(self.engine.clone(), error),
         }
@@ -256,9 +267,21 @@ impl LlmInfo {
         if let Some(source) = &grammar {
             options.grammar = Some(Arc::new(model.compile_grammar(source)?));
         }
+        let tools = chat.conversation.tools.as_ref().map(Tool::of_definitions).unwrap_or_default();
+        let format = chat_format.answer_format(
+            model,
+            &prompt,
+            &AnswerOptions {
+                tools: &tools,
+                choice: &chat.tool_choice,
+                parallel: chat.parallel_tool_calls,
+                splits_reasoning: chat.reasoning.is_split,
+            },
+        )?;
+        let parser = format.apply(model, &mut options, chat.reasoning.budget)?;
         options.stop.extend(chat_format.stop().map(str::to_owned));
         let request = Request::new(model.tokenize_marked_chat(&prompt), options);
-        Ok(PreparedChat { request, parser: AnswerParser::default() })
+        Ok(PreparedChat { request, parser })
     }
 }
 
@@ -409,7 +432,7 @@ impl LlmBuilder {
         let kv_tokens = self.kv_tokens.unwrap_or(state.n_ctx);
         StateOptions {
             n_pages: Some(kv_tokens.div_ceil(PAGE_LEN)),
-            n_outputs: state.n_sequences + n_draft,
+            n_outputs: (state.n_sequences + n_draft).max(PROMPT_ROWS.min(state.n_batch)),
             n_hidden: state.n_batch,
             ..state
         }

@@ -52,31 +52,65 @@ pub(crate) fn pieces(
     Results { sender, results: vec![None], take, output: |mut texts| texts.pop() }
 }
 
-/// Output of one answer of a chat: its parts.
-#[derive(Debug)]
-pub(crate) struct ChatOutput {
-    sender: JobSender<ChatEvent, ChatAnswer>,
+/// Output of one answer of a chat: items `I` from its parts, and an output `O`.
+pub(crate) struct ChatOutput<I, O> {
+    sender: JobSender<I, O>,
     parser: AnswerParser,
     answer: ChatAnswer,
     is_complete: bool,
+    item: fn(ChatEvent) -> Option<I>,
+    output: fn(ChatAnswer) -> O,
 }
 
-impl ChatOutput {
-    /// Output that `parser` makes of the text.
-    pub(crate) fn new(sender: JobSender<ChatEvent, ChatAnswer>, parser: AnswerParser) -> Self {
-        Self { sender, parser, answer: ChatAnswer::default(), is_complete: false }
+impl<I, O> fmt::Debug for ChatOutput<I, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatOutput").field("answer", &self.answer).finish_non_exhaustive()
+    }
+}
+
+impl ChatOutput<ChatEvent, ChatAnswer> {
+    /// All parts.
+    pub(crate) fn events(sender: JobSender<ChatEvent, ChatAnswer>, parser: AnswerParser) -> Self {
+        Self::new(sender, parser, Some, |answer| answer)
+    }
+}
+
+impl ChatOutput<String, Completion> {
+    /// The content.
+    pub(crate) fn content(sender: JobSender<String, Completion>, parser: AnswerParser) -> Self {
+        let item = |event| match event {
+            ChatEvent::Content(text) => Some(text),
+            _ => None,
+        };
+        Self::new(sender, parser, item, |ChatAnswer { message, mut completion }| {
+            completion.text = message.content;
+            completion
+        })
+    }
+}
+
+impl<I, O> ChatOutput<I, O> {
+    fn new(
+        sender: JobSender<I, O>,
+        parser: AnswerParser,
+        item: fn(ChatEvent) -> Option<I>,
+        output: fn(ChatAnswer) -> O,
+    ) -> Self {
+        Self { sender, parser, answer: ChatAnswer::default(), is_complete: false, item, output }
     }
 
     fn send(&mut self, events: Vec<ChatEvent>) {
         for event in events {
             self.answer.message.push(&event);
             let n_bytes = size_of::<ChatEvent>() + event.text().len();
-            self.sender.send_bytes(event, n_bytes);
+            if let Some(item) = (self.item)(event) {
+                self.sender.send_bytes(item, n_bytes);
+            }
         }
     }
 }
 
-impl JobOutput for ChatOutput {
+impl<I: Send, O: Send> JobOutput for ChatOutput<I, O> {
     fn is_cancelled(&self) -> bool {
         self.sender.is_ended() || self.sender.pending_bytes() > MAX_PENDING_BYTES
     }
@@ -103,8 +137,9 @@ impl JobOutput for ChatOutput {
     }
 
     fn end(self: Box<Self>, result: Result<(), Error>) {
-        let answer = self.is_complete.then_some(self.answer).ok_or(Error::EngineStopped);
-        self.sender.end(result.and(answer));
+        let Self { sender, answer, is_complete, output, .. } = *self;
+        let answer = is_complete.then(|| output(answer)).ok_or(Error::EngineStopped);
+        sender.end(result.and(answer));
     }
 }
 

@@ -9,6 +9,7 @@ mod lock;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use hf_hub::Repo;
@@ -62,6 +63,21 @@ pub fn pull(
     models: &Models,
     name: &str,
     on_progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<PathBuf, Error> {
+    pull_while(models, name, &mut |progress| {
+        on_progress(progress);
+        ControlFlow::Continue(())
+    })
+}
+
+/// [`pull`] that ends when `on_progress` breaks. What arrived is kept.
+///
+/// # Errors
+/// As [`pull`]; [`Error::Io`] if it was ended.
+pub fn pull_while(
+    models: &Models,
+    name: &str,
+    on_progress: &mut dyn FnMut(Progress<'_>) -> ControlFlow<()>,
 ) -> Result<PathBuf, Error> {
     let resolved = Name::parse(name).ok_or_else(|| unknown(models, name))?;
     if let Some(path) = models.find_installed(name) {

@@ -226,6 +226,16 @@ impl GenerationFields {
         self.n.or(self.n_cmpl).map_or(1, natural)
     }
 
+    /// Stop strings that are not empty.
+    pub(crate) fn stop_strings(&self) -> Vec<String> {
+        let stops = match &self.stop {
+            None => &[][..],
+            Some(Stop::One(stop)) => std::slice::from_ref(stop),
+            Some(Stop::Several(stops)) => stops,
+        };
+        stops.iter().filter(|stop| !stop.is_empty()).cloned().collect()
+    }
+
     /// Maximum tokens of the text; `None`: up to the context.
     pub(crate) fn max_tokens(&self, defaults: &Defaults<'_>) -> Option<usize> {
         match self.max_completion_tokens.or(self.max_tokens).or(self.n_predict) {
@@ -261,14 +271,7 @@ impl GenerationFields {
             n_predict: self.max_tokens(defaults),
             sampling: self.sampling(defaults.sampling, model, *n_ctx)?,
             grammar: grammar.map(Arc::new),
-            stop: match &self.stop {
-                None => Vec::new(),
-                Some(Stop::One(stop)) => vec![stop.clone()],
-                Some(Stop::Several(stops)) => stops.clone(),
-            }
-            .into_iter()
-            .filter(|stop| !stop.is_empty())
-            .collect(),
+            stop: self.stop_strings(),
             n_probs,
             post_sampling_probs: self.post_sampling_probs.unwrap_or(false),
             ignore_eos: self.ignore_eos.unwrap_or(false),

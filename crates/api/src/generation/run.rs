@@ -136,7 +136,7 @@ impl Run {
 
 impl RequestStats {
     /// Counts of a request that is queued now.
-    fn new(prompt_tokens: usize, n_choices: usize) -> Self {
+    pub(crate) fn new(prompt_tokens: usize, n_choices: usize) -> Self {
         Self {
             prompt_tokens,
             cached_tokens: 0,

@@ -1,6 +1,6 @@
 //! Flags of llama.cpp, and of `ollama run`, for the verbs of language models.
 
-use super::Alias::{FileText, Ignored, IgnoredSwitch, Is, Own, Refused, Switch, Values};
+use super::Alias::{FileText, Ignored, IgnoredSwitch, Is, Own, Refused, Values};
 use super::{FUSED, Table};
 
 const BATCH: &str = "--batch-size is the batch of one pass";
@@ -68,11 +68,10 @@ pub(super) const LLAMA: Table = &[
     (&["-sp"], Is(&["--special"])),
     (&["-jf", "--json-schema-file"], FileText("--json-schema")),
     (&["-sysf", "--system-prompt-file"], FileText("--system-prompt")),
-    (&["--reasoning-format"], Ignored(1, "a text is printed as the model writes it")),
-    (&["--reasoning", "-rea"], Values(&[(&["off"], NO_THINK), (&["on", "auto"], &[])], &Own)),
+    (&["--reasoning-format"], Ignored(1, "see --show-thinking")),
     (
-        &["--reasoning-budget"],
-        Values(&[(&["0"], NO_THINK), (&["-1"], &[])], &Ignored(1, "thinking has no limit")),
+        &["--reasoning", "-rea"],
+        Values(&[(&["off"], NO_THINK), (&["on"], &["--think"]), (&["auto"], &[])], &Own),
     ),
     (&["--yarn-ext-factor", "--yarn-attn-factor", "--yarn-beta-slow"], Refused(ROPE)),
     (&["--yarn-beta-fast"], Refused(ROPE)),
@@ -110,10 +109,8 @@ pub(super) const DRAFTS: Table = &[
 pub(super) const OLLAMA: Table = &[
     (&["--keepalive"], Ignored(1, "the model is gone with the command")),
     (&["--nowordwrap"], Ignored(0, "lines are wrapped on a terminal only")),
-    // The value may also be an effort.
-    (&["--think"], Switch(&[], NO_THINK)),
     (&["--format"], Values(&[(&["json"], &["--json-schema={}"])], &Is(&["--json-schema"]))),
-    (&["--hidethinking"], Ignored(0, "--no-think turns thinking off")),
+    (&["--hidethinking"], Ignored(0, "thinking is folded without --show-thinking")),
     (&["--insecure"], Ignored(0, "models come from the Hugging Face hub")),
 ];
 

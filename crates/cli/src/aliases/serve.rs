@@ -53,7 +53,7 @@ pub(super) const LLAMA_SERVER: Table = &[
         &["--reasoning", "-rea", "--reasoning-budget"],
         Values(&[(&["-1", "on", "auto"], &[])], &Ignored(1, REQUESTS)),
     ),
-    (&["--reasoning-format"], Ignored(1, "thinking stays in the text of an answer")),
+    (&["--reasoning-format"], Ignored(1, "requests set `reasoning_format`")),
     (&["--log-disable", "--log-prefix", "--log-timestamps"], Ignored(0, LOGS_OF_SERVER)),
     (&["--log-colors"], IgnoredSwitch(LOGS_OF_SERVER)),
     (&["-lv", "--verbosity", "--log-verbosity"], Ignored(1, LOGS_OF_SERVER)),

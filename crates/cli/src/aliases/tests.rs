@@ -284,13 +284,11 @@ fn flags_of_ollama_are_expanded() {
     for (args, expected) in [
         ("m --format json hi", "m --json-schema={} hi"),
         ("m --format={} hi", "m --json-schema {} hi"),
-        ("m --think=false hi", "m --no-think hi"),
-        ("m --think hi", "m hi"),
-        ("m --think=high hi", "m hi"),
+        ("m --think=false hi", "m --think=false hi"),
+        ("m --think hi", "m --think hi"),
         ("m --keepalive 5m --nowordwrap --hidethinking --insecure hi", "m hi"),
         ("m --reasoning off hi", "m --no-think hi"),
-        ("m --reasoning-budget 0 hi", "m --no-think hi"),
-        ("m --reasoning-budget=-1 hi", "m hi"),
+        ("m --reasoning on hi", "m --think hi"),
     ] {
         check(&format!("stonechat run {args}"), &format!("stonechat run {expected}"));
     }

@@ -2,8 +2,10 @@
 
 mod parameters;
 mod prompt;
+mod thinking;
 mod word_wrap;
 
+use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,10 +14,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use console::Term;
 use serde_json::{Map, Value, json};
+use stonechat::llm::chat::{AnswerOptions, AnswerParser, ChatEvent, ChatMessage, ToolChoice};
 use stonechat::llm::{
     ChatFormat, Completion, Config, Event, Finish, GenerateOptions, Model, OnFull, Session,
     SessionOptions,
 };
+
+use stonechat::text::Conversation;
 
 use super::super::console::Console;
 use super::super::print;
@@ -30,6 +35,7 @@ use crate::headings::INPUT;
 use crate::interrupt::interrupt_flag;
 use crate::terminal::NoEcho;
 use prompt::{Line, Prompt};
+use thinking::{Thinking, ThinkingArgs, View};
 use word_wrap::WordWrap;
 
 const EXAMPLES: &str = "\
@@ -63,9 +69,8 @@ pub(super) struct ChatArgs {
     /// Custom chat template: file, Jinja source or built-in name
     #[arg(long, value_name = "TEMPLATE", help_heading = INPUT)]
     chat_template: Option<String>,
-    /// Disable thinking of a reasoning model
-    #[arg(long, help_heading = INPUT)]
-    no_think: bool,
+    #[command(flatten)]
+    thinking: ThinkingArgs,
     #[command(flatten)]
     stop: StopArgs,
     #[command(flatten)]
@@ -97,12 +102,13 @@ pub(super) struct ChatWork<'a> {
 }
 
 /// Commands, their arguments and help.
-const COMMANDS: [(&str, &str, &str); 11] = [
+const COMMANDS: [(&str, &str, &str); 12] = [
     ("/help", "", "list the commands"),
     ("/exit", "", "end (also Ctrl-D)"),
     ("/clear", "", "clear the conversation"),
     ("/regen", "", "regenerate the last answer"),
     ("/system", "[TEXT]", "show the system prompt, or set it and clear the conversation"),
+    ("/think", "[HOW]", "reasoning: on, off, an effort such as low, show or hide"),
     ("/model", "NAME", "continue with another model"),
     ("/set", "NAME VALUE", "set temp, top_k, top_p, min_p, repeat_penalty, seed or n_predict"),
     ("/tokens", "", "number of tokens in the context"),
@@ -137,6 +143,15 @@ struct Talk {
     saved: Vec<String>,
     /// Whether the first message was answered.
     has_begun: bool,
+    /// Reasoning, once a command has changed it.
+    thinking: Option<Thinking>,
+}
+
+impl Talk {
+    /// Reasoning of the conversation, as the flags or the last `/think` have set it.
+    fn thinking_mut(&mut self, args: &ChatArgs) -> &mut Thinking {
+        self.thinking.get_or_insert_with(|| Thinking::new(&args.thinking))
+    }
 }
 
 /// End of a conversation with a model.
@@ -302,6 +317,14 @@ impl Chat<'_> {
                 anyhow::ensure!(!rest.is_empty(), "/model: expected a name or a path");
                 return Ok(Next::Model(find_model::find(rest)?));
             }
+            "/think" => {
+                if !rest.is_empty() {
+                    self.talk.thinking_mut(self.args).set(rest);
+                }
+                self.console.note(&self.talk.thinking_mut(self.args).describe());
+            }
+            "/set" if rest == "think" => self.talk.thinking_mut(self.args).set("on"),
+            "/set" if rest == "nothink" => self.talk.thinking_mut(self.args).set("off"),
             "/show" => self.console.note(SHOW),
             "/set" if rest.starts_with("system ") => {
                 let text = rest.trim_start_matches("system").trim();
@@ -389,32 +412,35 @@ impl Chat<'_> {
 
     /// Generates the next message of the assistant.
     fn answer(&mut self, interrupted: &AtomicBool) -> anyhow::Result<()> {
-        let mut variables = Map::new();
-        if self.args.no_think {
-            variables.insert("enable_thinking".to_owned(), Value::Bool(false));
-        }
-        let prompt = self.format.tokenize(self.session.model(), &self.talk.messages, variables)?;
+        let thinking = self.talk.thinking_mut(self.args).clone();
+        let (prompt, options, mut parser) = self.prepare(&thinking)?;
         interrupted.store(false, Ordering::Relaxed);
         let mut printed = Ok(());
         let _no_echo = NoEcho::begin();
-        let terminal = Term::stdout();
-        let width = terminal.is_term().then(|| usize::from(terminal.size().1));
-        let mut wrap = WordWrap::new(width);
+        let mut screen = Screen::new(thinking.view());
+        let mut message = ChatMessage::default();
         let mut on_event = |event: Event<'_>| {
             if let Event::Text(text) = event {
-                printed = print(&wrap.push(text));
+                printed = screen.show(parser.push(text), &mut message);
             }
             let stop = printed.is_err() || interrupted.load(Ordering::Relaxed);
             if stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let completion: Completion =
-            pollster::block_on(self.session.generate(&prompt, &self.options, &mut on_event))
+            pollster::block_on(self.session.generate(&prompt, &options, &mut on_event))
                 .map_err(|error| with_context_advice(error, self.session.model().config()))?;
         interrupted.store(false, Ordering::Relaxed);
         printed
-            .and_then(|()| print(&(wrap.flush() + "\n")))
+            .and_then(|()| {
+                screen.show(parser.finish(completion.finish.is_complete()), &mut message)
+            })
+            .and_then(|()| screen.end())
             .inspect_err(|_| self.is_output_closed = true)?;
-        self.talk.messages.push(json!({"role": "assistant", "content": completion.text}));
+        let mut said = json!({"role": "assistant", "content": message.content});
+        if !message.reasoning.is_empty() {
+            said["reasoning_content"] = message.reasoning.into();
+        }
+        self.talk.messages.push(said);
         if completion.finish == Finish::ContextFull {
             let n_ctx = self.session.n_ctx();
             self.console.note(&format!(
@@ -425,5 +451,70 @@ impl Chat<'_> {
             self.console.note(&times(self.session.model(), &completion));
         }
         Ok(())
+    }
+
+    /// Prompt and options of the next answer, and its parser.
+    fn prepare(
+        &self,
+        thinking: &Thinking,
+    ) -> anyhow::Result<(Vec<u32>, GenerateOptions, AnswerParser)> {
+        let mut variables = Map::new();
+        if let Some(enabled) = thinking.enabled {
+            variables.insert("enable_thinking".to_owned(), Value::Bool(enabled));
+        }
+        if let Some(effort) = &thinking.effort {
+            variables.insert("reasoning_effort".to_owned(), effort.as_str().into());
+        }
+        let conversation = Conversation {
+            messages: self.talk.messages.clone(),
+            add_generation_prompt: true,
+            variables,
+            ..Conversation::default()
+        };
+        let model = self.session.model();
+        let prompt = self.format.prompt(conversation)?;
+        let format = self.format.answer_format(
+            model,
+            &prompt,
+            &AnswerOptions {
+                tools: &[],
+                choice: &ToolChoice::None,
+                parallel: true,
+                splits_reasoning: true,
+            },
+        )?;
+        let mut options = self.options.clone();
+        let parser = format.apply(model, &mut options, thinking.budget)?;
+        Ok((model.tokenize_marked_chat(&prompt), options, parser))
+    }
+}
+
+/// Answer on standard output.
+struct Screen {
+    view: View,
+    wrap: WordWrap,
+}
+
+impl Screen {
+    fn new(view: View) -> Self {
+        let terminal = Term::stdout();
+        let width = terminal.is_term().then(|| usize::from(terminal.size().1));
+        Self { view, wrap: WordWrap::new(width) }
+    }
+
+    /// Prints parts, and collects them.
+    fn show(&mut self, events: Vec<ChatEvent>, message: &mut ChatMessage) -> io::Result<()> {
+        for event in events {
+            message.push(&event);
+            match &event {
+                ChatEvent::Reasoning(text) => print(&self.view.push(text))?,
+                other => print(&(self.view.end() + &self.wrap.push(other.text())))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        print(&(self.view.end() + &self.wrap.flush() + "\n"))
     }
 }

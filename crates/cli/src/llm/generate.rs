@@ -242,6 +242,7 @@ fn options(args: &Args, model: &Model, n_prompt: usize) -> anyhow::Result<Genera
         } else {
             OnFull::Stop
         },
+        ..GenerateOptions::default()
     })
 }
 

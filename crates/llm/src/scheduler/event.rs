@@ -1,8 +1,11 @@
 //! Identity and events of a request.
 
+use std::sync::Arc;
+
 use crate::Error;
 use crate::text::completion::Completion;
 use crate::text::generation::AcceptedToken;
+use crate::text::probabilities::TokenProbs;
 
 /// Identity of a request in its scheduler. Requests run in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,6 +31,8 @@ pub enum RequestEvent {
         /// Tokens of the input.
         total: usize,
     },
+    /// Probabilities of each token of the prompt but the first, once all of them are known, if they were asked for.
+    PromptProbs(Arc<[TokenProbs]>),
     /// Tokens and text of a step.
     Text {
         /// Index of the text.

@@ -21,6 +21,8 @@ struct StepBudget {
     tokens: usize,
     /// Rows of logits and top-k.
     rows: usize,
+    /// Rows of these that are left to the prompts after the one that is planned.
+    kept_rows: usize,
     /// Free pages that the plan takes.
     taken_pages: usize,
 }
@@ -34,7 +36,9 @@ impl Scheduler {
         };
         let StateOptions { n_outputs, n_batch, n_ctx, .. } = state.options();
         let n_decoding = running.values().filter(|task| task.is_decoding()).count();
-        let max_total = n_outputs.min(n_batch).saturating_sub(n_decoding);
+        // Each prompt whose rows are asked for needs one, or drafts would keep it from running.
+        let n_scored = running.values().filter(|task| task.scores_prompt()).count();
+        let max_total = n_outputs.min(n_batch).saturating_sub(n_decoding + n_scored);
         let needs_plain_step = cost.needs_plain_step();
         let (mut keys, mut texts) = (Vec::new(), Vec::with_capacity(n_decoding));
         for (key, task) in running.iter_mut().filter(|(_, task)| task.is_decoding()) {
@@ -71,15 +75,18 @@ impl Scheduler {
         self.planned.clear();
         self.running.values_mut().for_each(|task| task.is_planned = false);
         let StateOptions { n_batch, n_outputs, .. } = self.state.options();
-        let mut budget = StepBudget { tokens: n_batch, rows: n_outputs, taken_pages: 0 };
+        let mut budget =
+            StepBudget { tokens: n_batch, rows: n_outputs, kept_rows: 0, taken_pages: 0 };
         for key in self.running_keys(Task::is_decoding) {
             self.plan_task(key, &mut budget).await?;
         }
         if !self.planned.is_empty() {
             budget.tokens = budget.tokens.min(self.chunk());
         }
-        for key in self.running_keys(|task| !task.is_decoding()) {
-            self.plan_task(key, &mut budget).await?;
+        let prompts = self.running_keys(|task| !task.is_decoding());
+        for (index, key) in prompts.iter().enumerate() {
+            budget.kept_rows = prompts.len() - 1 - index;
+            self.plan_task(*key, &mut budget).await?;
         }
         Ok(())
     }
@@ -107,7 +114,11 @@ impl Scheduler {
     /// preempted for an earlier one gets none.
     async fn plan_task(&mut self, key: TaskKey, budget: &mut StepBudget) -> Result<(), Error> {
         let Some(task) = self.running.get(&key) else { return Ok(()) };
-        let planned = task.plan(budget.tokens, budget.rows);
+        let rows = match task.scores_prompt() {
+            true => budget.rows.saturating_sub(budget.kept_rows).max(budget.rows.min(1)),
+            false => budget.rows,
+        };
+        let planned = task.plan(budget.tokens, rows);
         let planned = planned.into_iter().flatten().filter(|planned| planned.n > 0);
         if planned.clone().next().is_none()
             || !self.take_pages(key, planned.clone(), budget).await?

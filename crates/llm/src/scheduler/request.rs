@@ -62,10 +62,12 @@ impl Request {
     /// # Errors
     /// If the prompt is empty or an option is out of range.
     pub fn prepare(self, model: &Arc<ModelInfo>) -> Result<Task, Error> {
+        // Tokens that the cache has would not run, and have no probabilities.
+        let reads_cache = self.reads_cache && self.options.prompt_probs.is_none();
         let text = Generation::new(model, self.prompt, self.options)?;
         let mut task = Task::new(Kind::Text(Box::new(text)), self.n_choices);
         (task.id.priority, task.cache_salt) = (self.priority, self.cache_salt);
-        task.reads_cache = self.reads_cache;
+        task.reads_cache = reads_cache;
         (task.deadline, task.max_decode) = (self.deadline, self.max_decode);
         Ok(task)
     }

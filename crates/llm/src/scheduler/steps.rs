@@ -80,12 +80,16 @@ impl Scheduler {
                 task.ran_negative(n);
                 continue;
             }
+            let n_prompt_rows = task.prompt_rows(n);
+            let prompt_rows = rows.start..rows.start + n_prompt_rows;
+            rows.start = prompt_rows.end;
+            task.take_prompt_rows(outputs.rows(prompt_rows), on_event);
             if task.negative_slot.is_some() && n_rows > 0 {
                 // The row before is that of the negative sequence.
                 rows.start -= 1;
             }
             let first_fork = forks.len();
-            if n_rows > 0 {
+            if !rows.is_empty() {
                 forks.extend(task.fork());
             }
             let (n_drafted, before) = task.drafts();

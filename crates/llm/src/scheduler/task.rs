@@ -1,6 +1,7 @@
 //! Task of a scheduler: one text or embedding, its progress and results.
 
 use std::mem::take;
+use std::sync::Arc;
 use std::time::Duration;
 
 use stonechat_nn::Slot;
@@ -183,12 +184,40 @@ impl Task {
             return [None; 2];
         }
         if lacks_rows {
-            // The last token of the prompt waits for a step with a row.
-            n -= 1;
+            // The last token of the prompt, or each token whose row is asked for, waits for a step with a row.
+            n -= if self.prompt_rows(n) > 0 { n_rows - rows } else { 1 };
             (output, n_rows) = self.kind.output(n);
         }
         let guides = self.negative_slot.filter(|_| n_rows > 0);
         [guides.map(|slot| negative(slot, 1, 1)), Some(planned(slot, n, (output, n_rows)))]
+    }
+
+    /// Whether the probabilities of its prompt's tokens are asked for, and not all known.
+    pub(crate) fn scores_prompt(&self) -> bool {
+        matches!(&self.kind, Kind::Text(text) if text.scores_prompt())
+    }
+
+    /// Rows of a step with its first `n` pending tokens that are for the probabilities of its prompt's tokens. They precede
+    /// the others.
+    pub(crate) fn prompt_rows(&self, n: usize) -> usize {
+        match &self.kind {
+            Kind::Text(text) => text.prompt_rows(n),
+            Kind::Embedding(_) => 0,
+        }
+    }
+
+    /// Takes the [`prompt_rows`](Self::prompt_rows) of a step, before its other rows.
+    pub(crate) fn take_prompt_rows<'a>(
+        &mut self,
+        rows: impl Iterator<Item = OutputRow<'a>>,
+        on_event: &mut (impl FnMut(RequestId, RequestEvent) + ?Sized),
+    ) {
+        let Kind::Text(text) = &mut self.kind else { return };
+        if let Some(probs) = text.accept_prompt(rows) {
+            self.completion.prompt_probs = probs.into();
+            let probs = Arc::clone(&self.completion.prompt_probs);
+            on_event(self.id, RequestEvent::PromptProbs(probs));
+        }
     }
 
     /// Records that `n` tokens of the negative sequence run in the current step.
@@ -349,6 +378,7 @@ impl Task {
             completion.tokens.push(token.token);
             completion.probs.extend(token.probs.clone());
         }
+        completion.end_probs = accepted.end.take();
         if let Some(finish) = accepted.finish {
             (completion.finish, self.state) = (finish, TaskState::Ended);
         }

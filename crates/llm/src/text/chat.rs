@@ -92,6 +92,15 @@ impl ChatFormat {
         self.capabilities().supports_tools
     }
 
+    /// Support of tools and of reasoning by a template, Jinja or the name of a built-in one, without its model.
+    #[must_use]
+    pub fn supports(template: &str) -> (bool, bool) {
+        let builtin = ChatTemplate::builtin(template, "", "").ok();
+        let source = builtin.as_ref().map_or(template, ChatTemplate::source);
+        let syntax = families::of_source(source);
+        (syntax.calls.is_some(), syntax.reasoning.is_some())
+    }
+
     /// Text of the prompt of a conversation, for [`ModelInfo::tokenize_marked_chat`]: the names of special tokens in
     /// messages, tools and variables are text. Without [`Conversation::now`] the template gets the time of the system's clock.
     /// Tools that the template cannot write are written into the system message.

@@ -1,5 +1,7 @@
 //! Result of a text: tokens, reason of the end, durations.
 
+use std::sync::Arc;
+
 use crate::text::probabilities::TokenProbs;
 
 /// Result of a generation.
@@ -12,6 +14,10 @@ pub struct Completion {
     pub tokens: Vec<u32>,
     /// Probabilities of each token, if `n_probs > 0`.
     pub probs: Vec<TokenProbs>,
+    /// Probabilities of each token of the prompt but the first, if they were asked for.
+    pub prompt_probs: Arc<[TokenProbs]>,
+    /// Probabilities of the end token that ended the text, if `n_probs > 0`.
+    pub end_probs: Option<TokenProbs>,
     /// Reason of the end.
     pub finish: Finish,
     /// End token that ended the text.

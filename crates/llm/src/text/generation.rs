@@ -17,6 +17,8 @@
 //! A draft is verified by sampling at each of its rows in order, with the sampler, grammar and stop strings of the text:
 //! the first token that differs ends it. Tokens and draws are those of a text without drafts.
 
+mod prompt_probs;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,6 +27,7 @@ use stonechat_text::{StreamDecoder, Tokenizer};
 
 use crate::model::info::ModelInfo;
 use crate::text::completion::{DraftCounts, Finish};
+use crate::text::generation::prompt_probs::PromptProbs;
 use crate::text::options::{GenerateOptions, OnFull};
 use crate::text::probabilities::{TokenProbs, drawn_probs, guide, token_probs, top_k_probs};
 use crate::text::rules::Rules;
@@ -42,6 +45,8 @@ pub struct Generation {
     /// Accepted tokens of `context`; a draft follows them.
     n_accepted: usize,
     n_generated: usize,
+    /// Probabilities of the prompt's tokens so far, until the prompt has run.
+    prompt_probs: Option<PromptProbs>,
     drafts: DraftCounts,
     sampler: Sampler,
     rules: Rules,
@@ -69,6 +74,8 @@ pub struct Accepted {
     pub tokens: Vec<AcceptedToken>,
     /// Text that they complete, in whole code points, without stop strings.
     pub text: String,
+    /// Probabilities of the end token that was sampled, if `n_probs > 0`.
+    pub end: Option<TokenProbs>,
     /// Length to which the sequence must be cut.
     pub kv_len: usize,
     /// Reason of the end, if the text has ended.
@@ -90,7 +97,7 @@ impl Accepted {
     fn clear(&mut self) {
         self.tokens.clear();
         self.text.clear();
-        self.finish = None;
+        (self.end, self.finish) = (None, None);
     }
 }
 
@@ -157,6 +164,7 @@ impl Generation {
             return Err(Error::Option { option: "negative prompt", expected, got: "0".to_owned() });
         }
         let rules = Rules::new(model, &options)?;
+        let prompt_probs = PromptProbs::new(&options)?;
         let mut sampling = options.sampling.clone();
         if options.ignore_eos {
             let ends = rules.ends().iter();
@@ -180,6 +188,7 @@ impl Generation {
             info: Arc::clone(model),
             n_accepted: prompt.len(),
             n_generated: 0,
+            prompt_probs,
             drafts: DraftCounts::default(),
             context: Context::new(prompt),
             negative: negative.map(Context::new),
@@ -262,8 +271,8 @@ impl Generation {
     }
 
     /// Output of a step that runs the first `n` pending tokens, and the number of its rows: none before the last token
-    /// of the prompt, else one and one for each token of the draft. A draft runs in one step: one that does not fit is
-    /// dropped with [`propose(&[])`](Self::propose).
+    /// of the prompt (unless the probabilities of its tokens are asked for), else one and one for each token of the
+    /// draft. A draft runs in one step: one that does not fit is dropped with [`propose(&[])`](Self::propose).
     ///
     /// Top-k suffices if the sampler starts with a truncation to few logits and neither guidance, grammar nor healing need
     /// all of them. A row that lacks logits, since a token of its step has started the grammar, is not used.
@@ -271,6 +280,10 @@ impl Generation {
     pub fn output(&self, n: usize) -> (OutputRequest, usize) {
         let n_draft = self.context.tokens.len() - self.n_accepted;
         let n_rows = if n == self.pending().len() { 1 + n_draft } else { 0 };
+        let n_prompt_rows = self.prompt_rows(n);
+        if n_prompt_rows > 0 {
+            return (OutputRequest::Logits, n_prompt_rows + n_rows);
+        }
         let (max, n_probs) = (self.info.max_top_k(), self.options.n_probs);
         let request = match self.sampler.required_top_k().filter(|_| !self.is_constrained()) {
             Some(k) if n_probs == 0 && k <= max => OutputRequest::TopK(k),
@@ -454,6 +467,7 @@ impl Generation {
         self.healing.accept(self.info.tokenizer().token_piece(token, false));
         if self.rules.ends().contains(&token) && !self.options.ignore_eos {
             (self.finish, self.end_token) = (Some(Finish::EndOfText), Some(token));
+            out.end = probs;
             return Ok(false);
         }
         let is_drafted = self.context.tokens.get(self.n_accepted) == Some(&token);

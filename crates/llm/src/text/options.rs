@@ -23,6 +23,9 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Number of most probable tokens to report for each token.
     pub n_probs: usize,
+    /// Number of most probable tokens to report for each token of the prompt but the first; `None`: nothing is reported. The
+    /// whole prompt runs, without the prefix cache.
+    pub prompt_probs: Option<usize>,
     /// Whether these probabilities are those of the last draw, after all samplers, instead of those of the logits.
     pub post_sampling_probs: bool,
     /// Never sample end-of-generation tokens, nor `end_tokens`.

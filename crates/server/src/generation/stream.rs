@@ -15,6 +15,7 @@ use stonechat_api::text::{Answer, Frame, Framing};
 use tokio::time::timeout;
 
 use super::TextRun;
+use crate::controls::ControlEntry;
 use crate::{ApiResult, sse};
 
 /// Running requests of a streamed answer. The prompts run side by side; the objects of one follow those of the one before.
@@ -26,6 +27,7 @@ struct AnswerStream {
     /// Whether `[DONE]` is still to come.
     sends_done: bool,
     answer: Box<dyn Answer>,
+    _control: Option<ControlEntry>,
 }
 
 /// Answers with the events of running requests. `ping` is the interval of comments while there are none.
@@ -34,7 +36,7 @@ struct AnswerStream {
 /// If the first request fails before it leaves the queue.
 pub(super) async fn respond(
     mut runs: VecDeque<TextRun>,
-    answer: Box<dyn Answer>,
+    (answer, control): (Box<dyn Answer>, Option<ControlEntry>),
     ping: Option<Duration>,
 ) -> ApiResult<Response> {
     if let Some(TextRun { run, .. }) = runs.front_mut() {
@@ -46,7 +48,8 @@ pub(super) async fn respond(
     }
     let framing = answer.framing();
     let sends_done = framing == Framing::Events { ends_with_done: true };
-    let stream = AnswerStream { runs, frames: VecDeque::new(), sends_done, answer };
+    let frames = VecDeque::new();
+    let stream = AnswerStream { runs, frames, sends_done, answer, _control: control };
     let frames = futures_util::stream::unfold(stream, |mut stream| async move {
         Some((stream.next().await?, stream))
     });
@@ -57,7 +60,7 @@ pub(super) async fn respond(
 }
 
 /// Server-sent event of an object.
-fn event(Frame { event, data }: Frame) -> Event {
+pub(super) fn event(Frame { event, data }: Frame) -> Event {
     match event {
         Some(name) => Event::default().event(name).data(data),
         None => Event::default().data(data),
@@ -76,7 +79,7 @@ fn lines(frames: impl Stream<Item = Frame> + Send + 'static) -> Response {
 impl AnswerStream {
     /// The next object; `None` at the end.
     async fn next(&mut self) -> Option<Frame> {
-        let Self { runs, frames, sends_done, answer } = self;
+        let Self { runs, frames, sends_done, answer, .. } = self;
         loop {
             if let Some(frame) = frames.pop_front() {
                 return Some(frame);

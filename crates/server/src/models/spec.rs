@@ -49,6 +49,14 @@ pub struct ModelSpec {
     pub created: u64,
     /// Whether it was named at the start of the server.
     pub is_preset: bool,
+    /// Jinja source or built-in name of its chat template; `None`: a base model.
+    pub chat_template: Option<String>,
+    /// Whether its template has tools, and answers can call them.
+    pub supports_tools: bool,
+    /// Whether its template has reasoning.
+    pub supports_reasoning: bool,
+    /// Whether its file names the tokens of an infill.
+    pub supports_infill: bool,
     /// Whether the draft model of the server drafts for it.
     pub has_draft: bool,
 }

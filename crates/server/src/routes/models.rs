@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use stonechat::ModelKind;
 use stonechat::formats::Format;
 
-use crate::{ApiError, AppState, HandlerResult, Json, ListedModel};
+use crate::{ApiError, AppState, HandlerResult, Json, ListedModel, ModelSpec};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new()
@@ -82,10 +82,6 @@ fn openai(model: &ListedModel) -> Value {
 /// Entry of `models`. What a server does not know of a file, such as its digest, is absent.
 fn ollama(model: &ListedModel) -> Value {
     let spec = &model.spec;
-    let capabilities = match spec.kind {
-        ModelKind::Language => json!(["completion"]),
-        _ => json!(["audio", "transcription"]),
-    };
     json!({
         "name": spec.id(),
         "model": spec.id(),
@@ -94,7 +90,7 @@ fn ollama(model: &ListedModel) -> Value {
         "type": "model",
         "description": "",
         "tags": spec.tags,
-        "capabilities": capabilities,
+        "capabilities": capabilities(spec),
         "parameters": "",
         "details": {
             "parent_model": "",
@@ -107,8 +103,22 @@ fn ollama(model: &ListedModel) -> Value {
     })
 }
 
+/// Capabilities of a model under Ollama's names.
+pub(super) fn capabilities(spec: &ModelSpec) -> Vec<&'static str> {
+    if spec.kind != ModelKind::Language {
+        return vec!["audio", "transcription"];
+    }
+    let has = [
+        ("completion", true),
+        ("tools", spec.supports_tools),
+        ("thinking", spec.supports_reasoning),
+        ("insert", spec.supports_infill),
+    ];
+    has.into_iter().filter_map(|(name, has)| has.then_some(name)).collect()
+}
+
 /// Format of a file, under Ollama's name where it has one.
-fn format_name(format: Format) -> String {
+pub(super) fn format_name(format: Format) -> String {
     match format {
         Format::WhisperBin => "ggml".to_owned(),
         other => other.to_string().to_lowercase(),
@@ -116,7 +126,7 @@ fn format_name(format: Format) -> String {
 }
 
 /// Date and time in UTC of seconds since 1970.
-fn rfc3339(seconds: u64) -> String {
+pub(super) fn rfc3339(seconds: u64) -> String {
     let time = i64::try_from(seconds).ok().and_then(|seconds| DateTime::from_timestamp(seconds, 0));
     time.unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true)
 }

@@ -1,11 +1,12 @@
-//! `/`: the page, and `/web/`: the npm package, from which it takes its engine in the browser.
+//! `/`: the page for browsers, `Ollama is running` for other clients. `/web/`: the npm package, from which the page takes its
+//! engine in the browser.
 //!
 //! Both are public: keys are for the API that the page calls. The headers isolate the page, so that the engine has threads.
 
 use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::header::{
-    CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, CONTENT_SECURITY_POLICY, HeaderName, REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
@@ -16,6 +17,8 @@ use crate::{ApiError, AppState, ErrorResponse, ServerOptions};
 
 const INDEX: &str = "index.html";
 const FOLDER: &str = "/web/";
+/// Answer by which clients of Ollama know a server.
+const OLLAMA: &str = "Ollama is running";
 
 /// Policy of the page with the engine of a server alone.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -38,9 +41,8 @@ const HEADERS: [(HeaderName, &str); 5] = [
 
 /// Routes of what the options switch on.
 pub(crate) fn router(options: &ServerOptions) -> Router<AppState> {
-    let mut router = Router::new();
+    let mut router = Router::new().route("/", get(root));
     if options.page {
-        router = router.route("/", get(index));
         for name in PAGE.keys().copied() {
             let file = async move |State(state), RawQuery(query), headers: HeaderMap| {
                 page_file(&state, name, query.as_deref(), &headers)
@@ -61,8 +63,19 @@ pub(crate) fn is_static(path: &str, options: &ServerOptions) -> bool {
     options.page && is_page() || options.web_package.is_some() && path.starts_with(FOLDER)
 }
 
-async fn index(State(state): State<AppState>, headers: HeaderMap) -> Response {
-    page_file(&state, INDEX, None, &headers)
+/// The page for browsers, and the answer of Ollama for others, which probe a server with it.
+async fn root(State(state): State<AppState>, headers: HeaderMap) -> Response {
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    // The worker of the page fetches it for offline use, without that type.
+    let is_browser = accepts.into_iter().any(|value| value.contains("text/html"))
+        || headers.contains_key("sec-fetch-mode");
+    let mut response = match (is_browser, state.options().page) {
+        (true, true) => page_file(&state, INDEX, None, &headers),
+        (true, false) => ErrorResponse(ApiError::not_found("no page")).into_response(),
+        (false, _) => OLLAMA.into_response(),
+    };
+    response.headers_mut().append(VARY, HeaderValue::from_static("accept"));
+    response
 }
 
 fn page_file(state: &AppState, name: &str, query: Option<&str>, headers: &HeaderMap) -> Response {

@@ -157,8 +157,12 @@ async fn what_is_not_supported_is_refused() {
     let tools = json!([{"type": "function", "function": {"name": "f"}}]);
     let wizard = json!([{"role": "wizard", "content": "a"}]);
     for (fields, name) in [
-        (json!({"tools": tools}), "`tools`"),
+        (json!({"tools": [{"type": "web_search"}]}), "`tools[0].type`"),
         (json!({"tool_choice": "required"}), "`tool_choice`"),
+        (
+            json!({"tools": tools, "tool_choice": {"type": "function", "name": "g"}}),
+            "`tool_choice`",
+        ),
         (json!({"functions": [{"name": "f"}]}), "`functions`"),
         (json!({"modalities": ["text", "audio"]}), "`modalities`"),
         (json!({"web_search_options": {}}), "`web_search_options`"),
@@ -175,6 +179,7 @@ async fn what_is_not_supported_is_refused() {
         json!({"tools": [], "tool_choice": "none", "user": "me", "guardrails": {"a": 1}}),
         json!({"tools": null, "functions": null, "modalities": ["text"]}),
         json!({"tools": tools, "tool_choice": "none"}),
+        json!({"tools": tools}),
     ] {
         let answer = app.post("/v1/chat/completions", &with(chat(), fine)).await;
         assert_eq!(answer.status, 200, "{answer:?}");

@@ -130,8 +130,12 @@ async fn control_tokens_in_messages_of_any_role_are_text() {
                     {"role": role, "content": text},
                     {"role": "user", "content": "a"},
                 ]);
-                let role = if role == "developer" { "system" } else { role };
-                let content = format!("{role}\n{text}");
+                let content = match role {
+                    "developer" => format!("system\n{text}"),
+                    // The template cannot write results of tools.
+                    "tool" => format!("user\n<tool_response>\n{text}\n</tool_response>"),
+                    role => format!("{role}\n{text}"),
+                };
                 let (start, end) = ("<|im_start|>", "<|im_end|>");
                 let parts =
                     [start, &content, end, "\n", start, "user\na", end, "\n", start, "assistant\n"];

@@ -5,6 +5,7 @@ mod abuse;
 mod abuse_bodies;
 mod abuse_models;
 mod abuse_transport;
+mod anthropic;
 mod audio;
 mod control_tokens;
 mod deadlines;
@@ -13,6 +14,7 @@ mod llama_server;
 mod models;
 mod native_fields;
 mod numbers;
+mod ollama;
 mod operation;
 #[cfg(feature = "traces")]
 mod otlp;

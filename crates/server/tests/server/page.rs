@@ -7,7 +7,7 @@ use stonechat_server::{ServerOptions, WebPackage};
 use crate::support::{Answer, App, language};
 
 async fn get_with(app: &App, path: &str, headers: &[(&str, &str)]) -> Answer {
-    let mut request = Request::get(path);
+    let mut request = Request::get(path).header("accept", "text/html");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
@@ -23,7 +23,7 @@ fn references(html: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_page_is_served_with_its_policy() {
     let app = App::language().await;
-    let page = app.get("/").await;
+    let page = get_with(&app, "/", &[]).await;
     assert_eq!((page.status, page.header("content-type")), (200, "text/html; charset=utf-8"));
     assert_eq!(page.header("cache-control"), "no-cache");
     let policy = page.header("content-security-policy").to_owned();
@@ -76,7 +76,7 @@ async fn the_page_can_be_turned_off() {
     let app = App::new(options).await;
     assert_eq!(app.get("/props").await.json()["ui"], false);
     for path in ["/", "/app.js", "/index.html", "/sw.js"] {
-        let answer = app.get(path).await;
+        let answer = get_with(&app, path, &[]).await;
         assert_eq!((answer.status, answer.kind().as_str()), (404, "not_found_error"), "{path}");
     }
     assert_eq!(app.get("/health").await.status, 200);
@@ -94,7 +94,7 @@ async fn the_page_needs_no_key_but_the_api_does() {
         assert_eq!(app.get(path).await.status, 401, "{path}");
     }
     let app = App::new(ServerOptions { page: false, ..options }).await;
-    assert_eq!(app.get("/").await.status, 401);
+    assert_eq!(get_with(&app, "/", &[]).await.status, 401);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,7 +140,7 @@ async fn a_package_is_served_without_paths() {
         assert_eq!(answer.status, 404, "{path}: {}", answer.text);
         assert!(!answer.text.contains("secret") && !answer.text.contains("inner\""), "{path}");
     }
-    let page = app.get("/").await;
+    let page = get_with(&app, "/", &[]).await;
     let policy = page.header("content-security-policy");
     for part in ["script-src 'self' 'wasm-unsafe-eval';", "worker-src 'self' blob:;"] {
         assert!(policy.contains(part), "{part} of {policy}");

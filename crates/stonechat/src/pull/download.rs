@@ -5,6 +5,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -30,7 +31,7 @@ pub(super) fn download(
     remote: &ApiRepo,
     (file, size): (&str, u64),
     blob: &Path,
-    mut on_progress: impl FnMut(Progress<'_>),
+    mut on_progress: impl FnMut(Progress<'_>) -> ControlFlow<()>,
 ) -> Result<(), ApiError> {
     let mut name = blob.as_os_str().to_owned();
     name.push(".part");
@@ -38,7 +39,11 @@ pub(super) fn download(
     if let Some(folder) = blob.parent() {
         fs::create_dir_all(folder)?;
     }
-    let mut report = |done| on_progress(Progress { file, done, total: size });
+    let mut report = |done| match on_progress(Progress { file, done, total: size }) {
+        ControlFlow::Continue(()) => Ok(()),
+        // No error of the network: those are tried again.
+        ControlFlow::Break(()) => Err(io::Error::new(io::ErrorKind::Interrupted, "it was ended")),
+    };
     retried(|| receive(remote, (file, size), &part, &mut report))?;
     Ok(fs::rename(&part, blob)?)
 }
@@ -48,7 +53,7 @@ fn receive(
     remote: &ApiRepo,
     (file, size): (&str, u64),
     part: &Path,
-    report: &mut dyn FnMut(u64),
+    report: &mut dyn FnMut(u64) -> io::Result<()>,
 ) -> Result<(), ApiError> {
     let mut output = OpenOptions::new().append(true).create(true).open(part)?;
     let mut done = output.metadata()?.len();
@@ -56,7 +61,7 @@ fn receive(
         output.set_len(0)?;
         done = 0;
     }
-    report(done);
+    report(done)?;
     if done == size {
         return Ok(());
     }
@@ -78,7 +83,7 @@ fn receive(
             n => {
                 output.write_all(&chunk[..n])?;
                 done += n as u64;
-                report(done.min(size));
+                report(done.min(size))?;
             }
         }
     }

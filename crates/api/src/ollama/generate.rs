@@ -1,0 +1,106 @@
+//! `/api/generate`: a completion by the chat template, without it (`raw`), or between two texts (`suffix`).
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use stonechat::llm::chat::AnswerParser;
+use stonechat::{ChatRequest, PreparedChat, Request};
+
+use super::answer::{Lines, Route};
+use super::fields::Fields;
+use crate::chat_answer::prepared;
+use crate::chat_body::ChatBody;
+use crate::generation::GenerationFields;
+use crate::json::JsonFields;
+use crate::text::{Dialect, Model, Prepared};
+use crate::{ApiError, ApiResult, Defaults};
+
+/// Body of `/api/generate`.
+#[derive(Debug)]
+pub struct OllamaGenerate {
+    own: Own,
+    chat: ChatBody,
+}
+
+/// Fields beside those of a chat.
+#[derive(Debug, Deserialize)]
+struct Own {
+    #[serde(default)]
+    prompt: String,
+    #[serde(default)]
+    suffix: Option<String>,
+    #[serde(default)]
+    raw: bool,
+    /// Tokens of an earlier answer, before the prompt.
+    #[serde(default)]
+    context: Vec<u32>,
+}
+
+impl Dialect for OllamaGenerate {
+    fn adapt(body: &mut Map<String, Value>) -> ApiResult<()> {
+        let mut fields = Fields::new(body);
+        fields.common(body)?;
+        fields.no_images("images")?;
+        if fields.text("template")?.is_some() {
+            let expected = "none: the chat template is that of the model";
+            return Err(ApiError::field("template", expected, "a string"));
+        }
+        let prompt = fields.text("prompt")?.unwrap_or_default();
+        let system = fields.text("system")?.map(|it| json!({"role": "system", "content": it}));
+        let user = json!({"role": "user", "content": &prompt});
+        let messages: Vec<Value> = system.into_iter().chain([user]).collect();
+        body.insert("messages".to_owned(), messages.into());
+        body.insert("prompt".to_owned(), prompt.into());
+        if let Some(suffix) = fields.text("suffix")? {
+            body.insert("suffix".to_owned(), suffix.into());
+        }
+        let raw = fields.flag("raw")?;
+        body.insert("raw".to_owned(), raw.into());
+        body.extend(fields.take("context").map(|it| ("context".to_owned(), it)));
+        Ok(())
+    }
+
+    fn take(body: &mut JsonFields) -> ApiResult<Self> {
+        Ok(Self { own: body.take()?, chat: body.take()? })
+    }
+
+    fn ignores_unknown() -> bool {
+        true
+    }
+
+    fn check(&mut self) -> ApiResult<()> {
+        if self.own.raw && !self.own.context.is_empty() {
+            return Err(ApiError::field("context", "none with `raw`", "tokens"));
+        }
+        self.chat.check_answer()
+    }
+
+    fn prepare(
+        self,
+        fields: &GenerationFields,
+        model: Model<'_>,
+        defaults: &Defaults<'_>,
+    ) -> ApiResult<Prepared> {
+        let Self { own, chat } = self;
+        let info = model.llm.info();
+        let options = fields.options(info, defaults, 0)?;
+        let (mut request, parser) = if let Some(suffix) = &own.suffix {
+            let prompt = info.model.infill(&own.prompt, suffix)?;
+            (Request::new(prompt, options), AnswerParser::default())
+        } else if own.raw {
+            let prompt = info.model.tokenize_prompt(&own.prompt);
+            (Request::new(prompt, options), AnswerParser::default())
+        } else {
+            let chat = ChatRequest { options, ..chat.request()? };
+            let PreparedChat { request, parser, .. } = model.llm.prepare_chat(chat)?;
+            (request, parser)
+        };
+        let n = info.model.config().vocab_size;
+        if let Some(id) = own.context.iter().find(|&&id| id as usize >= n) {
+            return Err(ApiError::field("context", &format!("token ids below {n}"), id));
+        }
+        request.prompt.splice(..0, own.context);
+        let context = (!own.raw && own.suffix.is_none()).then(|| request.prompt.clone());
+        let writer = Box::new(Lines::new(model.name, Route::Generate { context }));
+        Ok(prepared(fields.schedule(request), parser, writer))
+    }
+}

@@ -1,0 +1,1 @@
+"""Checks of packaging/check.py, one module per kind of file."""
