@@ -20,6 +20,8 @@ mod grammar;
 pub(crate) mod hermes;
 mod parser;
 pub(crate) mod syntax;
+#[cfg(test)]
+mod tests;
 mod tools;
 
 pub use answer::{AnswerFormat, AnswerOptions, ReasoningMarkers, ToolGrammar};

@@ -315,15 +315,19 @@ impl AnswerParser {
         if text.is_empty() {
             return (space, Step::More);
         }
-        // A longer marker may begin with a shorter one.
-        if !is_end && calls.closers().any(|(marker, _)| marker != text && marker.starts_with(text))
-        {
+        // A longer marker may begin with a shorter one. One that the answer's end cuts off is no content.
+        let is_cut =
+            calls.closers().any(|(marker, _)| marker != text && marker.starts_with(text));
+        if is_cut && !is_end {
             return (space, Step::More);
         }
         let found = calls.closers().filter(|(marker, _)| text.starts_with(marker));
         if let Some((marker, ends_section)) = found.max_by_key(|(marker, _)| marker.len()) {
             self.is_in_section &= !ends_section;
             return (space + marker.len(), Step::Next);
+        }
+        if is_cut {
+            return (rest.len(), Step::Next);
         }
         if self.is_in_section {
             let separators: &[char] = match &calls.form {

@@ -275,7 +275,7 @@ fn word(text: &str) -> Word {
 
 /// Character of an escape sequence and its bytes; `None`: more text decides. A lone surrogate is U+FFFD.
 fn decoded(text: &str) -> Option<(char, usize)> {
-    let escape = text[1..].chars().next()?;
+    let escape = text.get(1..)?.chars().next()?;
     let simple = match escape {
         'b' => '\u{8}',
         'f' => '\u{c}',

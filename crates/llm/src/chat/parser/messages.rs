@@ -16,8 +16,10 @@ use crate::chat::syntax::Layout;
 
 /// Maximum bytes of a header.
 const MAX_BYTES: usize = 512;
-/// End of a header.
+/// End of a header of gpt-oss.
 const MESSAGE: &str = "<|message|>";
+/// Start of a header of Functionary.
+pub(super) const RECIPIENT: &str = ">>>";
 
 impl AnswerParser {
     /// Goes on with the header of a message.
@@ -41,15 +43,16 @@ impl AnswerParser {
         rules: &Rules,
         events: &mut Events,
     ) -> (usize, Step) {
-        let Some(at) = rest.find(MESSAGE) else {
-            let text = rest.trim_start();
-            let starts = ["<|", "to=", "assistant"];
-            let is_header =
-                starts.iter().any(|start| text.starts_with(start) || start.starts_with(text));
-            if (is_header || is_end) && rest.len() <= MAX_BYTES && (!is_end || is_header) {
+        let text = rest.trim_start();
+        let starts = ["<|", "to=", "assistant"];
+        let is_header =
+            starts.iter().any(|start| text.starts_with(start) || start.starts_with(text));
+        let limit = rest.floor_char_boundary(MAX_BYTES);
+        let found = rest[..limit].find(MESSAGE).filter(|_| is_header);
+        let Some(at) = found else {
+            if is_header && rest.len() < MAX_BYTES {
                 // Without its end a header has no content.
-                let n = if is_end { rest.len() } else { 0 };
-                return (n, Step::More);
+                return (if is_end { rest.len() } else { 0 }, Step::More);
             }
             self.state = State::Text(TextState::START);
             return (0, Step::Next);
@@ -86,6 +89,7 @@ impl AnswerParser {
         self.has_message = true;
     }
 
+    /// A header and its marker, which the prompt has for the first message.
     fn recipient(
         &mut self,
         rest: &str,
@@ -93,28 +97,33 @@ impl AnswerParser {
         rules: &Rules,
         events: &mut Events,
     ) -> (usize, Step) {
-        let Some((name, _)) = rest.split_once('\n') else {
-            let is_name = rest.len() <= MAX_BYTES && !rest.contains(char::is_whitespace);
-            if is_name && !is_end {
-                return (0, Step::More);
-            }
-            self.state = State::Text(TextState::START.begun());
-            return (0, Step::Next);
+        let space = rest.len() - rest.trim_start().len();
+        let start = match self.has_message {
+            true => (space + RECIPIENT.len()).min(rest.len()),
+            false => 0,
         };
-        let n = name.len() + 1;
-        if name == "all" {
-            self.state = State::Text(TextState::START.begun());
-        } else if rules.calls().is_some() && rules.is_name(name, true) {
-            self.announce(name.to_owned(), None, events);
-            self.state = State::Arguments(ArgumentsState::object(Literal::default()));
-        } else {
-            // Not a header: a prompt of Python in content.
-            let marker = if self.has_message { ">>>" } else { "" };
-            events.content(marker);
-            self.state = State::Text(TextState::START.begun());
-            return (0, Step::Next);
-        }
         self.has_message = true;
-        (n, Step::Next)
+        let text = &rest[start..];
+        let end = text.find(|c: char| c.is_whitespace());
+        let is_cut = end.is_none() && text.len() <= MAX_BYTES;
+        if is_cut && !is_end {
+            self.has_message = start > 0;
+            return (0, Step::More);
+        }
+        let name = end.filter(|&end| text[end..].starts_with('\n')).map(|end| &text[..end]);
+        match name {
+            Some("all") => self.state = State::Text(TextState::START.begun()),
+            Some(name) if rules.calls().is_some() && rules.is_name(name, true) => {
+                self.announce(name.to_owned(), None, events);
+                self.state = State::Arguments(ArgumentsState::object(Literal::default()));
+            }
+            // Not a header, but a prompt of Python.
+            _ => {
+                events.content(&rest[..start]);
+                self.state = State::Text(TextState::START.begun());
+                return (start, Step::Next);
+            }
+        }
+        (start + name.map_or(0, |name| name.len() + 1), Step::Next)
     }
 }

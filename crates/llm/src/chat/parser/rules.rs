@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::HARMONY_MARKERS;
+use super::messages::RECIPIENT;
 use crate::chat::Tool;
 use crate::chat::syntax::{CallSyntax, Form, JsonForm, Layout, Syntax, Text};
 
@@ -94,7 +95,7 @@ impl Rules {
             }
         }
         if syntax.layout == Layout::Recipients && calls.is_some() {
-            add(false, ">>>", Found::Message);
+            add(false, RECIPIENT, Found::Message);
         }
         let firsts = |list: &Vec<(Text, Found)>| {
             let mut firsts: Vec<u8> =

@@ -94,7 +94,11 @@ impl AnswerParser {
                 return (held, Step::Next);
             }
         }
-        let is_header = found == Found::Message && rest[end..].starts_with("<|channel|>");
-        (if is_header { end } else { end + n }, Step::Next)
+        match found {
+            // The space before a prompt of Python is content, should it be one.
+            Found::Message if rules.syntax.layout == Layout::Recipients => (held, Step::Next),
+            Found::Message if rest[end..].starts_with("<|channel|>") => (end, Step::Next),
+            _ => (end + n, Step::Next),
+        }
     }
 }
