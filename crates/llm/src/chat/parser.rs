@@ -316,8 +316,7 @@ impl AnswerParser {
             return (space, Step::More);
         }
         // A longer marker may begin with a shorter one. One that the answer's end cuts off is no content.
-        let is_cut =
-            calls.closers().any(|(marker, _)| marker != text && marker.starts_with(text));
+        let is_cut = calls.closers().any(|(marker, _)| marker != text && marker.starts_with(text));
         if is_cut && !is_end {
             return (space, Step::More);
         }

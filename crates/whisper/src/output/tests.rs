@@ -28,6 +28,7 @@ fn transcript() -> Transcript {
         language: "en".to_owned(),
         duration: 3662.0,
         cancelled: false,
+        has_failed: false,
     }
 }
 
@@ -137,7 +138,14 @@ fn spoken() -> Transcript {
         with_words(2, &[(" 你", 9.0, 9.2), ("好", 9.2, 9.4), ("世", 9.4, 9.6), ("界", 9.6, 10.0)]),
     ];
     let text = segments.iter().map(|segment| segment.text.as_str()).collect();
-    Transcript { text, segments, language: "en".to_owned(), duration: 10.0, cancelled: false }
+    Transcript {
+        text,
+        segments,
+        language: "en".to_owned(),
+        duration: 10.0,
+        cancelled: false,
+        has_failed: false,
+    }
 }
 
 #[track_caller]
