@@ -19,7 +19,7 @@ mod fields;
 mod generate;
 
 pub use answer::{LoadedLine, now};
-pub use body::{OllamaBody, Wanted};
+pub use body::{OllamaBody, Action};
 pub use chat::OllamaChat;
 pub use embed::{EmbedAnswer, EmbedBody, EmbeddingAnswer};
 pub use generate::OllamaGenerate;

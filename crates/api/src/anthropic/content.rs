@@ -83,7 +83,7 @@ fn assistant(content: Value, name: &str, names: &mut HashMap<String, String>) ->
     for (mut block, at) in blocks(content, name)? {
         match block.kind.as_str() {
             "thinking" => reasoning.push_str(&block.string("thinking", &at)?),
-            // Its content is Anthropic's secret.
+            // The content is encrypted by Anthropic.
             "redacted_thinking" => {}
             "tool_use" => {
                 let (id, tool) = (block.string("id", &at)?, block.string("name", &at)?);

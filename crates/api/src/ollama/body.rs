@@ -11,7 +11,7 @@ use crate::{ApiError, ApiResult, Defaults};
 
 /// Use of the model that a body wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Action {
     /// A text.
     Text,
     /// The model in memory, without a text.
@@ -24,7 +24,7 @@ pub enum Wanted {
 #[derive(Debug)]
 pub struct OllamaBody<T> {
     model: String,
-    wanted: Wanted,
+    wanted: Action,
     unloads: bool,
     is_stream: bool,
     num_ctx: Option<f64>,
@@ -91,9 +91,9 @@ impl<T: Dialect> ParseBody for OllamaBody<T> {
             || !Text::is_empty(head.prompt.as_ref())
             || !Text::is_empty(head.suffix.as_ref());
         let wanted = match (has_text, unloads) {
-            (true, _) => Wanted::Text,
-            (false, false) => Wanted::Load,
-            (false, true) => Wanted::Unload,
+            (true, _) => Action::Text,
+            (false, false) => Action::Load,
+            (false, true) => Action::Unload,
         };
         let text = has_text.then(|| Body::parse(body, defaults)).transpose()?;
         Ok(Self {
@@ -119,7 +119,7 @@ impl<T> OllamaBody<T> {
 
     /// Use of the model.
     #[must_use]
-    pub fn wanted(&self) -> Wanted {
+    pub fn wanted(&self) -> Action {
         self.wanted
     }
 

@@ -6,7 +6,7 @@ use stonechat::sampling::SamplingOptions;
 use stonechat::{Completion, Finish};
 
 use super::answer::{Lines, Route, now};
-use super::{EmbedBody, OllamaBody, OllamaChat, OllamaGenerate, Wanted};
+use super::{EmbedBody, OllamaBody, OllamaChat, OllamaGenerate, Action};
 use crate::chat_answer::{Chat, ChatAnswer, ChatDialect, ChatStep, ChatWriter};
 use crate::generation::RequestStats;
 use crate::text::{Dialect, Frame};
@@ -85,15 +85,15 @@ fn bodies_without_text_load_or_unload() {
         let body: OllamaBody<Chat<OllamaChat>> = parsed(&body).unwrap();
         (body.wanted(), body.unloads())
     };
-    assert_eq!(wanted(json!({"model": "m"})), (Wanted::Load, false));
-    assert_eq!(wanted(json!({"model": "m", "messages": []})), (Wanted::Load, false));
+    assert_eq!(wanted(json!({"model": "m"})), (Action::Load, false));
+    assert_eq!(wanted(json!({"model": "m", "messages": []})), (Action::Load, false));
     for zero in [json!(0), json!(0.0), json!("0"), json!("0s"), json!("0m0s")] {
         let body = json!({"model": "m", "messages": [], "keep_alive": zero});
-        assert_eq!(wanted(body), (Wanted::Unload, true), "{zero}");
-        assert_eq!(wanted(chat(json!({"keep_alive": zero}))), (Wanted::Text, true), "{zero}");
+        assert_eq!(wanted(body), (Action::Unload, true), "{zero}");
+        assert_eq!(wanted(chat(json!({"keep_alive": zero}))), (Action::Text, true), "{zero}");
     }
     for other in [json!(-1), json!(300), json!("300s"), json!("1h30m"), json!("-1"), json!(null)] {
-        assert_eq!(wanted(chat(json!({"keep_alive": other}))), (Wanted::Text, false), "{other}");
+        assert_eq!(wanted(chat(json!({"keep_alive": other}))), (Action::Text, false), "{other}");
     }
 }
 

@@ -311,7 +311,7 @@ fn a_response_is_kept_with_its_messages() {
     let kept = receiver.recv().unwrap();
     let body: Value = serde_json::from_str(&kept.body).unwrap();
     assert_eq!(body, events.last().unwrap()["response"]);
-    // Its output is an input.
+    // The output is an input.
     let again = input::messages(body.get("output")).unwrap();
     assert_eq!(again.len(), 1);
     assert_eq!(again[0]["tool_calls"][1]["function"]["name"], "mcp__s__g");

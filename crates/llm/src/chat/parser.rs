@@ -68,7 +68,7 @@ enum State {
     Text(TextState),
     /// Before the content of a message.
     Header,
-    /// What may be the start of a call.
+    /// Possible start of a call.
     Opening(Opening),
     /// Call as JSON, after its name.
     Json(Box<JsonCall>),
@@ -84,7 +84,7 @@ impl Default for State {
     }
 }
 
-/// What may be the start of a call. All of its text is kept.
+/// Possible start of a call. All of its text is kept.
 #[derive(Debug, Clone)]
 struct Opening {
     /// State to go back to.

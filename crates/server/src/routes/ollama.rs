@@ -12,7 +12,7 @@ use stonechat::Llm;
 use stonechat_api::chat::Chat;
 use stonechat_api::ollama::{
     EmbedAnswer, EmbedBody, EmbeddingAnswer, LoadedLine, OllamaBody, OllamaChat, OllamaGenerate,
-    Wanted,
+    Action,
 };
 use stonechat_api::text::{Dialect, Frame};
 
@@ -124,10 +124,10 @@ async fn answer<T: Dialect>(
     let requested = body.model().to_owned();
     let Some(text) = body.into_text(&spec.name) else {
         match wanted {
-            Wanted::Unload => state.models().release(&spec.name).await?,
+            Action::Unload => state.models().release(&spec.name).await?,
             _ => drop(state.open::<Llm>(Some(&spec.name), state.options().deadline()).await?),
         }
-        let line = LoadedLine::new(&requested, is_chat, wanted == Wanted::Unload);
+        let line = LoadedLine::new(&requested, is_chat, wanted == Action::Unload);
         let Frame { data, .. } = Frame::new(&line);
         return Ok(if is_stream { lines(data + "\n") } else { json::response(data) });
     };

@@ -62,7 +62,7 @@ struct OllamaModel {
     digest: String,
     details: ModelDetails,
     capabilities: Vec<&'static str>,
-    /// Of a loaded model alone, as are the following.
+    /// Only for a loaded model, as are the following.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
