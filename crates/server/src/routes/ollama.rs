@@ -1,7 +1,7 @@
 //! `/api/chat`, `/api/generate`, `/api/embed` and `/api/embeddings` of Ollama.
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::State;
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
@@ -33,7 +33,7 @@ pub(crate) fn router() -> Router<AppState> {
 }
 
 /// Answers a conversation in Ollama's form
-#[cfg_attr(test, utoipa::path(post, path = "/api/chat", tag = "ollama", request_body = Object, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/api/chat", operation_id = "ollama_chat", tag = "ollama", request_body = Object, responses(
     (status = 200, body = Object, description = "An object, or a stream of lines"),
     (status = 400, description = "A field is invalid, or the prompt exceeds the context"),
     (status = 404, description = "There is no model of this name"),
@@ -73,7 +73,7 @@ pub(crate) async fn embed(
 }
 
 /// Embeds a text in the older form of Ollama
-#[cfg_attr(test, utoipa::path(post, path = "/api/embeddings", tag = "ollama", request_body = Object, responses(
+#[cfg_attr(test, utoipa::path(post, path = "/api/embeddings", operation_id = "ollama_embeddings", tag = "ollama", request_body = Object, responses(
     (status = 200, body = EmbeddingAnswer),
     (status = 404, description = "There is no model of this name"),
 )))]
@@ -137,14 +137,20 @@ async fn answer<T: Dialect>(
     }
     let unload = Unload { models: state.models().clone(), name: spec.name.clone() };
     Ok(response.map(|body| {
-        // The model is in use until the body is dropped.
-        let parts = (body.into_data_stream(), unload);
-        let data = futures_util::stream::unfold(parts, |(mut data, unload)| async move {
-            let next = data.next().await?;
-            Some((next, (data, unload)))
+        let parts = UnloadingBody { data: body.into_data_stream(), _unload: unload };
+        let data = futures_util::stream::unfold(parts, |mut parts| async move {
+            let next = parts.data.next().await?;
+            Some((next, parts))
         });
         Body::from_stream(data)
     }))
+}
+
+/// Data of an answer after which its model is unloaded. The model is in use until the data are dropped, which are the first
+/// field for that reason.
+struct UnloadingBody {
+    data: BodyDataStream,
+    _unload: Unload,
 }
 
 /// Response with lines.
