@@ -26,6 +26,8 @@ mod listen;
 mod llm;
 mod load;
 mod log;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod models;
 #[cfg(feature = "pull")]
 mod pull;
@@ -90,6 +92,9 @@ enum Verb {
     /// Serve models over HTTP, with the routes of OpenAI and llama-server
     #[cfg(feature = "server")]
     Serve(Box<serve::Args>),
+    /// Serve tools to other programs' models by the Model Context Protocol (stdio)
+    #[cfg(feature = "mcp")]
+    Mcp(mcp::Args),
     /// Print the embeddings of texts
     Embed(llm::embed::Args),
     /// Print the tokens of a text
@@ -210,6 +215,8 @@ fn main() -> ExitCode {
         Verb::Chat(args) => llm::chat::run(&args),
         #[cfg(feature = "server")]
         Verb::Serve(args) => serve::run(&args, cli.models_dir.as_deref()),
+        #[cfg(feature = "mcp")]
+        Verb::Mcp(args) => mcp::run(&args),
         Verb::Embed(args) => llm::embed::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Tokenize(args) => llm::tokenize::run(&args).map(|()| ExitCode::SUCCESS),
         Verb::Perplexity(args) => llm::perplexity::run(&args).map(|()| ExitCode::SUCCESS),
