@@ -168,11 +168,13 @@ impl Session {
             }
             ClientEvent::Commit => {
                 let mut actions = self.rest();
-                let n_samples = std::mem::take(&mut self.n_uncommitted);
-                if n_samples < MIN_COMMIT {
-                    self.n_uncommitted = n_samples;
-                    return Err(commit_empty(n_samples));
+                if self.n_uncommitted < MIN_COMMIT {
+                    // The rest of the audio still belongs to the next commit.
+                    let error = commit_empty(self.n_uncommitted);
+                    actions.push(Action::Send(ServerEvent::error(&error, event_id)));
+                    return Ok(actions);
                 }
+                self.n_uncommitted = 0;
                 self.items.push_back(Item::new());
                 let events = self.commit_last();
                 actions.extend(events.into_iter().map(Action::Send));
