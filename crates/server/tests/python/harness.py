@@ -11,9 +11,14 @@ CHECKS = []
 LIMIT_S = 120.0
 
 
+# Fields of `Context` without which the checks of a module are skipped.
+NEEDS = {"audio": ["audio_model"], "tools": ["scripted_model"], "agents": ["scripted_model"], "voice": ["audio_model"]}
+
+
 def check(function):
     """Registers a check; its name is that of the function after the name of its module."""
-    CHECKS.append((f"{function.__module__}.{function.__name__}", function))
+    module = function.__module__
+    CHECKS.append((f"{module}.{function.__name__}", function, NEEDS.get(module, [])))
     return function
 
 
@@ -26,7 +31,9 @@ class Context:
     model: str
     audio_model: str | None
     audio: pathlib.Path
+    scripted_model: str | None
     wyoming: str | None
+    stonechat: str | None
 
     def __post_init__(self):
         self.client = self.openai(self.key)
@@ -67,20 +74,29 @@ class Context:
         equal(response.status_code, 200, f"status of {path}: {response.text[:200]}")
         return response.json()
 
-    def get(self, path):
-        response = self.http.get(path, params=self.query)
+    def get(self, path, **query):
+        response = self.http.get(path, params=self.query | query)
         equal(response.status_code, 200, f"status of {path}: {response.text[:200]}")
         return response.json()
 
     def recording(self, name="quick_brown_fox.wav"):
         return open(self.audio / name, "rb")
 
-    def wait_until_idle(self):
-        """Waits until no slot works: a request whose client has gone ends within seconds."""
+    def wait_until_idle(self, model=None):
+        """Waits until no slot of a model works: a request whose client has gone ends within seconds."""
         end = time.monotonic() + LIMIT_S
-        while any(slot["is_processing"] for slot in self.get("/slots")):
+        query = {"model": model or self.model}
+        while any(slot["is_processing"] for slot in self.get("/slots", **query)):
             expect(time.monotonic() < end, "a slot still works for a client that has gone")
             time.sleep(0.05)
+
+    def predicted_tokens(self):
+        """Tokens that all models have drawn since the server's start."""
+        lines = self.http.get("/metrics").text.splitlines()
+        name = "llamacpp:tokens_predicted_total"
+        values = [line.rsplit(" ", 1)[1] for line in lines if line.startswith(name)]
+        expect(values, f"no metric {name}")
+        return sum(map(float, values))
 
 
 class Failed(AssertionError):
