@@ -38,12 +38,13 @@ fn programs(suite: &Suite, file: &str) -> Result<PathBuf> {
     let requirements =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let requirements: Vec<&str> = requirements.lines().collect();
-    let name = format!("client-test-{}", suite.name);
+    let name = file.trim_end_matches(".txt").replace("requirements", "client-test");
     ensure!(
         shell::succeeds(Command::new("python3").arg("--version")),
         "expected python3 on the path"
     );
     if suite.is_partial {
+        // Some dependencies, such as PyTorch, are large and not needed.
         return venv::programs(&name, &[], &requirements);
     }
     venv::programs(&name, &requirements, &[])

@@ -48,6 +48,9 @@ impl Served {
         command.arg("-m").arg(&scripted);
         command.args(["--api-key", KEY, "--metrics", "--slot-save-path"]).arg(&slots);
         command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
+        if suite.models.contains(&SPEECH) {
+            command.args(["--wyoming-port", &wyoming.to_string()]);
+        }
         command.env("STONECHAT_MODELS", models::models_dir()?);
         let log = folder.join(format!("server-{}.log", suite.name));
         let mut process = ServerProcess::start(&mut command, &log)?;
@@ -66,6 +69,7 @@ impl Served {
             checks.args(["--audio-model", SPEECH, "--wyoming", &self.wyoming]);
         }
         checks.arg("--stonechat").arg(&self.program);
+        checks.arg("--audio").arg(shell::workspace_root().join("test-data/audio"));
         checks.env("STONECHAT_MODELS", models::models_dir()?);
         Ok(())
     }

@@ -40,7 +40,7 @@ pub(super) const SUITES: &[Suite] = &[
     PYTHON,
     Suite { is_default: true, models: &[LANGUAGE], ..python("anthropic", "requirements-anthropic.txt") },
     Suite { is_default: true, models: &[LANGUAGE], ..python("ollama", "requirements-ollama.txt") },
-    python("live", "requirements-live.txt"),
+    Suite { is_default: true, ..python("live", "requirements.txt") },
     Suite { models: &[SPEECH], ..python("mcp", "requirements-mcp.txt") },
     Suite { models: &[], ..python("agents", "requirements-agents.txt") },
     Suite { models: &[LANGUAGE], ..python("lm-eval", "requirements-lm-eval.txt") },
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn suites_are_found_by_name() {
-        assert_eq!(names(&[]).unwrap(), ["openai", "anthropic", "ollama"]);
+        assert_eq!(names(&[]).unwrap(), ["openai", "anthropic", "ollama", "live"]);
         assert_eq!(names(&["sdk", "live"]).unwrap(), ["live", "sdk"]);
         assert_eq!(names(&["all"]).unwrap().len(), SUITES.len());
         let error = names(&["sdk", "poem"]).unwrap_err();

@@ -11,14 +11,25 @@ CHECKS = []
 LIMIT_S = 120.0
 
 
-# Fields of `Context` without which the checks of a module are skipped.
-NEEDS = {"audio": ["audio_model"], "tools": ["scripted_model"], "agents": ["scripted_model"], "voice": ["audio_model"]}
+# Fields of `Context` without which the checks with these prefixes are skipped.
+NEEDS = {
+    "audio.": ["audio_model"],
+    "live.": ["audio_model"],
+    "live.wyoming": ["wyoming"],
+    "mcp_client.": ["stonechat"],
+    "tools.": ["scripted_model"],
+    "agents.": ["scripted_model"],
+    "lm_eval_client.": ["stonechat"],
+    "voice.": ["audio_model"],
+    "voice.livekit_chats": ["scripted_model"],
+}
 
 
 def check(function):
     """Registers a check; its name is that of the function after the name of its module."""
-    module = function.__module__
-    CHECKS.append((f"{module}.{function.__name__}", function, NEEDS.get(module, [])))
+    name = f"{function.__module__}.{function.__name__}"
+    needs = [need for prefix, all in NEEDS.items() if name.startswith(prefix) for need in all]
+    CHECKS.append((name, function, needs))
     return function
 
 
