@@ -1,7 +1,9 @@
 """Registry of checks, the clients that they use, and assertions that show both sides."""
 
+import array
 import dataclasses
 import pathlib
+import struct
 import time
 
 import httpx2
@@ -92,6 +94,15 @@ class Context:
 
     def recording(self, name="quick_brown_fox.wav"):
         return open(self.audio / name, "rb")
+
+    def samples(self, name="quick_brown_fox.wav"):
+        """Samples of a recording of 16 kHz as 16-bit integers; the files are of floats, which `wave` does not read."""
+        data = (self.audio / name).read_bytes()
+        equal(struct.unpack_from("<HHI", data, 20), (3, 1, 16_000), f"format of {name}")
+        at = data.index(b"data") + 8
+        values = array.array("f", data[at : at + len(data[at:]) // 4 * 4])
+        clipped = (max(-1.0, min(1.0, value)) for value in values)
+        return array.array("h", (int(value * 32767) for value in clipped)).tobytes()
 
     def wait_until_idle(self, model=None):
         """Waits until no slot of a model works: a request whose client has gone ends within seconds."""

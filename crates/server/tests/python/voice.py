@@ -1,7 +1,6 @@
 """Voice agents: LiveKit's and Pipecat's services for transcription and chat, over requests and over /v1/realtime."""
 
 import asyncio
-import wave
 
 import aiohttp
 from livekit import rtc
@@ -24,12 +23,6 @@ RATE = 16_000
 SILENCE = bytes(2 * RATE)
 
 
-def samples(server, name="quick_brown_fox.wav"):
-    with wave.open(str(server.audio / name)) as file:
-        equal((file.getframerate(), file.getsampwidth(), file.getnchannels()), (RATE, 2, 1))
-        return file.readframes(file.getnframes())
-
-
 def livekit_frames(audio, bytes_per_frame=3200):
     for at in range(0, len(audio), bytes_per_frame):
         part = audio[at : at + bytes_per_frame]
@@ -44,7 +37,7 @@ def livekit_stt(server, model=None, **options):
 @check
 def livekit_transcribes_a_recording(server):
     async def run():
-        event = await livekit_stt(server).recognize(list(livekit_frames(samples(server))))
+        event = await livekit_stt(server).recognize(list(livekit_frames(server.samples())))
         return event.alternatives[0].text
 
     contains(asyncio.run(run()), FOX)
@@ -53,7 +46,7 @@ def livekit_transcribes_a_recording(server):
 @check
 def livekit_takes_prompts_and_detects_languages(server):
     async def run():
-        audio = list(livekit_frames(samples(server, "es_hola_mundo.wav")))
+        audio = list(livekit_frames(server.samples("es_hola_mundo.wav")))
         event = await livekit_stt(server, detect_language=True, prompt="Mundo.").recognize(audio)
         return event.alternatives[0].text
 
@@ -64,7 +57,7 @@ def livekit_takes_prompts_and_detects_languages(server):
 def livekit_names_errors(server):
     async def run():
         wrong = livekit.STT(model=server.audio_model, base_url=f"{server.base}/v1", api_key="wrong")
-        await wrong.recognize(list(livekit_frames(samples(server))))
+        await wrong.recognize(list(livekit_frames(server.samples())))
 
     try:
         asyncio.run(run())
@@ -96,7 +89,7 @@ async def livekit_stream(server, audio, language=None):
 
 @check
 def livekit_streams_over_realtime(server):
-    audio = samples(server) + 2 * SILENCE
+    audio = server.samples() + 2 * SILENCE
     events = asyncio.run(asyncio.wait_for(livekit_stream(server, audio), LIMIT_S))
     contains(events[-1].alternatives[0].text, FOX)
 
@@ -104,7 +97,7 @@ def livekit_streams_over_realtime(server):
 @check
 def livekit_changes_only_the_language(server):
     # LocalAI 10295: the model stays.
-    audio = samples(server) + 2 * SILENCE
+    audio = server.samples() + 2 * SILENCE
     events = asyncio.run(asyncio.wait_for(livekit_stream(server, audio, language="en"), LIMIT_S))
     contains(events[-1].alternatives[0].text, FOX)
 
@@ -158,7 +151,7 @@ def pipecat_transcribes_a_segment(server):
         settings=OpenAISTTService.Settings(model=server.audio_model),
         include_prob_metrics=True,
     )
-    frames = pipecat_frames(samples(server))
+    frames = pipecat_frames(server.samples())
     [text] = asyncio.run(asyncio.wait_for(pipecat_texts(service, frames), LIMIT_S))
     contains(text, FOX)
 
@@ -171,6 +164,6 @@ def pipecat_streams_over_realtime(server):
         base_url=f"{server.base.replace('http', 'ws', 1)}/v1/realtime",
         settings=OpenAIRealtimeSTTService.Settings(model=server.audio_model),
     )
-    frames = [SleepFrame(sleep=1.0), *pipecat_frames(samples(server)), SleepFrame(sleep=20.0)]
+    frames = [SleepFrame(sleep=1.0), *pipecat_frames(server.samples()), SleepFrame(sleep=20.0)]
     texts = asyncio.run(asyncio.wait_for(pipecat_texts(service, frames), LIMIT_S))
     contains(" ".join(texts), FOX)
