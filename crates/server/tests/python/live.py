@@ -119,7 +119,7 @@ def wyoming_describes_its_models(server):
 
 
 @check
-def asr_takes_raw_server.samples():
+def asr_takes_raw_samples(server):
     parameters = {"task": "transcribe", "language": "en", "output": "srt", "encode": "false"}
     reply = server.http.post("/asr", params=parameters, files={"audio_file": server.samples()})
     equal(reply.status_code, 200, reply.text[:200])
