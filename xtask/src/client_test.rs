@@ -1,30 +1,34 @@
-//! `cargo xtask client-test`: checks `stonechat serve` with OpenAI's Python client. `cargo xtask test` ends in it.
+//! `cargo xtask client-test`: checks `stonechat serve` with unmodified clients. `cargo xtask test` ends in its default suites.
 //!
-//! The checks are in `crates/server/tests/python`. The server runs on a free port with a language and a speech model, an
-//! API key, metrics and a folder for slots.
+//! | file | holds |
+//! |---|---|
+//! | `suites` | clients that are checked together |
+//! | `install` | their packages |
+//! | `server` | the server, one for each suite |
+//!
+//! The checks are in `crates/server/tests/python` and `crates/server/tests/node`. A suite whose packages or models cannot be
+//! installed is skipped.
 
-use std::fs;
+mod install;
+mod server;
+mod suites;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::server_process::{ServerProcess, free_port, is_healthy};
-use crate::{load, models, shell, venv};
-
-const FOLDER: &str = "crates/server/tests/python";
-/// Key that the server is started with.
-const KEY: &str = "client-test-key";
-/// Language and speech model.
-const MODELS: [&str; 2] = ["smollm2-135m", "base"];
-/// Time to load both models.
-const START_TIME: Duration = Duration::from_secs(120);
+use crate::{load, models, shell};
+use server::{KEY, Served};
+use suites::Suite;
 
 /// Options of `cargo xtask client-test`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClientTestArgs {
+    /// Run only this suite, or `all`; may be repeated [default: openai, anthropic, ollama and live]
+    #[arg(long, value_name = "NAME")]
+    suite: Vec<String>,
     /// Program of stonechat [default: release build of this tree]
     #[arg(long, value_name = "FILE")]
     stonechat: Option<PathBuf>,
@@ -48,69 +52,92 @@ pub(crate) struct ClientTestArgs {
     verbose: bool,
 }
 
-/// Passed and failed checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Passed, failed and skipped checks; a skipped suite counts as one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
+    pub(crate) skipped: usize,
+}
+
+impl Counts {
+    const SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
+
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
 }
 
 /// Runs the checks that are asked for; an error if one fails.
 pub(crate) fn run(args: &ClientTestArgs) -> Result<()> {
-    let mut checks = client(&python()?);
-    for text in &args.only {
-        checks.args(["--only", text]);
-    }
-    checks.args(args.verbose.then_some("--verbose"));
-    let counts = if let (Some(url), Some(model)) = (&args.url, &args.model) {
-        checks.arg(url).args(["--api-key", &args.api_key, "--model", model]);
-        if let Some(model) = &args.audio_model {
-            checks.args(["--audio-model", model]);
-        }
-        count(&mut checks)?
-    } else {
-        let program = load::stonechat(args.stonechat.as_deref())?;
-        models::install(&MODELS)?;
-        check_server(&program, &mut checks)?
+    let suites = suites::named(&args.suite).map_err(anyhow::Error::msg)?;
+    let program = match args.url {
+        Some(_) => None,
+        None => Some(load::stonechat(args.stonechat.as_deref())?),
     };
+    let counts = run_suites(&suites, |suite, checks| {
+        for text in &args.only {
+            checks.args(["--only", text]);
+        }
+        checks.args(args.verbose.then_some("--verbose"));
+        if let Some(program) = &program {
+            return check_server(program, suite, checks);
+        }
+        checks.args(&args.url).args(["--api-key", &args.api_key]);
+        for (name, model) in [("--model", &args.model), ("--audio-model", &args.audio_model)] {
+            if let Some(model) = model {
+                checks.args([name, model]);
+            }
+        }
+        count(checks)
+    })?;
     ensure!(counts.failed == 0, "{} checks failed", counts.failed);
     ensure!(counts.passed > 0, "no check ran");
     Ok(())
 }
 
-/// Runs all checks on a server of `program`, whose models are installed.
-pub(crate) fn run_all(program: &Path, python: &Path) -> Result<Counts> {
-    check_server(program, &mut client(python))
+/// Runs the default suites on servers of `program`.
+pub(crate) fn run_default(program: &Path) -> Result<Counts> {
+    let suites = suites::named(&[]).map_err(anyhow::Error::msg)?;
+    run_suites(&suites, |suite, checks| check_server(program, suite, checks))
 }
 
-/// The Python that has the client installed.
-pub(crate) fn python() -> Result<PathBuf> {
-    let path = shell::workspace_root().join(FOLDER).join("requirements.txt");
-    let requirements =
-        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let requirements: Vec<&str> = requirements.lines().collect();
-    Ok(venv::programs("client-test", &requirements, &[])?.join("python"))
+/// Runs suites one after the other and prints their sum.
+fn run_suites(
+    suites: &[&Suite],
+    check: impl Fn(&Suite, &mut Command) -> Result<Counts>,
+) -> Result<Counts> {
+    let mut sum = Counts::default();
+    for suite in suites {
+        println!("\n== client-test {}", suite.name);
+        let installed = models::install(suite.models).and_then(|()| install::command(suite));
+        let counts = match installed {
+            Ok(mut checks) => check(suite, &mut checks)?,
+            Err(error) => {
+                println!("SKIPPED client-test {}: {error:#}", suite.name);
+                Counts::SKIPPED
+            }
+        };
+        sum.add(counts);
+    }
+    let Counts { passed, failed, skipped } = sum;
+    println!("client-test: {passed} passed, {failed} failed, {skipped} skipped");
+    Ok(sum)
 }
 
-/// The script of the checks.
-fn client(python: &Path) -> Command {
-    let mut checks = shell::program(python);
-    checks.arg(shell::workspace_root().join(FOLDER).join("client.py"));
-    checks
-}
-
-/// Starts a server of both models and runs the checks on it.
-fn check_server(program: &Path, checks: &mut Command) -> Result<Counts> {
-    let (url, wyoming, mut server) = start(program)?;
-    let [model, audio_model] = MODELS;
-    checks.args([&url, "--api-key", KEY, "--model", model, "--audio-model", audio_model]);
-    checks.args(["--wyoming", &wyoming]);
+/// Starts a server for a suite and runs the checks on it.
+fn check_server(program: &Path, suite: &Suite, checks: &mut Command) -> Result<Counts> {
+    let mut server = Served::start(program, suite)?;
+    server.describe(checks, suite)?;
     let counts = count(checks)?;
-    if let Some(status) = server.ended() {
-        bail!("the server ended with {status}: {}", server.last_line());
+    let process = &mut server.process;
+    if let Some(status) = process.ended() {
+        bail!("the server ended with {status}: {}", process.last_line());
     }
     if counts.failed > 0 {
-        println!("log of the server: {}", server.log.display());
+        println!("log of the server: {}", process.log.display());
     }
     Ok(counts)
 }
@@ -130,28 +157,16 @@ fn count(checks: &mut Command) -> Result<Counts> {
     counts_of(&last).with_context(|| format!("`{shown}` ended with {status}"))
 }
 
-/// Numbers of the line `N passed, M failed`.
+/// Numbers of the line `N passed, M failed, K skipped`.
 fn counts_of(line: &str) -> Option<Counts> {
-    let (passed, failed) = line.strip_suffix(" failed")?.split_once(" passed, ")?;
-    Some(Counts { passed: passed.parse().ok()?, failed: failed.parse().ok()? })
-}
-
-/// Starts a server of both models; its URL, and the URI of its Wyoming.
-fn start(program: &Path) -> Result<(String, String, ServerProcess)> {
-    let folder = shell::target_dir().join("client-test");
-    let slots = folder.join("slots");
-    fs::create_dir_all(&slots).with_context(|| format!("cannot make {}", slots.display()))?;
-    let (port, wyoming) = (free_port()?, free_port()?);
-    let mut command = Command::new(program);
-    command.args(["serve", "-m", MODELS[0], "-m", MODELS[1], "--api-key", KEY, "--metrics"]);
-    command.arg("--slot-save-path").arg(&slots);
-    command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
-    command.args(["--wyoming-port", &wyoming.to_string()]);
-    command.env("STONECHAT_MODELS", models::models_dir()?);
-    let mut server = ServerProcess::start(&mut command, &folder.join("server.log"))?;
-    let url = format!("http://127.0.0.1:{port}");
-    server.wait_until(START_TIME, || is_healthy(&url))?;
-    Ok((url, format!("tcp://127.0.0.1:{wyoming}"), server))
+    let mut parts = line.split(", ");
+    let mut number = |name| parts.next()?.strip_suffix(name)?.parse().ok();
+    let counts = Counts {
+        passed: number(" passed")?,
+        failed: number(" failed")?,
+        skipped: number(" skipped")?,
+    };
+    parts.next().is_none().then_some(counts)
 }
 
 #[cfg(test)]
@@ -173,6 +188,7 @@ mod tests {
     #[test]
     fn a_running_server_has_a_url_and_a_model() {
         assert!(is_valid(&[]));
+        assert!(is_valid(&["--suite", "live", "--suite", "sdk"]));
         assert!(is_valid(&["--stonechat", "x", "--only", "chat", "--only", "audio"]));
         assert!(is_valid(&["--url", "http://h:1", "--model", "m", "--api-key", "k"]));
         assert!(!is_valid(&["--url", "http://h:1"]));
@@ -182,18 +198,19 @@ mod tests {
 
     #[test]
     fn the_last_line_has_the_numbers() {
-        let counts = Counts { passed: 150, failed: 2 };
-        assert_eq!(counts_of("150 passed, 2 failed"), Some(counts));
-        for line in ["", "FAILED chat.a: 3 failed", "150 passed", "a passed, 0 failed"] {
+        let counts = Counts { passed: 150, failed: 2, skipped: 1 };
+        assert_eq!(counts_of("150 passed, 2 failed, 1 skipped"), Some(counts));
+        let others =
+            ["", "FAILED chat.a: 3 failed", "150 passed", "a passed, 0 failed", "1 passed, 2 failed"];
+        for line in others {
             assert_eq!(counts_of(line), None, "{line}");
         }
     }
 
     #[test]
-    fn requirements_are_pinned() {
-        let path = shell::workspace_root().join(FOLDER).join("requirements.txt");
-        let text = fs::read_to_string(path).unwrap();
-        assert!(text.lines().any(|line| line.starts_with("openai==")), "{text}");
-        assert!(text.lines().all(|line| line.contains("==")), "{text}");
+    fn suites_that_cannot_be_installed_are_skipped() {
+        let suite = Suite { models: &["no-such-model"], ..*suites::named(&[]).unwrap()[0] };
+        let counts = run_suites(&[&suite], |_, _| panic!("a suite without its model ran"));
+        assert_eq!(counts.unwrap(), Counts::SKIPPED);
     }
 }

@@ -53,7 +53,7 @@ enum Verb {
     Bench(Box<bench::BenchArgs>),
     /// Run every check, cheapest first, and stop at the first that fails
     Ci(ci::CiArgs),
-    /// Check `stonechat serve` with the official Python client
+    /// Check `stonechat serve` with unmodified clients
     ClientTest(client_test::ClientTestArgs),
     /// Test the kernels for ARM in an emulator
     CrossTest(cross::CrossArgs),

@@ -179,22 +179,10 @@ fn artifact(message: &str) -> Option<Artifact> {
     (target.name == "stonechat" && is_kind("bin")).then_some(Artifact::Stonechat(executable))
 }
 
-/// The checks of `client-test` as tests; without Python or its packages one skipped test.
+/// The checks of `client-test` as tests; a suite without its packages is one skipped test.
 fn check_client(stonechat: &Path) -> Totals {
-    println!("\n== client-test");
-    let skipped = |reason: &str| {
-        println!("SKIPPED client-test: {reason}");
-        Totals { skipped: 1, ..Totals::default() }
-    };
-    if !shell::succeeds(Command::new("python3").arg("--version")) {
-        return skipped("no python3");
-    }
-    let python = match client_test::python() {
-        Ok(python) => python,
-        Err(error) => return skipped(&format!("no packages of its client: {error:#}")),
-    };
-    match client_test::run_all(stonechat, &python) {
-        Ok(client_test::Counts { passed, failed }) => Totals { passed, failed, skipped: 0 },
+    match client_test::run_default(stonechat) {
+        Ok(client_test::Counts { passed, failed, skipped }) => Totals { passed, failed, skipped },
         Err(error) => {
             println!("FAILED client-test: {error:#}");
             Totals { failed: 1, ..Totals::default() }

@@ -23,7 +23,7 @@ def client(server, **options):
 
 def request(server, text, **options):
     messages = options.pop("messages", [{"role": "user", "content": text}])
-    options = {"max_tokens": 12, "temperature": 0} | options
+    options = {"max_tokens": 12, "extra_body": {"temperature": 0}} | options
     return {"model": server.model, "messages": messages} | options
 
 
@@ -71,7 +71,7 @@ def stream_gives_the_whole_message(server):
 def tokens_are_counted(server):
     body = request(server, "Name three colours.", tools=[WEATHER])
     usage = client(server).messages.create(**body).usage
-    del body["max_tokens"], body["temperature"]
+    del body["max_tokens"], body["extra_body"]
     counted = client(server).messages.count_tokens(**body).input_tokens
     equal(counted, usage.input_tokens + usage.cache_read_input_tokens, "input_tokens")
 
@@ -80,7 +80,7 @@ def tokens_are_counted(server):
 def beta_headers_and_unknown_fields_pass(server):
     headers = {"anthropic-beta": "interleaved-thinking-2025-05-14,context-1m-2025-08-07"}
     body = request(server, "Hi", metadata={"user_id": "u"}, extra_headers=headers)
-    body["extra_body"] = {"context_management": {"edits": []}}
+    body["extra_body"] = {"temperature": 0, "context_management": {"edits": []}}
     expect(client(server).messages.create(**body).content, "content")
 
 

@@ -1,7 +1,9 @@
 """Registry of checks, the clients that they use, and assertions that show both sides."""
 
+import array
 import dataclasses
 import pathlib
+import struct
 import time
 
 import httpx2
@@ -11,9 +13,25 @@ CHECKS = []
 LIMIT_S = 120.0
 
 
+# Fields of `Context` without which the checks with these prefixes are skipped.
+NEEDS = {
+    "audio.": ["audio_model"],
+    "live.": ["audio_model"],
+    "live.wyoming": ["wyoming"],
+    "mcp_client.": ["stonechat"],
+    "tools.": ["scripted_model"],
+    "agents.": ["scripted_model"],
+    "lm_eval_client.": ["stonechat"],
+    "voice.": ["audio_model"],
+    "voice.livekit_chats": ["scripted_model"],
+}
+
+
 def check(function):
     """Registers a check; its name is that of the function after the name of its module."""
-    CHECKS.append((f"{function.__module__}.{function.__name__}", function))
+    name = f"{function.__module__}.{function.__name__}"
+    needs = [need for prefix, all in NEEDS.items() if name.startswith(prefix) for need in all]
+    CHECKS.append((name, function, needs))
     return function
 
 
@@ -26,7 +44,9 @@ class Context:
     model: str
     audio_model: str | None
     audio: pathlib.Path
+    scripted_model: str | None
     wyoming: str | None
+    stonechat: str | None
 
     def __post_init__(self):
         self.client = self.openai(self.key)
@@ -67,20 +87,38 @@ class Context:
         equal(response.status_code, 200, f"status of {path}: {response.text[:200]}")
         return response.json()
 
-    def get(self, path):
-        response = self.http.get(path, params=self.query)
+    def get(self, path, **query):
+        response = self.http.get(path, params=self.query | query)
         equal(response.status_code, 200, f"status of {path}: {response.text[:200]}")
         return response.json()
 
     def recording(self, name="quick_brown_fox.wav"):
         return open(self.audio / name, "rb")
 
-    def wait_until_idle(self):
-        """Waits until no slot works: a request whose client has gone ends within seconds."""
+    def samples(self, name="quick_brown_fox.wav"):
+        """Samples of a recording of 16 kHz as 16-bit integers; the files are of floats, which `wave` does not read."""
+        data = (self.audio / name).read_bytes()
+        equal(struct.unpack_from("<HHI", data, 20), (3, 1, 16_000), f"format of {name}")
+        at = data.index(b"data") + 8
+        values = array.array("f", data[at : at + len(data[at:]) // 4 * 4])
+        clipped = (max(-1.0, min(1.0, value)) for value in values)
+        return array.array("h", (int(value * 32767) for value in clipped)).tobytes()
+
+    def wait_until_idle(self, model=None):
+        """Waits until no slot of a model works: a request whose client has gone ends within seconds."""
         end = time.monotonic() + LIMIT_S
-        while any(slot["is_processing"] for slot in self.get("/slots")):
+        query = {"model": model or self.model}
+        while any(slot["is_processing"] for slot in self.get("/slots", **query)):
             expect(time.monotonic() < end, "a slot still works for a client that has gone")
             time.sleep(0.05)
+
+    def predicted_tokens(self):
+        """Tokens that all models have drawn since the server's start."""
+        lines = self.http.get("/metrics").text.splitlines()
+        name = "llamacpp:tokens_predicted_total"
+        values = [line.rsplit(" ", 1)[1] for line in lines if line.startswith(name)]
+        expect(values, f"no metric {name}")
+        return sum(map(float, values))
 
 
 class Failed(AssertionError):

@@ -3,10 +3,9 @@
 import asyncio
 import base64
 import contextlib
-import wave
 
 from wyoming.asr import Transcribe, Transcript, TranscriptChunk
-from wyoming.audio import wav_to_chunks
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.client import AsyncClient
 from wyoming.info import Describe, Info
 from wyoming.ping import Ping, Pong
@@ -15,13 +14,6 @@ from harness import LIMIT_S, check, contains, equal, error_shape, expect
 
 FOX = "quick brown fox"
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
-
-
-def samples(server, name="quick_brown_fox.wav"):
-    """Raw samples of a recording of 16 kHz."""
-    with wave.open(str(server.audio / name)) as file:
-        equal((file.getframerate(), file.getsampwidth(), file.getnchannels()), (16_000, 2, 1))
-        return file.readframes(file.getnframes())
 
 
 @contextlib.contextmanager
@@ -56,7 +48,7 @@ def deltas(events):
 @check
 def realtime_ends_an_utterance_in_silence(server):
     with session(server) as connection:
-        append(connection, samples(server) + bytes(2 * 16_000))
+        append(connection, server.samples() + bytes(2 * 16_000))
         events = until(connection, f"{TRANSCRIPTION}.completed")
         contains(events[-1].transcript, FOX)
         equal(deltas(events), events[-1].transcript, "deltas")
@@ -69,7 +61,7 @@ def realtime_ends_an_utterance_in_silence(server):
 @check
 def realtime_takes_commits(server):
     with session(server, turn_detection=None, transcription={"language": "en"}) as connection:
-        append(connection, samples(server))
+        append(connection, server.samples())
         connection.input_audio_buffer.commit()
         contains(until(connection, f"{TRANSCRIPTION}.completed")[-1].transcript, FOX)
         connection.input_audio_buffer.clear()
@@ -93,9 +85,11 @@ def wyoming_transcribes_a_command(server):
     async def run():
         async with wyoming(server) as client:
             await client.write_event(Transcribe(language="en").event())
-            with wave.open(str(server.audio / "quick_brown_fox.wav")) as file:
-                for event in wav_to_chunks(file, 1024, start_event=True, stop_event=True):
-                    await client.write_event(event.event())
+            audio, form = server.samples(), {"rate": 16_000, "width": 2, "channels": 1}
+            await client.write_event(AudioStart(**form).event())
+            for at in range(0, len(audio), 2048):
+                await client.write_event(AudioChunk(audio=audio[at : at + 2048], **form).event())
+            await client.write_event(AudioStop().event())
             chunks = []
             while (event := await client.read_event()) is not None:
                 if TranscriptChunk.is_type(event.type):
@@ -127,7 +121,7 @@ def wyoming_describes_its_models(server):
 @check
 def asr_takes_raw_samples(server):
     parameters = {"task": "transcribe", "language": "en", "output": "srt", "encode": "false"}
-    reply = server.http.post("/asr", params=parameters, files={"audio_file": samples(server)})
+    reply = server.http.post("/asr", params=parameters, files={"audio_file": server.samples()})
     equal(reply.status_code, 200, reply.text[:200])
     expect(reply.text.startswith("1\n00:00:0") and reply.headers["asr-engine"], reply.text)
     contains(reply.text.replace("\n", " "), FOX)
@@ -135,13 +129,13 @@ def asr_takes_raw_samples(server):
 
 @check
 def asr_names_a_wrong_parameter(server):
-    reply = server.http.post("/asr?output=poem", files={"audio_file": samples(server)})
+    reply = server.http.post("/asr?output=poem", files={"audio_file": server.samples()})
     equal(error_shape(reply, 400)["param"], "output")
 
 
 @check
 def detect_language_has_its_fields(server):
-    files = {"audio_file": samples(server)}
+    files = {"audio_file": server.samples()}
     reply = server.http.post("/detect-language?encode=false", files=files)
     if reply.status_code == 501:  # An English-only model.
         return

@@ -1,0 +1,98 @@
+//! The server of a suite: its models, a key, metrics, a folder for slots, and Wyoming.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::suites::{LANGUAGE, SPEECH, Suite};
+use crate::server_process::{ServerProcess, free_port, is_healthy};
+use crate::{models, shell};
+
+/// Key that the server is started with.
+pub(super) const KEY: &str = "client-test-key";
+/// Name of the model that writes given answers.
+const SCRIPTED: &str = "scripted";
+/// Its script, and the program that makes it.
+const SCRIPT: &str = "crates/server/tests/scripted/script.json";
+const TEMPLATE: &str = "crates/server/tests/scripted/template.jinja";
+const TOOLS: &str = "xtask-tools";
+const SYNTH: &str = "xtask/tools/src/synth/script.rs";
+/// Time to load the models.
+const START_TIME: Duration = Duration::from_secs(120);
+
+/// A running server and how clients reach it.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) process: ServerProcess,
+    url: String,
+    wyoming: String,
+    program: PathBuf,
+}
+
+impl Served {
+    /// Starts `program` with the models of a suite and the scripted one.
+    pub(super) fn start(program: &Path, suite: &Suite) -> Result<Self> {
+        let scripted = scripted()?;
+        let folder = folder();
+        let slots = folder.join("slots");
+        fs::create_dir_all(&slots).with_context(|| format!("cannot make {}", slots.display()))?;
+        let (port, wyoming) = (free_port()?, free_port()?);
+        let mut command = Command::new(program);
+        command.arg("serve");
+        for model in suite.models {
+            command.args(["-m", model]);
+        }
+        command.arg("-m").arg(&scripted);
+        command.args(["--api-key", KEY, "--metrics", "--slot-save-path"]).arg(&slots);
+        command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
+        if suite.models.contains(&SPEECH) {
+            command.args(["--wyoming-port", &wyoming.to_string()]);
+        }
+        command.env("STONECHAT_MODELS", models::models_dir()?);
+        let log = folder.join(format!("server-{}.log", suite.name));
+        let mut process = ServerProcess::start(&mut command, &log)?;
+        let url = format!("http://127.0.0.1:{port}");
+        process.wait_until(START_TIME, || is_healthy(&url))?;
+        let wyoming = format!("tcp://127.0.0.1:{wyoming}");
+        Ok(Self { process, url, wyoming, program: program.to_owned() })
+    }
+
+    /// Adds the arguments of the checks.
+    pub(super) fn describe(&self, checks: &mut Command, suite: &Suite) -> Result<()> {
+        checks.args([&self.url, "--api-key", KEY, "--scripted-model", SCRIPTED]);
+        let language = if suite.models.contains(&LANGUAGE) { LANGUAGE } else { SCRIPTED };
+        checks.args(["--model", language]);
+        if suite.models.contains(&SPEECH) {
+            checks.args(["--audio-model", SPEECH, "--wyoming", &self.wyoming]);
+        }
+        checks.arg("--stonechat").arg(&self.program);
+        checks.arg("--audio").arg(shell::workspace_root().join("test-data/audio"));
+        checks.env("STONECHAT_MODELS", models::models_dir()?);
+        Ok(())
+    }
+}
+
+fn folder() -> PathBuf {
+    shell::target_dir().join("client-test")
+}
+
+/// File of the model that writes given answers, made again if its script is newer.
+fn scripted() -> Result<PathBuf> {
+    let path = folder().join(format!("{SCRIPTED}.gguf"));
+    let time = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+    let sources = [SCRIPT, TEMPLATE, SYNTH].map(|file| shell::workspace_root().join(file));
+    if time(&path).is_some_and(|made| sources.iter().all(|source| time(source) < Some(made))) {
+        return Ok(path);
+    }
+    fs::create_dir_all(folder())?;
+    // With the profile and the features of the tests, which have compiled the engine.
+    let mut build = shell::cargo_with_checks();
+    shell::run(build.args(["build", "--quiet", "--release", "--workspace", "--bin", TOOLS]))?;
+    let tools = format!("{TOOLS}{}", std::env::consts::EXE_SUFFIX);
+    let mut synth = shell::program(shell::target_dir().join("release").join(tools));
+    shell::run(synth.args(["synth", "--script", SCRIPT, "-o"]).arg(&path))?;
+    Ok(path)
+}
