@@ -19,7 +19,7 @@ mod fields;
 mod generate;
 
 pub use answer::{LoadedLine, now};
-pub use body::{OllamaBody, Action};
+pub use body::{Action, OllamaBody};
 pub use chat::OllamaChat;
 pub use embed::{EmbedAnswer, EmbedBody, EmbeddingAnswer};
 pub use generate::OllamaGenerate;

@@ -158,8 +158,9 @@ fn fields_are_refused_before_a_request_is_made() {
         let error = prepare::<ChatCompletions>(&body).unwrap_err();
         assert!(error.status() == 400 && error.message().starts_with(expected), "{error}");
     }
-    let error = prepare::<CompletionFields>(&json!({"prompt": "a", "echo": true, "logprobs": 1}));
-    assert_eq!(error.unwrap_err().param(), Some("logprobs"));
+    let sampled = json!({"prompt": "a", "echo": true, "logprobs": 1, "post_sampling_probs": true});
+    let error = prepare::<CompletionFields>(&sampled).unwrap_err();
+    assert_eq!(error.param(), Some("post_sampling_probs"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use stonechat::sampling::SamplingOptions;
 use stonechat::{Completion, Finish};
 
 use super::answer::{Lines, Route, now};
-use super::{EmbedBody, OllamaBody, OllamaChat, OllamaGenerate, Action};
+use super::{Action, EmbedBody, OllamaBody, OllamaChat, OllamaGenerate};
 use crate::chat_answer::{Chat, ChatAnswer, ChatDialect, ChatStep, ChatWriter};
 use crate::generation::RequestStats;
 use crate::text::{Dialect, Frame};

@@ -11,8 +11,8 @@ use futures_util::StreamExt;
 use stonechat::Llm;
 use stonechat_api::chat::Chat;
 use stonechat_api::ollama::{
-    EmbedAnswer, EmbedBody, EmbeddingAnswer, LoadedLine, OllamaBody, OllamaChat, OllamaGenerate,
-    Action,
+    Action, EmbedAnswer, EmbedBody, EmbeddingAnswer, LoadedLine, OllamaBody, OllamaChat,
+    OllamaGenerate,
 };
 use stonechat_api::text::{Dialect, Frame};
 
