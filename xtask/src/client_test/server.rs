@@ -15,7 +15,7 @@ use crate::{models, shell};
 pub(super) const KEY: &str = "client-test-key";
 /// Name of the model that writes given answers.
 const SCRIPTED: &str = "scripted";
-/// Its script, and the program that makes it.
+/// Script of that model, and the program that makes the file.
 const SCRIPT: &str = "crates/server/tests/scripted/script.json";
 const TEMPLATE: &str = "crates/server/tests/scripted/template.jinja";
 const TOOLS: &str = "xtask-tools";
