@@ -200,8 +200,13 @@ mod tests {
     fn the_last_line_has_the_numbers() {
         let counts = Counts { passed: 150, failed: 2, skipped: 1 };
         assert_eq!(counts_of("150 passed, 2 failed, 1 skipped"), Some(counts));
-        let others =
-            ["", "FAILED chat.a: 3 failed", "150 passed", "a passed, 0 failed", "1 passed, 2 failed"];
+        let others = [
+            "",
+            "FAILED chat.a: 3 failed",
+            "150 passed",
+            "a passed, 0 failed",
+            "1 passed, 2 failed",
+        ];
         for line in others {
             assert_eq!(counts_of(line), None, "{line}");
         }

@@ -109,7 +109,8 @@ mod tests {
             let package: serde_json::Value = serde_json::from_str(&text).unwrap();
             let versions = package["dependencies"].as_object().unwrap().values();
             for version in versions {
-                let is_exact = version.as_str().unwrap().chars().all(|c| c.is_ascii_digit() || c == '.');
+                let is_exact =
+                    version.as_str().unwrap().chars().all(|c| c.is_ascii_digit() || c == '.');
                 assert!(is_exact, "{folder}: {version}");
             }
         }
