@@ -46,6 +46,7 @@ impl Served {
             command.args(["-m", model]);
         }
         command.arg("-m").arg(&scripted);
+        command.args(["--ctx-size", &suite.n_ctx.to_string()]);
         command.args(["--api-key", KEY, "--metrics", "--slot-save-path"]).arg(&slots);
         command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
         if suite.models.contains(&SPEECH) {

@@ -18,6 +18,8 @@ pub(super) struct Suite {
     pub(super) node: Option<&'static str>,
     /// Models that the server has beside the scripted one.
     pub(super) models: &'static [&'static str],
+    /// Tokens of a context; the scripted model reads a byte as one.
+    pub(super) n_ctx: usize,
 }
 
 const PYTHON: Suite = Suite {
@@ -27,6 +29,7 @@ const PYTHON: Suite = Suite {
     is_partial: false,
     node: None,
     models: &[LANGUAGE, SPEECH],
+    n_ctx: 16_384,
 };
 const NODE: Suite = Suite { is_default: false, requirements: None, models: &[LANGUAGE], ..PYTHON };
 
@@ -41,9 +44,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { is_default: true, models: &[LANGUAGE], ..python("anthropic", "requirements-anthropic.txt") },
     Suite { is_default: true, models: &[LANGUAGE], ..python("ollama", "requirements-ollama.txt") },
     Suite { is_default: true, ..python("live", "requirements.txt") },
-    Suite { models: &[SPEECH], ..python("mcp", "requirements-mcp.txt") },
     Suite { models: &[], ..python("agents", "requirements-agents.txt") },
-    Suite { models: &[LANGUAGE], ..python("lm-eval", "requirements-lm-eval.txt") },
     Suite { models: &[SPEECH], ..python("voice", "requirements-voice.txt") },
     Suite { name: "sdk", node: Some("sdk"), ..NODE },
     Suite { name: "agent", node: Some("agent"), models: &[], ..NODE },
@@ -53,6 +54,7 @@ pub(super) const SUITES: &[Suite] = &[
         is_partial: true,
         node: Some("open-webui"),
         models: &[LANGUAGE, SPEECH],
+        n_ctx: 65_536,
         ..NODE
     },
 ];

@@ -56,7 +56,10 @@ async function run(prompt, model = server.scripted) {
   };
   const output = await new Promise((resolve) => {
     const options = { cwd: folder, env, timeout: LIMIT };
-    const child = execFile(program, ["run", "--format", "json", prompt], options, (_error, stdout) => resolve(stdout));
+    const child = execFile(program, ["run", "--format", "json", prompt], options, (error, stdout) => {
+      console.error(error?.message?.slice(-600), `${stdout.length} bytes of events`);
+      resolve(stdout);
+    });
     child.stdin.end();
   });
   return output.split("\n").filter(Boolean).map((line) => JSON.parse(line));

@@ -23,9 +23,7 @@ SUITES = {
     "anthropic": ["anthropic_client"],
     "ollama": ["ollama_client"],
     "live": ["live"],
-    "mcp": ["mcp_client"],
     "agents": ["agents"],
-    "lm-eval": ["lm_eval_client"],
     "voice": ["voice"],
 }
 

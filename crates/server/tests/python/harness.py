@@ -18,10 +18,8 @@ NEEDS = {
     "audio.": ["audio_model"],
     "live.": ["audio_model"],
     "live.wyoming": ["wyoming"],
-    "mcp_client.": ["stonechat"],
     "tools.": ["scripted_model"],
     "agents.": ["scripted_model"],
-    "lm_eval_client.": ["stonechat"],
     "voice.": ["audio_model"],
     "voice.livekit_chats": ["scripted_model"],
 }
