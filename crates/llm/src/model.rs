@@ -17,6 +17,7 @@ pub(crate) mod arch;
 pub(crate) mod config;
 mod config_file;
 mod gguf;
+mod grammars;
 pub(crate) mod hugging_face;
 pub(crate) mod info;
 pub(crate) mod layer;

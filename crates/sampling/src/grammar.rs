@@ -272,16 +272,6 @@ impl Grammar {
     }
 }
 
-impl GrammarSource {
-    fn text(&self) -> &str {
-        match self {
-            Self::Gbnf(text) | Self::JsonSchema(text) | Self::Regex(text) | Self::Lark(text) => {
-                text
-            }
-        }
-    }
-}
-
 fn refused(kind: &'static str, error: &dyn std::fmt::Display) -> Error {
     Error::Grammar { kind, message: error.to_string().trim_end().to_owned() }
 }

@@ -29,6 +29,16 @@ pub enum TokenText<'a> {
 }
 
 impl GrammarSource {
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Gbnf(text) | Self::JsonSchema(text) | Self::Regex(text) | Self::Lark(text) => {
+                text
+            }
+        }
+    }
+
     /// Name of the language, for errors.
     pub(super) fn kind(&self) -> &'static str {
         match self {

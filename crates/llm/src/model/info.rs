@@ -1,15 +1,16 @@
 //! Properties of a model that do not depend on its devices: configuration, tokenizer, chat template, fingerprints.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use stonechat_formats::ModelFile;
 use stonechat_nn::{MAX_TOP_K, MAX_TOP_K_COLS};
-use stonechat_sampling::{CompiledGrammar, GrammarSource, TokenTable};
+use stonechat_sampling::{CompiledGrammar, GrammarSource};
 use stonechat_text::{MarkedText, Tokenizer};
 
 use crate::Error;
 use crate::model::config::Config;
+use crate::model::grammars::Grammars;
 use crate::model::rope::RopeScaling;
 use crate::model::{hugging_face, vocabulary};
 
@@ -20,8 +21,7 @@ pub struct ModelInfo {
     tokenizer: Arc<Tokenizer>,
     template: Option<String>,
     summary: ModelSummary,
-    /// Built for the first grammar.
-    token_table: OnceLock<TokenTable>,
+    grammars: Grammars,
 }
 
 /// Name, weight type and sizes of a model, for tables and logs.
@@ -47,7 +47,7 @@ impl ModelInfo {
             tokenizer: Arc::new(vocabulary::tokenizer(file)?),
             template: vocabulary::chat_template(file),
             summary: ModelSummary::of(file, &config)?,
-            token_table: OnceLock::new(),
+            grammars: Grammars::default(),
             config,
         })
     }
@@ -134,14 +134,7 @@ impl ModelInfo {
     /// # Errors
     /// If the grammar is invalid.
     pub fn compile_grammar(&self, source: &GrammarSource) -> Result<CompiledGrammar, Error> {
-        let table = match self.token_table.get() {
-            Some(table) => table,
-            None => {
-                let table = vocabulary::token_table(&self.tokenizer, self.config.vocab_size)?;
-                self.token_table.get_or_init(|| table)
-            }
-        };
-        Ok(CompiledGrammar::new(source, table)?)
+        self.grammars.compile(source, (&self.tokenizer, self.config.vocab_size))
     }
 
     /// Maximum `k` of [`OutputRequest::TopK`](crate::OutputRequest::TopK); 0 for a vocabulary of more than 16 million tokens.
