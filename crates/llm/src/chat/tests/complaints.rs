@@ -22,14 +22,16 @@ fn quotes_and_paths_are_kept_ollama_15254() {
     let given = json!({"path": "C:\\path\\new", "text": "say \"hi\""});
     let text = format!("<tool_call>\n{{\"name\": \"run\", \"arguments\": {given}}}\n</tool_call>");
     assert_eq!(arguments(HERMES, &text), given);
-    let unescaped = "<tool_call>{\"name\": \"run\", \"arguments\": {\"path\": \"C:\\path\"}}</tool_call>";
+    let unescaped =
+        "<tool_call>{\"name\": \"run\", \"arguments\": {\"path\": \"C:\\path\"}}</tool_call>";
     assert_eq!(arguments(HERMES, unescaped), json!({"path": "C:\\path"}));
 }
 
 #[test]
 fn a_name_is_never_json_or_prose_localai_10059() {
     for name in ["{\\\"name\\\": \\\"f\\\"}", "I will call f", "", "f(x)", "a\\nb"] {
-        let text = format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {{}}}}\n</tool_call>");
+        let text =
+            format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {{}}}}\n</tool_call>");
         let got = parse(HERMES, &text);
         assert_eq!((got.content.as_str(), got.tool_calls.len()), (text.as_str(), 0));
     }
@@ -51,7 +53,9 @@ fn no_text_of_a_call_is_content_localai_10057() {
 
 #[test]
 fn parallel_calls_have_their_own_indices_llama_cpp_22072() {
-    let call = |n: u32| format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {{\"n\": {n}}}}}\n</tool_call>");
+    let call = |n: u32| {
+        format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {{\"n\": {n}}}}}\n</tool_call>")
+    };
     let text = (0..5).map(call).collect::<Vec<_>>().join("\n");
     let mut parser = parser(HERMES);
     let mut events = parser.push(&text);

@@ -8,7 +8,8 @@ use crate::chat::ChatMessage;
 
 /// Conversations.
 pub(super) fn answers() -> Vec<Answer> {
-    let answer = |name, calls: Vec<(&'static str, Value)>| Answer { name, calls, ..Answer::default() };
+    let answer =
+        |name, calls: Vec<(&'static str, Value)>| Answer { name, calls, ..Answer::default() };
     let weather = |arguments: Value| vec![("get_weather", arguments)];
     vec![
         Answer { content: "Hello *there* {x}.\n\nBye [1] <b>!", ..answer("content", vec![]) },
@@ -17,10 +18,15 @@ pub(super) fn answers() -> Vec<Answer> {
         answer("one call", weather(json!({"city": "Paris"}))),
         Answer { content: "I look.", ..answer("content, call", weather(json!({"city": "Paris"}))) },
         Answer { reasoning: "Hm.", ..answer("reasoning, call", weather(json!({"city": "Paris"}))) },
-        answer("two calls", vec![("get_weather", json!({"city": "Paris"})), ("set-alarm", json!({}))]),
+        answer(
+            "two calls",
+            vec![("get_weather", json!({"city": "Paris"})), ("set-alarm", json!({}))],
+        ),
         answer(
             "nested",
-            weather(json!({"options": {"a": [1, {"b": []}], "c": {}}, "list": [[1], [2, "x"], {}]})),
+            weather(
+                json!({"options": {"a": [1, {"b": []}], "c": {}}, "list": [[1], [2, "x"], {}]}),
+            ),
         ),
         answer(
             "strings",
@@ -30,10 +36,15 @@ pub(super) fn answers() -> Vec<Answer> {
             })),
         ),
         answer("empty arguments", vec![("set-alarm", json!({}))]),
-        Answer { content: "Größe 日本 🎉", ..answer("unicode", weather(json!({"city": "日本 🎉 é"}))) },
+        Answer {
+            content: "Größe 日本 🎉",
+            ..answer("unicode", weather(json!({"city": "日本 🎉 é"})))
+        },
         answer(
             "scalars",
-            weather(json!({"days": -3, "scale": 1.5e-7, "is_hot": true, "none": null, "maybe": null})),
+            weather(
+                json!({"days": -3, "scale": 1.5e-7, "is_hot": true, "none": null, "maybe": null}),
+            ),
         ),
     ]
 }

@@ -38,7 +38,13 @@ fn what_is_no_call_is_content_byte_for_byte() {
     ] {
         check(HERMES, text, text, &[]);
     }
-    for text in ["{\"city\": \"Paris\"}", "{\"name\": \"Bob\", \"age\": 3}", "{", "[1, 2]", "{\"type\": \"x\"}"] {
+    for text in [
+        "{\"city\": \"Paris\"}",
+        "{\"name\": \"Bob\", \"age\": 3}",
+        "{",
+        "[1, 2]",
+        "{\"type\": \"x\"}",
+    ] {
         check(LLAMA, text, text, &[]);
     }
     for text in ["<function=>", "<function=a b>x", "<tool_call>\n<tool_call>", "<function"] {
@@ -50,7 +56,12 @@ fn what_is_no_call_is_content_byte_for_byte() {
 fn a_call_without_its_end_is_complete_if_the_model_has_ended() {
     let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}";
     check(HERMES, call, "", &[("f", "{\"a\": 1}")]);
-    check(HERMES, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}", "", &[("f", "{\"a\": 1}")]);
+    check(
+        HERMES,
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}",
+        "",
+        &[("f", "{\"a\": 1}")],
+    );
     check(HERMES, &format!("{call}\n</tool_c"), "", &[("f", "{\"a\": 1}")]);
     check(HERMES, "<tool_call>\n{\"name\": \"f\"}", "", &[("f", "{}")]);
     check(HERMES, "<tool_call>\n{\"name\": \"f\"", "", &[("f", "{}")]);
@@ -61,7 +72,12 @@ fn a_call_without_its_end_is_complete_if_the_model_has_ended() {
 
 #[test]
 fn a_call_that_was_cut_off_has_what_came_so_far() {
-    check_cut(HERMES, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x", "", &[("f", "{\"a\": \"x")]);
+    check_cut(
+        HERMES,
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x",
+        "",
+        &[("f", "{\"a\": \"x")],
+    );
     check_cut(HERMES, "<tool_call>\n{\"name\": \"f\", ", "", &[("f", "")]);
     let text = "<function=get_weather>\n<parameter=city>\nPar";
     check_cut(QWEN_CODER, text, "", &[("get_weather", "{\"city\": \"Par")]);
@@ -83,7 +99,8 @@ fn content_follows_calls() {
 #[test]
 fn small_mistakes_in_arguments_are_repaired() {
     let check = |arguments: &str, expected: &str| {
-        let text = format!("<tool_call>{{\"name\": \"f\", \"arguments\": {arguments}}}</tool_call>");
+        let text =
+            format!("<tool_call>{{\"name\": \"f\", \"arguments\": {arguments}}}</tool_call>");
         check(HERMES, &text, "", &[("f", expected)]);
     };
     check("{'a': 'it\\'s', \"b\": True}", "{\"a\": \"it's\", \"b\": true}");
@@ -122,7 +139,10 @@ fn reasoning_that_the_prompt_opened_ends_at_its_marker() {
     assert_eq!((got.reasoning.as_str(), got.content.as_str()), ("Hm.", ""));
     // Later, the marker is text.
     let got = parse(HERMES, "The tag <think> opens reasoning.");
-    assert_eq!((got.reasoning.as_str(), got.content.as_str()), ("", "The tag <think> opens reasoning."));
+    assert_eq!(
+        (got.reasoning.as_str(), got.content.as_str()),
+        ("", "The tag <think> opens reasoning.")
+    );
 }
 
 #[test]
@@ -143,7 +163,10 @@ fn special_markers_of_calls_end_reasoning() {
 
 #[test]
 fn content_in_markers_loses_them() {
-    let got = parse("<|START_ACTION|> <|START_RESPONSE|> <|END_RESPONSE|>", "<|START_RESPONSE|>Hello<|END_RESPONSE|>");
+    let got = parse(
+        "<|START_ACTION|> <|START_RESPONSE|> <|END_RESPONSE|>",
+        "<|START_RESPONSE|>Hello<|END_RESPONSE|>",
+    );
     assert_eq!(got.content, "Hello");
 }
 

@@ -145,7 +145,9 @@ pub(super) const WRITERS: &[Writer] = &[
         words: "<|start_header_id|> \"parameters\" </think>",
         write: |answer| {
             let calls = each(answer, |name, arguments| {
-                format!("{{\"type\": \"function\", \"name\": \"{name}\", \"parameters\": {arguments}}}")
+                format!(
+                    "{{\"type\": \"function\", \"name\": \"{name}\", \"parameters\": {arguments}}}"
+                )
             });
             joined(answer, "<|python_tag|>", &calls, "; ", "")
         },
@@ -156,7 +158,9 @@ pub(super) const WRITERS: &[Writer] = &[
         words: "[TOOL_CALLS] </think>",
         write: |answer| {
             let calls = each(answer, |name, arguments| {
-                format!("{{\"name\": \"{name}\", \"arguments\": {arguments}, \"id\": \"call00001\"}}")
+                format!(
+                    "{{\"name\": \"{name}\", \"arguments\": {arguments}, \"id\": \"call00001\"}}"
+                )
             });
             joined(answer, "[TOOL_CALLS][", &calls, ", ", "]")
         },
@@ -166,7 +170,8 @@ pub(super) const WRITERS: &[Writer] = &[
         name: "Ministral",
         words: "[TOOL_CALLS] [ARGS] </think>",
         write: |answer| {
-            let calls = each(answer, |name, arguments| format!("[TOOL_CALLS]{name}[ARGS]{arguments}"));
+            let calls =
+                each(answer, |name, arguments| format!("[TOOL_CALLS]{name}[ARGS]{arguments}"));
             joined(answer, "", &calls, "", "")
         },
         can_mix: true,
@@ -176,7 +181,9 @@ pub(super) const WRITERS: &[Writer] = &[
         words: "<｜tool▁call▁begin｜> ```json </think>",
         write: |answer| {
             let calls = each(answer, |name, arguments| {
-                format!("<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>")
+                format!(
+                    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
+                )
             });
             joined(answer, "<｜tool▁calls▁begin｜>", &calls, "\n", "<｜tool▁calls▁end｜>")
         },
@@ -198,7 +205,9 @@ pub(super) const WRITERS: &[Writer] = &[
         words: "<|tool_calls_section_begin|> </think>",
         write: |answer| {
             let calls = each(answer, |name, arguments| {
-                format!("<|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{arguments}<|tool_call_end|>")
+                format!(
+                    "<|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
+                )
             });
             joined(answer, "<|tool_calls_section_begin|>", &calls, "", "<|tool_calls_section_end|>")
         },
@@ -251,7 +260,9 @@ pub(super) const WRITERS: &[Writer] = &[
         words: "<|tool_call_start|> </think>",
         write: |answer| {
             let calls = each(answer, |name, arguments| {
-                let items = members(arguments).iter().map(|(key, value)| format!("{key}={}", python(value)));
+                let items = members(arguments)
+                    .iter()
+                    .map(|(key, value)| format!("{key}={}", python(value)));
                 format!("{name}({})", items.collect::<Vec<_>>().join(", "))
             });
             joined(answer, "<|tool_call_start|>[", &calls, ", ", "]<|tool_call_end|>")
@@ -274,7 +285,9 @@ pub(super) const WRITERS: &[Writer] = &[
         words: "<|START_ACTION|> </think>",
         write: |answer| {
             let calls = each(answer, |name, arguments| {
-                format!("    {{\"tool_call_id\": \"0\", \"tool_name\": \"{name}\", \"parameters\": {arguments}}}")
+                format!(
+                    "    {{\"tool_call_id\": \"0\", \"tool_name\": \"{name}\", \"parameters\": {arguments}}}"
+                )
             });
             joined(answer, "<|START_ACTION|>[\n", &calls, ",\n", "\n]<|END_ACTION|>")
         },
@@ -302,7 +315,8 @@ pub(super) const WRITERS: &[Writer] = &[
         name: "Functionary 3.1",
         words: "<function= </function> </think>",
         write: |answer| {
-            let calls = each(answer, |name, arguments| format!("<function={name}>{arguments}</function>"));
+            let calls =
+                each(answer, |name, arguments| format!("<function={name}>{arguments}</function>"));
             joined(answer, "", &calls, "", "")
         },
         can_mix: true,
