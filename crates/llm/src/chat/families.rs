@@ -117,9 +117,10 @@ const FAMILIES: &[Family] = &[
         form: List("tool_name", "parameters") },
     Family { words: &["Action:", "```json", "tool_name"], section: ["Action:", ""], call: ["```json\n", "\n```"], between: ",\n",
         form: List("tool_name", "parameters") },
-    // Granite 3, Phi-4 mini.
-    Family { words: &["<|tool_call|>"], section: ["<|tool_call|>", "<|/tool_call|>"], call: NONE, between: ", ",
+    // Phi-4 mini, Granite 3.
+    Family { words: &["<|tool_call|>", "<|/tool_call|>"], section: ["<|tool_call|>", "<|/tool_call|>"], call: NONE, between: ", ",
         form: List("name", "arguments") },
+    Family { words: &["<|tool_call|>"], section: ["<|tool_call|>", ""], call: NONE, between: ", ", form: List("name", "arguments") },
     // Nemotron, Apriel, MiniMax M1.
     Family { words: &["<TOOLCALL>"], section: ["<TOOLCALL>", "</TOOLCALL>"], call: NONE, between: ", ", form: List("name", "arguments") },
     Family { words: &["<tool_calls>["], section: ["<tool_calls>", "</tool_calls>"], call: NONE, between: ", ",

@@ -165,6 +165,11 @@ impl<'a> Writer<'a> {
                 _ => WORD.to_owned(),
             });
             pattern = rest;
+            // The line feed is the end of the name.
+            if let Some(rest) = pattern.strip_prefix('\n') {
+                parts.push(quoted("\n"));
+                pattern = rest;
+            }
         }
         parts.push(self.text(pattern));
         parts.join(" ")
@@ -186,11 +191,8 @@ impl<'a> Writer<'a> {
         let header = tags.headers.first().map(AsRef::as_ref).unwrap_or("{key}");
         let mut parts = Vec::new();
         for (key, own, is_required) in properties(tool) {
-            let value = match (kind_of(&own), own["enum"].as_array()) {
-                (Kind::Text, Some(values)) => {
-                    let values = values.iter().filter_map(Value::as_str).map(quoted);
-                    format!("({}) {pad} {end}", values.collect::<Vec<_>>().join(" | "))
-                }
+            let value = match (kind_of(&own), choices(&own)) {
+                (Kind::Text, Some(choices)) => format!("({choices}) {pad} {end}"),
                 (Kind::Json, _) => format!("%json {} {pad} {end}", schema(tool, &own)?),
                 _ => free.clone(),
             };
@@ -200,9 +202,9 @@ impl<'a> Writer<'a> {
         if parts.is_empty() && is_open(&tool.parameters) {
             let (before, after) = header.split_once("{key}").unwrap_or_default();
             let [before, after] = [self.text(before), self.header(after, "")];
-            return Ok(format!("({start} {before} {WORD} {after} {pad} {free})*"));
+            return Ok(format!("(NL)? ({start} {before} {WORD} {after} {pad} {free})*"));
         }
-        Ok(parts.join(" "))
+        Ok(format!("(NL)? {}", parts.join(" ")))
     }
 
     /// Python's keyword arguments up to `)`; JSON's values are Python's, or understood.
@@ -239,9 +241,10 @@ impl<'a> Writer<'a> {
         );
         let items: Vec<(String, bool)> = properties(tool)
             .map(|(key, own, is_required)| {
-                let value = match kind_of(&own) {
-                    Kind::Text => text.as_str(),
-                    _ => value.as_str(),
+                let value = match (kind_of(&own), choices(&own)) {
+                    (Kind::Text, Some(choices)) => format!("{quote} ({choices}) {quote}"),
+                    (Kind::Text, None) => text.clone(),
+                    _ => value.clone(),
                 };
                 (format!("{} {value}", quoted(&format!("{key}:"))), is_required)
             })
@@ -320,6 +323,12 @@ fn properties(tool: &Tool) -> impl Iterator<Item = (&str, Value, bool)> {
         let is_required = required.is_some_and(|keys| keys.iter().any(|it| it == key.as_str()));
         (key.as_str(), own.clone(), is_required)
     })
+}
+
+/// Strings that a schema lists, as alternatives.
+fn choices(schema: &Value) -> Option<String> {
+    let values = schema["enum"].as_array()?.iter().filter_map(Value::as_str).map(quoted);
+    Some(values.collect::<Vec<_>>().join(" | ")).filter(|choices| !choices.is_empty())
 }
 
 /// Whether a schema without properties allows any.

@@ -3,6 +3,8 @@
 mod complaints;
 mod cuts;
 mod families;
+#[cfg(feature = "grammar")]
+mod grammar;
 mod malformed;
 mod writers;
 

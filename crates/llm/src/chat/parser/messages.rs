@@ -100,14 +100,14 @@ impl AnswerParser {
         let space = rest.len() - rest.trim_start().len();
         let start = match self.has_message {
             true => (space + RECIPIENT.len()).min(rest.len()),
-            false => 0,
+            false => space,
         };
-        self.has_message = true;
+        let is_first = !std::mem::replace(&mut self.has_message, true);
         let text = &rest[start..];
         let end = text.find(|c: char| c.is_whitespace());
         let is_cut = end.is_none() && text.len() <= MAX_BYTES;
         if is_cut && !is_end {
-            self.has_message = start > 0;
+            self.has_message = !is_first;
             return (0, Step::More);
         }
         let name = end.filter(|&end| text[end..].starts_with('\n')).map(|end| &text[..end]);

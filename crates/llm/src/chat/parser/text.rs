@@ -1,8 +1,9 @@
 //! Reasoning and content between markers.
 
 use super::events::Events;
+use super::opening::Opening;
 use super::rules::{Found, Rules, Search};
-use super::{AnswerParser, MAX_SPACE, Opening, State, Step};
+use super::{AnswerParser, MAX_SPACE, State, Step};
 use crate::chat::syntax::Layout;
 
 /// State in text.
