@@ -69,7 +69,7 @@ enum State {
     Text(TextState),
     /// Before the content of a message.
     Header,
-    /// What may be the start of a call.
+    /// Possible start of a call.
     Opening(Opening),
     /// Call as JSON, after its name.
     Json(Box<JsonCall>),

@@ -8,7 +8,7 @@ use super::text::TextState;
 use super::{AnswerParser, State, Step};
 use crate::chat::syntax::{Arguments, CallSyntax, Form};
 
-/// What may be the start of a call. All of its text is kept.
+/// Possible start of a call. All of its text is kept.
 #[derive(Debug, Clone)]
 pub(super) struct Opening {
     /// State to go back to.
