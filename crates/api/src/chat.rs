@@ -118,7 +118,7 @@ struct ChunkChoice {
     logprobs: Option<Value>,
 }
 
-/// Part of a message. The reasoning has two names: that of DeepSeek and llama-server, and that of vLLM and `OpenRouter`.
+/// Part of a message. The reasoning has two names: that of `DeepSeek` and llama-server, and that of vLLM and `OpenRouter`.
 #[derive(Debug, Default, Serialize)]
 struct Delta {
     #[serde(skip_serializing_if = "Option::is_none")]

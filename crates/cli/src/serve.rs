@@ -137,7 +137,7 @@ struct NetworkArgs {
     /// Memory for all uploaded recordings, with their samples; others get 503
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]
     max_audio_memory: ByteSize,
-    /// Maximum live sessions, of WebSockets and Wyoming; others get 429
+    /// Maximum live sessions, by WebSocket and Wyoming; others get 429
     ///
     /// Each holds up to 10 minutes of audio that waits for its transcription, 38 MB.
     #[arg(long, value_name = "N", default_value_t = 8)]

@@ -241,7 +241,7 @@ impl Armed {
             }
             // A special token that the grammar does not name may be spelled in its text.
             let whole = token.filter(|_| start <= begin);
-            if !whole.is_some_and(|token| grammar.accept(token).is_ok()) {
+            if whole.is_none_or(|token| grammar.accept(token).is_err()) {
                 let bytes: Vec<u8> =
                     self.recent.bytes.range(start.max(begin)..end).copied().collect();
                 grammar.accept_bytes(&bytes).ok().filter(|&is_allowed| is_allowed)?;

@@ -65,6 +65,11 @@ fn announce(address: std::net::SocketAddr) -> mdns_sd::Result<Discovery> {
     Ok(Discovery { daemon, name })
 }
 
+impl Discovery {
+    /// Withdraws the announcement.
+    pub(crate) fn end(self) {}
+}
+
 impl Drop for Discovery {
     fn drop(&mut self) {
         // The daemon sends the withdrawal before it ends.

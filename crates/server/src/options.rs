@@ -157,7 +157,7 @@ pub struct ServerOptions {
     pub max_audio_seconds: u64,
     /// Bytes of memory for the files and samples of all uploads; more get 503.
     pub max_audio_memory: u64,
-    /// Maximum live sessions, of WebSockets and Wyoming; more get 429.
+    /// Maximum live sessions, by WebSocket and Wyoming; more get 429.
     pub max_live_sessions: usize,
     /// Time after which a live session without audio or events is closed.
     pub live_idle_timeout: Duration,

@@ -196,7 +196,7 @@ impl Server {
         state.stop();
         // All loops may have ended already.
         let _ = stopping.send(true);
-        drop(discovery);
+        discovery.into_iter().for_each(Discovery::end);
         // Dropping the tasks drops their requests, which cancels them.
         let drained = async {
             state.live().stop().await;

@@ -215,10 +215,10 @@ impl MessageObjects {
                 let content = Content::ToolUse { id, name, input: Value::Object(Map::new()) };
                 self.open(OpenBlock::ToolUse(*index), content, frames);
             }
-            ChatEvent::Arguments { index, fragment } => {
-                if self.open == Some(OpenBlock::ToolUse(*index)) {
-                    frames.push(self.delta(Delta::InputJsonDelta { partial_json: fragment }));
-                }
+            ChatEvent::Arguments { index, fragment }
+                if self.open == Some(OpenBlock::ToolUse(*index)) =>
+            {
+                frames.push(self.delta(Delta::InputJsonDelta { partial_json: fragment }));
             }
             _ => {}
         }

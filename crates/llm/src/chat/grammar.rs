@@ -345,9 +345,7 @@ fn schema(tool: &Tool, own: &Value) -> Result<String, Error> {
     match &mut schema {
         Value::Null => schema = json!({"type": "object"}),
         Value::Object(members) if is_whole => {
-            if !members.contains_key("type") {
-                members.insert("type".to_owned(), "object".into());
-            }
+            members.entry("type").or_insert_with(|| "object".into());
         }
         Value::Object(members) => {
             for name in ["$defs", "definitions"] {

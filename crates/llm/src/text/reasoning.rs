@@ -108,7 +108,11 @@ impl Marker {
 
 /// Appends a byte to all markers; returns whether one of them ends with it.
 fn push(markers: &mut [Marker], byte: u8) -> bool {
-    markers.iter_mut().fold(false, |found, marker| marker.push(byte) || found)
+    let mut found = false;
+    for marker in markers {
+        found |= marker.push(byte);
+    }
+    found
 }
 
 fn reset(markers: &mut [Marker]) {

@@ -164,16 +164,13 @@ impl Client {
     }
 
     /// The next event of a type; an error fails the test.
-    #[track_caller]
-    fn until<'a>(&'a mut self, kind: &'a str) -> impl Future<Output = Value> + 'a {
-        async move {
-            loop {
-                let event = self.event().await;
-                if event["type"] == kind {
-                    return event;
-                }
-                assert_ne!(event["type"], "error", "{event}");
+    async fn until(&mut self, kind: &str) -> Value {
+        loop {
+            let event = self.event().await;
+            if event["type"] == kind {
+                return event;
             }
+            assert_ne!(event["type"], "error", "{event}");
         }
     }
 

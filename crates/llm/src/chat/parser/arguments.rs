@@ -124,11 +124,11 @@ impl AnswerParser {
                     None => Match::No,
                 };
                 match matched {
-                    Match::More => return (space, Step::More),
+                    Match::More => (space, Step::More),
                     Match::No => {
                         out.push_str(if is_first { "{}" } else { "}" });
                         self.state = State::Tail;
-                        return (space, Step::Next);
+                        (space, Step::Next)
                     }
                     Match::Yes(header) => {
                         out.push_str(if is_first { "{\"" } else { ", \"" });
@@ -139,13 +139,7 @@ impl AnswerParser {
                             Some(_) => Kind::Json,
                             None => rules.kind(&self.name, header.name),
                         };
-                        *state = match kind {
-                            Kind::Text => {
-                                out.push('"');
-                                ArgumentsState::Text { is_begun: false }
-                            }
-                            kind => ArgumentsState::Value { kind, searched: 0 },
-                        };
+                        *state = value_start(kind, out);
                         (space + start.len() + header.len, Step::Next)
                     }
                 }
@@ -158,22 +152,12 @@ impl AnswerParser {
                         return (1, Step::Next);
                     }
                 }
-                let end = tags.end.trim_end();
-                if let Some(at) = rest.find(end) {
-                    let text = &rest[..at];
-                    let text =
-                        if tags.is_padded { text.strip_suffix('\n').unwrap_or(text) } else { text };
-                    text.chars().for_each(|c| escape(c, out));
-                    out.push('"');
+                let (n, is_ended) = write_text(rest, tags, out);
+                if is_ended {
                     *state = ArgumentsState::Tags { is_first: false };
-                    return (at + end.len(), Step::Next);
+                    return (n, Step::Next);
                 }
-                let mut held = rest.len() - overlap(rest, end);
-                if tags.is_padded && rest[..held].ends_with('\n') {
-                    held -= 1;
-                }
-                rest[..held].chars().for_each(|c| escape(c, out));
-                (held, Step::More)
+                (n, Step::More)
             }
             ArgumentsState::Value { kind, searched } => {
                 let Some(tags) = rules.tags() else { return (0, Step::More) };
@@ -188,18 +172,8 @@ impl AnswerParser {
                 (at + end.len(), Step::Next)
             }
             ArgumentsState::Raw => {
-                let closers = rules.calls().into_iter().flat_map(|calls| calls.ends());
-                let mut end = rest.len();
-                for closer in closers {
-                    match rest.find(closer) {
-                        Some(at) => end = end.min(at),
-                        None => end = end.min(rest.len() - overlap(rest, closer)),
-                    }
-                }
+                let (end, is_closed) = raw_end(rest, rules);
                 out.push_str(&rest[..end]);
-                let is_closed = rules.calls().is_some_and(|calls| {
-                    calls.ends().any(|closer| rest[end..].starts_with(closer))
-                });
                 if is_closed {
                     self.state = State::Tail;
                     return (end, Step::Next);
@@ -251,4 +225,41 @@ fn write_value(text: &str, kind: Kind, is_padded: bool, out: &mut String) {
     out.push('"');
     inner.chars().for_each(|c| escape(c, out));
     out.push('"');
+}
+
+/// State at the start of a value of this kind.
+fn value_start(kind: Kind, out: &mut String) -> ArgumentsState {
+    match kind {
+        Kind::Text => {
+            out.push('"');
+            ArgumentsState::Text { is_begun: false }
+        }
+        kind => ArgumentsState::Value { kind, searched: 0 },
+    }
+}
+
+/// Writes the text of a value up to its end, if that is there. Returns the bytes read, and whether the value has ended.
+fn write_text(rest: &str, tags: &Tags, out: &mut String) -> (usize, bool) {
+    let end = tags.end.trim_end();
+    if let Some(at) = rest.find(end) {
+        let text = &rest[..at];
+        let text = if tags.is_padded { text.strip_suffix('\n').unwrap_or(text) } else { text };
+        text.chars().for_each(|c| escape(c, out));
+        out.push('"');
+        return (at + end.len(), true);
+    }
+    let mut held = rest.len() - overlap(rest, end);
+    if tags.is_padded && rest[..held].ends_with('\n') {
+        held -= 1;
+    }
+    rest[..held].chars().for_each(|c| escape(c, out));
+    (held, false)
+}
+
+/// End of raw arguments, and whether the call ends there.
+fn raw_end(rest: &str, rules: &Rules) -> (usize, bool) {
+    let Some(calls) = rules.calls() else { return (rest.len(), false) };
+    let end_at = |closer: &str| rest.find(closer).unwrap_or(rest.len() - overlap(rest, closer));
+    let end = calls.ends().map(end_at).fold(rest.len(), usize::min);
+    (end, calls.ends().any(|closer| rest[end..].starts_with(closer)))
 }
