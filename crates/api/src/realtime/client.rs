@@ -122,7 +122,7 @@ mod tests {
         for (text, id, expected) in [
             ("", None, "expected a JSON body"),
             ("{", None, "EOF"),
-            ("[1]", None, "the body is invalid"),
+            ("[1]", None, "invalid type"),
             (r#"{"event_id": "e"}"#, Some("e"), "missing field `type`"),
             (r#"{"event_id": 7, "type": "x"}"#, None, "got `x`"),
             (r#"{"event_id": "e", "type": "response.create"}"#, Some("e"), "got `response.create`"),
