@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use js_sys::{Function, Promise};
-use serde_json::Value;
 use stonechat::CancelToken;
 use stonechat_api::ApiResult;
 use wasm_bindgen::prelude::*;
@@ -66,8 +65,8 @@ impl Events {
         self.0.clone()
     }
 
-    /// Sends an event. An exception of the receiver does not end the request.
-    pub(crate) fn send(&self, event: &Value) {
+    /// Sends an event, whose text is JSON. An exception of the receiver does not end the request.
+    pub(crate) fn send(&self, event: &impl std::fmt::Display) {
         let _ = self.0.call1(&JsValue::UNDEFINED, &event.to_string().into());
     }
 }

@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use stonechat::Llm;
 use stonechat::formats::ModelFile;
 use stonechat::sampling::SamplingOptions;
-use stonechat_api::chat::ChatBody;
+use stonechat_api::chat::ChatCompletions;
 use stonechat_api::completion::PromptFields;
 use stonechat_api::completions::CompletionFields;
 use stonechat_api::embeddings::EmbeddingsBody;
 use stonechat_api::generation::Run;
 use stonechat_api::json::ParseBody;
 use stonechat_api::template::PromptBody;
-use stonechat_api::text::{Body, Dialect, Model};
+use stonechat_api::text::{Body, Dialect, Frame, Model};
 use stonechat_api::tokenize::{DetokenizeBody, TokenizeBody};
 use stonechat_api::{ApiError, ApiResult, Defaults, json as body_json};
 
@@ -79,7 +79,7 @@ async fn answer(
     let (request, body) =
         (Request { llm: &llm, name: &name, events, cancel }, call.body.as_bytes());
     match call.method.as_str() {
-        "chat" => request.text::<ChatBody>(body).await,
+        "chat" => request.text::<ChatCompletions>(body).await,
         "completion" => request.text::<CompletionFields>(body).await,
         "native_completion" => request.text::<PromptFields>(body).await,
         "embeddings" => request.embed(body).await,
@@ -117,8 +117,8 @@ impl Request<'_> {
         let is_stream = body.fields().is_stream();
         let model = Model { llm: self.llm, id: self.name, name: self.name };
         let mut prepared = body.prepare(model, &defaults)?;
-        let send = |objects: Vec<Value>| {
-            objects.iter().filter(|_| is_stream).for_each(|object| self.events.send(object));
+        let send = |frames: Vec<Frame>| {
+            frames.iter().filter(|_| is_stream).for_each(|frame| self.events.send(&frame.data));
         };
         let mut texts = Vec::with_capacity(prepared.requests.len());
         for request in prepared.requests {
@@ -127,10 +127,10 @@ impl Request<'_> {
             while let Some(event) = run.next().await? {
                 send(prepared.answer.event(run.stats(), event));
             }
-            send(prepared.answer.end(run.completions()));
+            send(prepared.answer.end(run.stats(), run.completions()));
             texts.push(run.take_completions());
         }
-        Ok(prepared.answer.whole(&texts).to_string())
+        Ok(prepared.answer.whole(&texts).data)
     }
 
     /// Embeds the inputs of a body.
