@@ -26,7 +26,7 @@ use suites::Suite;
 /// Options of `cargo xtask client-test`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClientTestArgs {
-    /// Run only this suite, or `all`; may be repeated [default: openai, anthropic, ollama and live]
+    /// Run only this suite, or `all`; may be repeated [default: openai, anthropic and ollama]
     #[arg(long, value_name = "NAME")]
     suite: Vec<String>,
     /// Program of stonechat [default: release build of this tree]

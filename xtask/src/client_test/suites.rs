@@ -43,7 +43,7 @@ pub(super) const SUITES: &[Suite] = &[
     PYTHON,
     Suite { is_default: true, models: &[LANGUAGE], ..python("anthropic", "requirements-anthropic.txt") },
     Suite { is_default: true, models: &[LANGUAGE], ..python("ollama", "requirements-ollama.txt") },
-    Suite { is_default: true, ..python("live", "requirements.txt") },
+    python("live", "requirements.txt"),
     Suite { models: &[], ..python("agents", "requirements-agents.txt") },
     Suite { models: &[SPEECH], ..python("voice", "requirements-voice.txt") },
     Suite { name: "sdk", node: Some("sdk"), ..NODE },
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn suites_are_found_by_name() {
-        assert_eq!(names(&[]).unwrap(), ["openai", "anthropic", "ollama", "live"]);
+        assert_eq!(names(&[]).unwrap(), ["openai", "anthropic", "ollama"]);
         assert_eq!(names(&["sdk", "live"]).unwrap(), ["live", "sdk"]);
         assert_eq!(names(&["all"]).unwrap().len(), SUITES.len());
         let error = names(&["sdk", "poem"]).unwrap_err();

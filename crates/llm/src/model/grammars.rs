@@ -1,6 +1,10 @@
 //! Grammars of a model: its vocabulary for grammars, and those that were compiled last.
 //!
 //! An agent sends the same tools with every request; compiling their grammar takes longer than rendering the prompt.
+#![cfg_attr(
+    not(feature = "grammar"),
+    expect(unreachable_code, unused_variables, reason = "a build without grammars has none")
+)]
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, OnceLock, PoisonError};
