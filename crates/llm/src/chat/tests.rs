@@ -4,8 +4,12 @@ mod complaints;
 mod cuts;
 mod families;
 #[cfg(feature = "grammar")]
+mod formats;
+#[cfg(feature = "grammar")]
 mod grammar;
 mod malformed;
+#[cfg(feature = "grammar")]
+mod real;
 mod writers;
 
 use std::sync::Arc;

@@ -202,8 +202,13 @@ fn write_value(text: &str, kind: Kind, is_padded: bool, out: &mut String) {
     let value = inner.trim();
     let parsed = serde_json::from_str::<Value>(value).ok();
     match kind {
-        Kind::TextOrNull if value != "null" => {}
-        Kind::Any | Kind::TextOrNull | Kind::Json | Kind::Text if parsed.is_some() => {
+        // Templates print Python's notation, and models repeat it.
+        Kind::TextOrNull if matches!(value, "null" | "None") => {
+            out.push_str("null");
+            return;
+        }
+        Kind::TextOrNull => {}
+        Kind::Any | Kind::Json | Kind::Text if parsed.is_some() => {
             out.push_str(value);
             return;
         }
