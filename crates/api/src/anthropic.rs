@@ -95,8 +95,7 @@ impl CountTokensBody {
     /// # Errors
     /// 400 if a message is invalid, or the template refuses it.
     pub fn answer(self, model: &LlmInfo) -> ApiResult<MessageTokens> {
-        let prompt = model.chat_prompt(&self.chat.request()?)?;
-        Ok(MessageTokens { input_tokens: model.model.tokenize_marked_chat(&prompt).len() })
+        Ok(MessageTokens { input_tokens: self.chat.n_tokens(model)? })
     }
 }
 

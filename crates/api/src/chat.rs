@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stonechat::Finish;
 use stonechat::llm::ModelInfo;
 use stonechat::llm::chat::{ChatEvent, ToolCall};
-use stonechat::{Completion, Finish};
-use web_time::{SystemTime, UNIX_EPOCH};
 
 use crate::ApiResult;
 use crate::chat_answer::{
@@ -20,7 +19,7 @@ use crate::completion::NativeAnswer;
 use crate::generation::{
     Counts, ProbFields, Progress, RequestStats, Timings, Usage, chat_logprobs,
 };
-use crate::ids::new_id;
+use crate::ids::{new_id, unix_seconds};
 use crate::text::{Frame, Model};
 
 pub use crate::chat_answer::Chat;
@@ -64,12 +63,7 @@ pub(crate) struct AnswerObject<'a, C> {
 impl AnswerHead {
     /// Fields of an answer of this moment.
     pub(crate) fn new(prefix: &str, model: Model<'_>) -> Self {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH);
-        Self {
-            id: new_id(prefix),
-            created: time.map_or(0, |time| time.as_secs()),
-            model: model.name.to_owned(),
-        }
+        Self { id: new_id(prefix), created: unix_seconds(), model: model.name.to_owned() }
     }
 
     /// An object with the given kind and choices.
@@ -313,14 +307,13 @@ impl ChatWriter for ChatObjects {
 
     /// The reasons of the end, and the counts.
     fn end(&mut self, answers: &[ChatAnswer]) -> Vec<Frame> {
-        let completions: Vec<Completion> = completions(answers);
-        let usage = Usage::of(&completions);
+        let usage = usage(answers);
         let mut frames = Vec::with_capacity(answers.len() + 1);
         for (index, answer) in answers.iter().enumerate() {
             let mut chunk = self.chunk(index, Delta::default(), Some(answer.finish_reason()));
             chunk.timings = (index + 1 == answers.len()).then(|| usage.timings());
             let native = self.native.as_ref();
-            chunk.verbose = native.map(|native| native.last((0, index), &completions, false));
+            chunk.verbose = native.map(|native| native.last((0, index), &answer.completion, false));
             frames.push(Frame::new(&chunk));
         }
         if self.includes_usage {
@@ -334,19 +327,18 @@ impl ChatWriter for ChatObjects {
 
     /// `chat.completion`.
     fn whole(&self, answers: &[ChatAnswer]) -> Frame {
-        let completions = completions(answers);
         let choices = answers.iter().enumerate().map(|choice| self.whole_choice(choice)).collect();
         let mut object = self.head.object("chat.completion", choices);
-        let usage = Usage::of(&completions);
+        let usage = usage(answers);
         object.usage = Some(usage.counts());
         object.timings = Some(usage.timings());
-        let native = self.native.as_ref().filter(|_| !completions.is_empty());
-        object.verbose = native.map(|native| native.last((0, 0), &completions, true));
+        let native = self.native.as_ref().zip(answers.first());
+        object.verbose = native.map(|(native, it)| native.last((0, 0), &it.completion, true));
         Frame::new(&object)
     }
 }
 
-/// Texts of answers.
-pub(crate) fn completions(answers: &[ChatAnswer]) -> Vec<Completion> {
-    answers.iter().map(|answer| answer.completion.clone()).collect()
+/// Counts of all choices.
+fn usage(answers: &[ChatAnswer]) -> Usage {
+    Usage::of(answers.iter().map(|answer| &answer.completion))
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use stonechat::llm::chat::ToolChoice;
 use stonechat::text::Conversation;
-use stonechat::{ChatRequest, ReasoningOptions};
+use stonechat::{ChatRequest, LlmInfo, ReasoningOptions};
 
 use crate::chat_tools;
 use crate::json::kind_of;
@@ -193,6 +193,15 @@ impl ChatBody {
             reasoning,
             ..ChatRequest::default()
         })
+    }
+
+    /// Number of tokens of the prompt.
+    ///
+    /// # Errors
+    /// 400 if a message is invalid, or the template refuses it.
+    pub(crate) fn n_tokens(self, model: &LlmInfo) -> ApiResult<usize> {
+        let prompt = model.chat_prompt(&self.request()?)?;
+        Ok(model.model.tokenize_marked_chat(&prompt).len())
     }
 
     /// Whether the answer continues the last message: the assistant's, without calls of tools.

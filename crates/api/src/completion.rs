@@ -188,16 +188,15 @@ impl NativeAnswer {
     pub(crate) fn last(
         &self,
         (prompt, choice): (usize, usize),
-        completions: &[Completion],
+        completion: &Completion,
         is_whole: bool,
     ) -> Value {
-        let completion = &completions[choice];
         let (stop_type, word) = match completion.finish {
             Finish::EndOfText | Finish::GrammarEnd => ("eos", ""),
             Finish::StopString => ("word", completion.stop.as_deref().unwrap_or_default()),
             _ => ("limit", ""),
         };
-        let usage = Usage::of(&completions[choice..=choice]);
+        let usage = Usage::of([completion]);
         let mut settings = self.settings(completion);
         settings["stream"] = (!is_whole).into();
         let mut object = json!({
@@ -290,8 +289,8 @@ impl Answer for NativeAnswer {
     }
 
     fn end(&mut self, _: &RequestStats, completions: &[Completion]) -> Vec<Frame> {
-        let object = |choice| Frame::new(&self.last((self.prompt, choice), completions, false));
-        let objects = (0..completions.len()).map(object).collect();
+        let object = |(choice, it)| Frame::new(&self.last((self.prompt, choice), it, false));
+        let objects = completions.iter().enumerate().map(object).collect();
         self.prompt += 1;
         objects
     }
@@ -300,8 +299,8 @@ impl Answer for NativeAnswer {
     fn whole(&self, texts: &[Vec<Completion>]) -> Frame {
         let mut answers = Vec::new();
         for (prompt, completions) in texts.iter().enumerate() {
-            let object = |choice| self.selected(self.last((prompt, choice), completions, true));
-            answers.extend((0..completions.len()).map(object));
+            let object = |(choice, it)| self.selected(self.last((prompt, choice), it, true));
+            answers.extend(completions.iter().enumerate().map(object));
         }
         if answers.len() == 1 { Frame::new(&answers[0]) } else { Frame::new(&answers) }
     }

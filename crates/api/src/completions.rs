@@ -216,7 +216,7 @@ impl Answer for CompletionAnswer {
             let finish = Some(finish_reason(completion.finish));
             let mut chunk = self.chunk((prompt, choice), echo, logprobs, finish);
             if let Some(native) = &self.native {
-                chunk["__verbose"] = native.last((prompt, choice), completions, false);
+                chunk["__verbose"] = native.last((prompt, choice), completion, false);
             }
             chunks.push(Frame::new(&chunk));
         }
@@ -251,7 +251,7 @@ impl Answer for CompletionAnswer {
             usage = usage.sum(Usage::of(completions));
         }
         let mut object = self.object(choices);
-        let first = texts.first().filter(|completions| !completions.is_empty());
+        let first = texts.first().and_then(|completions| completions.first());
         if let (Some(native), Some(first)) = (&self.native, first) {
             object["__verbose"] = native.last((0, 0), first, true);
         }

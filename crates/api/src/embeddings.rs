@@ -77,10 +77,7 @@ pub struct EmbeddingsAnswer {
 
 impl ParseBody for EmbeddingsBody {
     fn parse(body: &[u8], defaults: &Defaults<'_>) -> ApiResult<Self> {
-        let mut fields = JsonFields::parse(body, defaults.max_choices, |_| Ok(()))?;
-        let body = fields.take::<Self>();
-        fields.check_rest()?;
-        let body = body?;
+        let body: Self = JsonFields::parse_whole(body, defaults.max_choices)?;
         check_items("input", &body.input, MAX_INPUTS)?;
         Ok(body)
     }

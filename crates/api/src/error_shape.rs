@@ -11,8 +11,6 @@ use crate::ApiError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorShape {
-    /// llama-server's: `{"error": {"code": STATUS, "message", "type"}}`.
-    LlamaServer,
     /// OpenAI's Responses: `{"error": {"code": NAME, "message", "param", "type"}}`.
     Responses,
     /// Anthropic's: `{"type": "error", "error": {"type", "message"}}`.
@@ -106,7 +104,6 @@ impl ErrorShape {
     #[must_use]
     pub fn body(self, error: &ApiError) -> String {
         let text = match self {
-            Self::LlamaServer => return error.to_json().to_string(),
             Self::Responses => serde_json::to_string(&ResponsesError {
                 error: ResponsesDetails {
                     code: responses_code(error),

@@ -1,8 +1,15 @@
-//! Identifiers of requests and answers.
+//! Identifiers and times of requests and answers.
+
+use web_time::{SystemTime, UNIX_EPOCH};
 
 /// An identifier such as `chatcmpl-…`: the prefix and 24 random letters. It is unique, but no secret.
 pub fn new_id(prefix: &str) -> String {
     prefix.chars().chain(std::iter::repeat_with(fastrand::alphanumeric).take(24)).collect()
+}
+
+/// Seconds since 1970.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 #[cfg(test)]

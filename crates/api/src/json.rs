@@ -40,6 +40,21 @@ impl JsonFields {
         Ok(fields)
     }
 
+    /// Parses a body that is one structure.
+    ///
+    /// # Errors
+    /// 400 with the field, what was expected and what was found.
+    pub(crate) fn parse_whole<T: DeserializeOwned>(
+        body: &[u8],
+        max_choices: usize,
+    ) -> ApiResult<T> {
+        let mut fields = Self::parse(body, max_choices, |_| Ok(()))?;
+        let whole = fields.take();
+        // A misspelled field explains a missing one.
+        fields.check_rest()?;
+        whole
+    }
+
     /// Fields of an object, whose limits are not checked.
     pub(crate) fn new(body: Value) -> ApiResult<Self> {
         match body {

@@ -7,9 +7,9 @@ mod judge;
 
 use serde::{Deserialize, Serialize};
 use stonechat::{Completion, Llm, Request};
-use web_time::{Instant, SystemTime, UNIX_EPOCH};
+use web_time::Instant;
 
-use crate::ids::new_id;
+use crate::ids::{new_id, unix_seconds};
 use crate::json::{JsonFields, ParseBody};
 use crate::{ApiError, ApiResult, Defaults};
 
@@ -174,10 +174,7 @@ struct PairScore {
 
 impl ParseBody for RerankBody {
     fn parse(body: &[u8], defaults: &Defaults<'_>) -> ApiResult<Self> {
-        let mut fields = JsonFields::parse(body, defaults.max_choices, |_| Ok(()))?;
-        let body = fields.take::<Self>();
-        fields.check_rest()?;
-        let body = body?;
+        let body: Self = JsonFields::parse_whole(body, defaults.max_choices)?;
         if body.query.is_empty() {
             return Err(ApiError::field("query", "a text", "an empty one"));
         }
@@ -278,10 +275,7 @@ impl RerankForm {
 
 impl ParseBody for ScoreBody {
     fn parse(body: &[u8], defaults: &Defaults<'_>) -> ApiResult<Self> {
-        let mut fields = JsonFields::parse(body, defaults.max_choices, |_| Ok(()))?;
-        let body = fields.take::<Self>();
-        fields.check_rest()?;
-        let body = body?;
+        let body: Self = JsonFields::parse_whole(body, defaults.max_choices)?;
         check_number("text_1", body.text_1.as_slice().len())?;
         check_number("text_2", body.text_2.as_slice().len())?;
         if let (Texts::Several(queries), documents) = (&body.text_1, body.text_2.as_slice())
@@ -329,11 +323,10 @@ impl ScoreForm {
             let score = judge::probability(judge::margin(text)?);
             Ok(PairScore { index, object: "score", score })
         };
-        let created = SystemTime::now().duration_since(UNIX_EPOCH);
         Ok(ScoreAnswer {
             id: new_id("score-"),
             object: "list",
-            created: created.map_or(0, |time| time.as_secs()),
+            created: unix_seconds(),
             model: self.model,
             data: texts.iter().enumerate().map(score).collect::<ApiResult<_>>()?,
             usage: PairUsage::of(texts),

@@ -325,7 +325,6 @@ impl Responses {
     /// # Errors
     /// 400 if a message is invalid, or the template refuses it.
     pub fn input_tokens(self, model: &LlmInfo) -> ApiResult<InputTokens> {
-        let prompt = model.chat_prompt(&self.chat.request()?)?;
-        Ok(InputTokens::new(model.model.tokenize_marked_chat(&prompt).len()))
+        Ok(InputTokens::new(self.chat.n_tokens(model)?))
     }
 }

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 use stonechat::LlmInfo;
-use stonechat::text::MarkedText;
 
 use crate::ApiResult;
 use crate::chat_body::ChatBody;
@@ -54,7 +53,7 @@ impl PromptBody {
     /// # Errors
     /// 400 if a message is invalid, or the template refuses it.
     pub fn prompt(self, model: &LlmInfo) -> ApiResult<Prompt> {
-        Ok(Prompt { prompt: self.render(model)?.text() })
+        Ok(Prompt { prompt: model.chat_prompt(&self.chat.request()?)?.text() })
     }
 
     /// Number of its tokens.
@@ -62,11 +61,6 @@ impl PromptBody {
     /// # Errors
     /// As [`prompt`](Self::prompt).
     pub fn input_tokens(self, model: &LlmInfo) -> ApiResult<InputTokens> {
-        let input_tokens = model.model.tokenize_marked_chat(&self.render(model)?).len();
-        Ok(InputTokens::new(input_tokens))
-    }
-
-    fn render(self, model: &LlmInfo) -> ApiResult<MarkedText> {
-        Ok(model.chat_prompt(&self.chat.request()?)?)
+        Ok(InputTokens::new(self.chat.n_tokens(model)?))
     }
 }

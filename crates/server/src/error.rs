@@ -15,10 +15,6 @@ pub(crate) struct ErrorResponse(pub(crate) ApiError);
 /// Result of a handler.
 pub(crate) type HandlerResult<T> = Result<T, ErrorResponse>;
 
-/// Message of an error, an extension of its response for the log.
-#[derive(Debug, Clone)]
-pub(crate) struct Reason(pub(crate) String);
-
 impl IntoResponse for ErrorResponse {
     fn into_response(self) -> Response {
         let Self(error) = self;
@@ -30,7 +26,7 @@ impl IntoResponse for ErrorResponse {
         if let Some(seconds) = error.retry_after() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        response.extensions_mut().insert(Reason(error.message().to_owned()));
+        // For the log, and for the form of the API that the path belongs to.
         response.extensions_mut().insert(error);
         response
     }

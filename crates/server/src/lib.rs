@@ -16,6 +16,7 @@
 //! | `pull` | downloads of models for clients |
 //! | `metrics` | Prometheus metrics |
 //! | `otlp` | spans of requests for an OpenTelemetry collector |
+//! | `lines` | answers of lines |
 //! | `server`, `listen`, `write_limit` | sockets, TLS, slow readers, shutdown |
 //! | `incoming`, `auth`, `trace` | hosts, origins and times of bodies; API keys; the log of requests |
 //! | `credentials` | API keys and TLS, which can be replaced |
@@ -47,6 +48,7 @@ mod error;
 mod generation;
 mod incoming;
 mod json;
+mod lines;
 mod listen;
 mod live;
 mod metrics;

@@ -12,7 +12,6 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use stonechat_api::ids::new_id;
 
-use crate::error::Reason;
 use crate::incoming::Peer;
 use crate::otlp::RequestTrace;
 use crate::{ApiError, AppState, ErrorResponse};
@@ -73,7 +72,7 @@ pub(crate) async fn log(
     let mut response =
         with_shape(MODEL.scope(Arc::clone(&end.model), next.run(request)).await).await;
     end.status = Some(response.status());
-    end.reason = response.extensions_mut().remove::<Reason>().map(|reason| reason.0);
+    end.reason = response.extensions().get().map(|error: &ApiError| error.message().to_owned());
     let headers = response.headers_mut();
     headers.insert(SERVER, HeaderValue::from_static(SERVER_NAME));
     if end.state.is_stopping() {

@@ -59,22 +59,21 @@ pub(crate) struct Usage {
 
 impl Usage {
     /// Counts of the texts after one prompt.
-    pub(crate) fn of(completions: &[Completion]) -> Self {
-        let (prompt_tokens, cached_tokens, prompt_ms) =
-            completions.first().map_or_else(Default::default, |first| {
-                (first.prompt_tokens, first.cached_tokens, first.timings.prompt_ms)
-            });
-        let decode_ms = completions.iter().map(|completion| completion.timings.decode_ms);
-        Self {
-            prompt_tokens,
-            cached_tokens,
-            prompt_ms,
-            generated: completions.iter().map(|completion| completion.tokens.len()).sum(),
-            n_texts: completions.iter().filter(|completion| !completion.tokens.is_empty()).count(),
-            decode_ms: decode_ms.fold(0.0, f64::max),
-            drafted: completions.iter().map(|completion| completion.drafts.proposed).sum(),
-            accepted: completions.iter().map(|completion| completion.drafts.accepted).sum(),
+    pub(crate) fn of<'a>(completions: impl IntoIterator<Item = &'a Completion>) -> Self {
+        let mut usage = Self::default();
+        for (index, completion) in completions.into_iter().enumerate() {
+            if index == 0 {
+                usage.prompt_tokens = completion.prompt_tokens;
+                usage.cached_tokens = completion.cached_tokens;
+                usage.prompt_ms = completion.timings.prompt_ms;
+            }
+            usage.generated += completion.tokens.len();
+            usage.n_texts += usize::from(!completion.tokens.is_empty());
+            usage.decode_ms = usage.decode_ms.max(completion.timings.decode_ms);
+            usage.drafted += completion.drafts.proposed;
+            usage.accepted += completion.drafts.accepted;
         }
+        usage
     }
 
     /// `timings` of llama-server; all numbers are finite. The rate of the texts leaves their first tokens out, which come

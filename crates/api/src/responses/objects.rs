@@ -15,15 +15,13 @@ use std::sync::Arc;
 use serde::Serialize;
 use stonechat::llm::ModelInfo;
 use stonechat::llm::chat::ChatEvent;
-use web_time::{SystemTime, UNIX_EPOCH};
 
 use super::{Echo, Keeper, KeptResponse};
 use crate::ApiError;
-use crate::chat::completions;
 use crate::chat_answer::{ChatAnswer, ChatStep, ChatWriter, FinishReason};
 use crate::error_shape::responses_code;
 use crate::generation::{RequestStats, Usage};
-use crate::ids::new_id;
+use crate::ids::{new_id, unix_seconds};
 use crate::text::{Frame, Framing};
 
 /// Fields that a response has from its start.
@@ -201,7 +199,7 @@ impl Head {
     /// Fields of a response of this moment.
     pub(super) fn new(id: Option<String>, model: &str, echo: Echo) -> Self {
         let id = id.unwrap_or_else(|| new_id("resp_"));
-        Self { id, created_at: now(), model: model.to_owned(), echo }
+        Self { id, created_at: unix_seconds(), model: model.to_owned(), echo }
     }
 
     fn response<'a>(&'a self, status: Status, items: &'a [Item]) -> Response<'a> {
@@ -209,7 +207,7 @@ impl Head {
             id: &self.id,
             object: "response",
             created_at: self.created_at,
-            completed_at: (status == Status::Completed).then(now),
+            completed_at: (status == Status::Completed).then(unix_seconds),
             status,
             error: None,
             incomplete_details: None,
@@ -219,11 +217,6 @@ impl Head {
             echo: &self.echo,
         }
     }
-}
-
-/// Seconds since 1970.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 impl Item {
@@ -397,8 +390,7 @@ impl ResponseObjects {
         let mut response = self.head.response(status, items);
         let reason = "max_output_tokens";
         response.incomplete_details = is_cut.then_some(IncompleteDetails { reason });
-        let Usage { prompt_tokens, cached_tokens, generated, .. } =
-            Usage::of(&completions(std::slice::from_ref(answer)));
+        let Usage { prompt_tokens, cached_tokens, generated, .. } = Usage::of([&answer.completion]);
         let reasoning = self.model.as_ref().map_or(0, |model| {
             model.tokenizer().encode(&answer.message.reasoning).len().min(generated)
         });

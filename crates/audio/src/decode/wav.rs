@@ -24,17 +24,10 @@ const MAX_STATED_BYTES: u64 = 0x7FFF_0000;
 /// A file that is shorter by less was not cut: some writers count a header.
 const LEAST_CUT_S: f64 = 0.01;
 
-/// Sample formats, little-endian.
+/// Encoding of the samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encoding {
-    U8,
-    S16,
-    S24,
-    S32,
-    F32,
-    F64,
-    ALaw,
-    MuLaw,
+    Pcm(PcmFormat),
     /// MP2 or MP3, which has a reader of its own.
     Mpeg,
 }
@@ -42,17 +35,10 @@ enum Encoding {
 impl Encoding {
     /// Format of the samples; `None` for MPEG.
     fn pcm(self) -> Option<PcmFormat> {
-        Some(match self {
-            Self::U8 => PcmFormat::U8,
-            Self::S16 => PcmFormat::S16,
-            Self::S24 => PcmFormat::S24,
-            Self::S32 => PcmFormat::S32,
-            Self::F32 => PcmFormat::F32,
-            Self::F64 => PcmFormat::F64,
-            Self::ALaw => PcmFormat::ALaw,
-            Self::MuLaw => PcmFormat::MuLaw,
-            Self::Mpeg => return None,
-        })
+        match self {
+            Self::Pcm(format) => Some(format),
+            Self::Mpeg => None,
+        }
     }
 
     fn bytes(self) -> usize {
@@ -61,14 +47,14 @@ impl Encoding {
 
     fn name(self) -> &'static str {
         match self {
-            Self::U8 => "pcm_u8",
-            Self::S16 => "pcm_s16le",
-            Self::S24 => "pcm_s24le",
-            Self::S32 => "pcm_s32le",
-            Self::F32 => "pcm_f32le",
-            Self::F64 => "pcm_f64le",
-            Self::ALaw => "pcm_alaw",
-            Self::MuLaw => "pcm_mulaw",
+            Self::Pcm(PcmFormat::U8) => "pcm_u8",
+            Self::Pcm(PcmFormat::S16) => "pcm_s16le",
+            Self::Pcm(PcmFormat::S24) => "pcm_s24le",
+            Self::Pcm(PcmFormat::S32) => "pcm_s32le",
+            Self::Pcm(PcmFormat::F32) => "pcm_f32le",
+            Self::Pcm(PcmFormat::F64) => "pcm_f64le",
+            Self::Pcm(PcmFormat::ALaw) => "pcm_alaw",
+            Self::Pcm(PcmFormat::MuLaw) => "pcm_mulaw",
             Self::Mpeg => "mp3",
         }
     }
@@ -125,11 +111,11 @@ fn strict_layout(head: &[u8]) -> Option<Layout> {
     let reader = hound::WavReader::new(Cursor::new(head)).ok()?;
     let (spec, n_samples) = (reader.spec(), reader.len());
     let encoding = match (spec.sample_format, spec.bits_per_sample) {
-        (SampleFormat::Int, 8) => Encoding::U8,
-        (SampleFormat::Int, 16) => Encoding::S16,
-        (SampleFormat::Int, 24) => Encoding::S24,
-        (SampleFormat::Int, 32) => Encoding::S32,
-        (SampleFormat::Float, 32) => Encoding::F32,
+        (SampleFormat::Int, 8) => Encoding::Pcm(PcmFormat::U8),
+        (SampleFormat::Int, 16) => Encoding::Pcm(PcmFormat::S16),
+        (SampleFormat::Int, 24) => Encoding::Pcm(PcmFormat::S24),
+        (SampleFormat::Int, 32) => Encoding::Pcm(PcmFormat::S32),
+        (SampleFormat::Float, 32) => Encoding::Pcm(PcmFormat::F32),
         _ => return None,
     };
     let data_start = reader.into_inner().position();
@@ -252,14 +238,14 @@ fn parse_format(body: &[u8]) -> Result<Option<Format>, Error> {
         bits.div_ceil(8)
     };
     let encoding = match (tag, sample_bytes) {
-        (1, 1) => Encoding::U8,
-        (1, 2) => Encoding::S16,
-        (1, 3) => Encoding::S24,
-        (1, 4) => Encoding::S32,
-        (3, 4) => Encoding::F32,
-        (3, 8) => Encoding::F64,
-        (6, 1) => Encoding::ALaw,
-        (7, 1) => Encoding::MuLaw,
+        (1, 1) => Encoding::Pcm(PcmFormat::U8),
+        (1, 2) => Encoding::Pcm(PcmFormat::S16),
+        (1, 3) => Encoding::Pcm(PcmFormat::S24),
+        (1, 4) => Encoding::Pcm(PcmFormat::S32),
+        (3, 4) => Encoding::Pcm(PcmFormat::F32),
+        (3, 8) => Encoding::Pcm(PcmFormat::F64),
+        (6, 1) => Encoding::Pcm(PcmFormat::ALaw),
+        (7, 1) => Encoding::Pcm(PcmFormat::MuLaw),
         (0x50 | 0x55, _) => Encoding::Mpeg,
         (1 | 3 | 6 | 7, got) => {
             return Err(malformed(format!(

@@ -1,22 +1,17 @@
 //! Events of the texts after one or several prompts.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::http::HeaderValue;
-use axum::http::header::CONTENT_TYPE;
 use axum::response::Response;
 use axum::response::sse::Event;
-use futures_core::Stream;
 use futures_util::StreamExt;
 use stonechat_api::text::{Answer, Frame, Framing};
 use tokio::time::timeout;
 
 use super::TextRun;
 use crate::controls::ControlEntry;
-use crate::{ApiResult, sse};
+use crate::{ApiResult, lines, sse};
 
 /// Running requests of a streamed answer. The prompts run side by side; the objects of one follow those of the one before.
 /// Dropping it cancels the requests.
@@ -54,7 +49,7 @@ pub(super) async fn respond(
         Some((stream.next().await?, stream))
     });
     Ok(match framing {
-        Framing::Lines => lines(frames),
+        Framing::Lines => lines::respond(frames.map(|frame| frame.data)),
         _ => sse::respond(frames.map(event), ping),
     })
 }
@@ -65,15 +60,6 @@ pub(super) fn event(Frame { event, data }: Frame) -> Event {
         Some(name) => Event::default().event(name).data(data),
         None => Event::default().data(data),
     }
-}
-
-/// Answers with a line for each object.
-fn lines(frames: impl Stream<Item = Frame> + Send + 'static) -> Response {
-    let lines = frames.map(|frame| Ok::<_, Infallible>(frame.data + "\n"));
-    let mut response = Response::new(Body::from_stream(lines));
-    let kind = HeaderValue::from_static("application/x-ndjson");
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    response
 }
 
 impl AnswerStream {

@@ -3,9 +3,7 @@
 use axum::Router;
 use axum::body::{Body, BodyDataStream};
 use axum::extract::State;
-use axum::http::HeaderValue;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
 use futures_util::StreamExt;
 use stonechat::Llm;
@@ -19,10 +17,7 @@ use stonechat_api::text::{Dialect, Frame};
 use crate::json::Checked;
 use crate::otlp::RequestTrace;
 use crate::tasks::{blocking, within};
-use crate::{AppState, HandlerResult, Json, ServerModels, generation, json};
-
-/// Media type of lines.
-pub(super) const LINES: HeaderValue = HeaderValue::from_static("application/x-ndjson");
+use crate::{AppState, HandlerResult, Json, ServerModels, generation, json, lines};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new()
@@ -129,7 +124,7 @@ async fn answer<T: Dialect>(
         }
         let line = LoadedLine::new(&requested, is_chat, wanted == Action::Unload);
         let Frame { data, .. } = Frame::new(&line);
-        return Ok(if is_stream { lines(data + "\n") } else { json::response(data) });
+        return Ok(if is_stream { lines::response(data + "\n") } else { json::response(data) });
     };
     let response = generation::answer(state, trace, text).await?;
     if !unloads {
@@ -151,11 +146,6 @@ async fn answer<T: Dialect>(
 struct UnloadingBody {
     data: BodyDataStream,
     _unload: Unload,
-}
-
-/// Response with lines.
-pub(super) fn lines(body: impl Into<Body>) -> Response {
-    ([(CONTENT_TYPE, LINES)], body.into()).into_response()
 }
 
 /// Unloads a model when it is dropped, unless other requests use it.

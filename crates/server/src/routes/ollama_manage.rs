@@ -1,21 +1,21 @@
 //! `/api/pull` and `/api/delete` of Ollama, with `--manage-models` alone.
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, post};
+use futures_core::Stream;
+use futures_util::StreamExt;
 use serde::Serialize;
 use stonechat::Models;
 use stonechat_api::ErrorShape;
 use stonechat_api::text::Frame;
 use tokio::sync::mpsc::Receiver;
 
-use super::ollama::lines;
 use super::ollama_models::NamedBody;
 use crate::pull::{self, PullStep};
-use crate::{ApiError, ApiResult, AppState, HandlerResult, Json, json};
+use crate::{ApiError, ApiResult, AppState, HandlerResult, Json, json, lines};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new().route("/api/pull", post(pull)).route("/api/delete", delete(remove))
@@ -64,7 +64,7 @@ pub(crate) async fn pull(
     let name = name.strip_prefix("hf.co/").unwrap_or(name).to_owned();
     let mut steps = pull::start(models, name)?;
     if body.stream.unwrap_or(true) {
-        return Ok(lines(stream(steps)));
+        return Ok(lines::respond(stream(steps)));
     }
     while let Some(step) = steps.recv().await {
         if let PullStep::End(result) = step {
@@ -79,15 +79,12 @@ fn status(status: &str) -> Frame {
 }
 
 /// Lines of a download.
-fn stream(steps: Receiver<PullStep>) -> Body {
+fn stream(steps: Receiver<PullStep>) -> impl Stream<Item = String> {
     let first = futures_util::stream::iter([status("pulling manifest").data]);
     let rest = futures_util::stream::unfold(steps, |mut steps| async move {
         Some((line(steps.recv().await?), steps))
     });
-    let lines = futures_util::StreamExt::chain(first, rest);
-    let lines =
-        futures_util::StreamExt::map(lines, |line| Ok::<_, std::convert::Infallible>(line + "\n"));
-    Body::from_stream(lines)
+    first.chain(rest)
 }
 
 fn line(step: PullStep) -> String {
