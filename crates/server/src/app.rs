@@ -94,6 +94,7 @@ async fn name_allowed(request: Request, next: Next) -> Response {
     let (error, body) = error.into_response().into_parts();
     parts.headers.remove(CONTENT_LENGTH);
     parts.headers.extend(error.headers);
+    parts.extensions.extend(error.extensions);
     Response::from_parts(parts, body)
 }
 

@@ -91,6 +91,10 @@ async fn errors_have_the_form_of_anthropic() {
     assert_eq!((answer.status, answer.json()), (400, error));
     // A count needs no maximum.
     assert_eq!(app.post("/v1/messages/count_tokens", &invalid).await.status, 200);
+    let answer = app.get("/v1/messages").await;
+    assert_eq!((answer.status, &answer.json()["type"]), (405, &"error".into()));
+    let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(message, "GET is not allowed for this path (allowed: POST)");
     // Claude Code shortens a conversation when it reads these words.
     let long = json!([{"role": "user", "content": "ab ".repeat(20_000)}]);
     let answer = app.post("/v1/messages", &with(body(), json!({"messages": long}))).await;
