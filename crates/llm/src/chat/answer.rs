@@ -32,9 +32,7 @@ pub struct AnswerFormat {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ToolGrammar {
-    /// Source of the grammar.
-    pub source: GrammarSource,
-    /// The same, compiled.
+    /// The grammar.
     pub compiled: Arc<CompiledGrammar>,
     /// Start of the grammar: at once if the answer must call a tool, else where calls begin.
     pub start: GrammarStart,
@@ -210,6 +208,6 @@ impl GrammarTask<'_> {
         let is_lazy = self.start != GrammarStart::Immediately;
         let source = GrammarSource::Lark(writer.write(tools, self.is_parallel, is_lazy)?);
         let compiled = Arc::new(self.model.compile_grammar(&source)?);
-        Ok(ToolGrammar { source, compiled, start: self.start.clone() })
+        Ok(ToolGrammar { compiled, start: self.start.clone() })
     }
 }
