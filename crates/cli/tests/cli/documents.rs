@@ -237,7 +237,8 @@ fn commands_of_documents_run() {
     let shell = |command: &str| {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(command).current_dir(folder.path("")).env("PATH", &path);
-        shell.env("STONECHAT_MODELS", folder.path("models")).env("CURL_HOME", folder.path(""));
+        shell.env("STONECHAT_MODELS", folder.path("models"));
+        shell.env("HOME", folder.path("")).env("CURL_HOME", folder.path(""));
         shell.stdin(Stdio::null());
         shell
     };
