@@ -10,22 +10,22 @@
 //! the weights are loaded after them. At most two recordings are read ahead, so memory does not depend on the number of
 //! inputs. Workers share the weights and divide the CPU threads; a GPU decodes their recordings in one batch.
 
-use std::panic;
+mod reader;
+mod reports;
+
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
-use std::{fs, io};
+use std::time::Instant;
+use std::{panic, thread};
 
 use anyhow::Context;
-use stonechat::audio::{Audio, Decoder, SourceInfo};
 use stonechat::formats::ModelFile;
-use stonechat::whisper::{CancelToken, Event, Model, Options, Samples, Timings, Transcript};
+use stonechat::whisper::{CancelToken, Event, Model, Options, Timings, Transcript};
 use stonechat::{Recording, Whisper};
 
-use super::inputs::Input;
-use super::output::{Output, StandardOutput, Written};
+use super::output::{Output, Written};
 use super::plan::Plan;
 use super::progress::Overall;
 use super::remarks;
@@ -36,54 +36,14 @@ use crate::console::Console;
 use crate::device::OpenDevices;
 use crate::load::with_load_stats;
 use crate::recognizer::Recognizer;
-
-/// Name of the reader thread.
-const READER: &str = "reader";
-
-/// An input that was read.
-struct Decoded {
-    index: usize,
-    signals: anyhow::Result<Vec<Signal>>,
-    /// Seconds of reading.
-    seconds: f64,
-}
-
-/// One channel of a recording, or all mixed to mono.
-struct Signal {
-    /// Samples; without silence, if voice activity detection is on.
-    samples: Samples<'static>,
-    source: SourceInfo,
-}
-
-impl Decoded {
-    /// Length in seconds, with silence.
-    fn audio_s(&self) -> f64 {
-        let signals = self.signals.as_deref().unwrap_or_default();
-        signals.first().map_or(0.0, |signal| signal.samples.duration())
-    }
-}
-
-/// Statistics of the reader.
-#[derive(Default)]
-struct ReadStats {
-    time: Duration,
-    audio_s: f64,
-}
+use reader::{Decoded, Reader, Signal};
+use reports::Reports;
 
 /// State shared by the threads.
-struct Batch<'a> {
+struct Batch<'a, 'r> {
     plan: &'a Plan<'a>,
-    console: &'a Console,
     cancel: &'a CancelToken,
-    overall: Overall<'a>,
-    /// By task; stopped until it is done or failed.
-    outcomes: Mutex<Vec<Outcome>>,
-    /// Cancels the reader, whose recordings nobody needs any more.
-    stops_reading: AtomicBool,
-    /// Whether results without a record were noted.
-    has_noted_records: AtomicBool,
-    /// Name of the model, if it is English-only and no language was given.
-    english_only: Option<String>,
+    reports: &'r Reports<'a>,
 }
 
 /// Result of a run.
@@ -135,28 +95,21 @@ pub(super) fn run(
         _ => None,
     };
     let is_english_only = plan.options.language.is_none() && Recognizer::is_english_only(&file);
-    let batch = Batch {
-        plan,
-        console,
-        cancel,
-        overall: Overall::new(console, name, sizes.into_iter()),
-        outcomes: Mutex::new(outcomes),
-        stops_reading: AtomicBool::new(false),
-        has_noted_records: AtomicBool::new(false),
-        english_only: is_english_only.then(|| plan.recognizer.name()),
-    };
+    let english_only = is_english_only.then(|| plan.recognizer.name());
+    let overall = Overall::new(console, name, sizes.into_iter());
+    let reports = Reports::new(plan, console, overall, outcomes, english_only);
     let (mut report, mut devices) = (String::new(), None);
     if !to_do.is_empty() {
+        let batch = Batch { plan, cancel, reports: &reports };
         let opened;
         (report, opened) = batch.transcribe(&to_do, file, open, &mut Stages::start())?;
         devices = Some(opened);
     }
     console.end();
-    let outcomes = batch.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(Done { outcomes, report, devices })
+    Ok(Done { outcomes: reports.into_outcomes(), report, devices })
 }
 
-impl Batch<'_> {
+impl Batch<'_, '_> {
     /// Reads and transcribes the tasks `to_do`; returns the timing table and the devices.
     fn transcribe(
         &self,
@@ -175,11 +128,14 @@ impl Batch<'_> {
         };
         let may_block = |&index: &usize| self.plan.tasks[index].input.may_block();
         let opened = if to_do.iter().any(may_block) { Some(open(&file, stages)?) } else { None };
-        silence_reader();
+        reader::silence_reader();
+        let Self { plan, cancel, reports } = *self;
+        let reader = Reader { plan, cancel, reports, stops: AtomicBool::new(false) };
+        let reader = &reader;
         thread::scope(|scope| {
-            let reader = thread::Builder::new().name(READER.to_owned());
-            let reader = reader
-                .spawn_scoped(scope, move || self.read_all(to_do, has_audio, &sender))
+            let thread = thread::Builder::new().name(reader::NAME.to_owned());
+            let thread = thread
+                .spawn_scoped(scope, move || reader.read_all(to_do, has_audio, &sender))
                 .context("cannot start a thread")?;
             let transcribed = opened.map_or_else(|| open(&file, stages), Ok).and_then(|devices| {
                 // Weights are not loaded if every input fails.
@@ -190,8 +146,8 @@ impl Batch<'_> {
                 Ok((done, devices))
             });
             // Ends the reader: its decoder is cancelled, and without a receiver its next send fails.
-            self.stops_reading.store(true, Ordering::Relaxed);
-            let read = reader.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
+            reader.stops.store(true, Ordering::Relaxed);
+            let read = thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic));
             (stages.audio, stages.audio_s) = (read.time, read.audio_s);
             let (done, devices) = transcribed?;
             let report = done.map_or_else(String::new, |(model, timings)| {
@@ -212,7 +168,7 @@ impl Batch<'_> {
         stages: &mut Stages,
     ) -> anyhow::Result<(Model, Timings)> {
         let started = Instant::now();
-        let model = self.plan.recognizer.load(&file, devices, self.console)?;
+        let model = self.plan.recognizer.load(&file, devices, self.reports.console)?;
         // The mapped pages count as memory of this process.
         drop(file);
         stages.load = started.elapsed();
@@ -253,82 +209,6 @@ impl Batch<'_> {
             .open_model(model)
     }
 
-    /// Reads the inputs until the receiver of `sender` is dropped. `has_audio` gets a message once an input has turned out to be
-    /// audio; errors before that are reported at once, later ones by a worker.
-    fn read_all(
-        &self,
-        to_do: &[usize],
-        has_audio: Sender<()>,
-        sender: &SyncSender<Decoded>,
-    ) -> ReadStats {
-        let (mut stats, mut has_audio) = (ReadStats::default(), Some(has_audio));
-        for (i, &index) in to_do.iter().enumerate() {
-            let started = Instant::now();
-            // No worker runs while the first input is read.
-            let n_threads = if i == 0 { self.plan.recognizer.n_threads } else { 1 };
-            let signals = self.read(&self.plan.tasks[index].input, n_threads, &mut has_audio);
-            let time = started.elapsed();
-            if self.is_cancelled() {
-                break;
-            }
-            let signals = match signals {
-                Err(error) if has_audio.is_some() => {
-                    self.fail(index, error, 0.0, time.as_secs_f64());
-                    continue;
-                }
-                signals => signals,
-            };
-            let decoded = Decoded { index, signals, seconds: time.as_secs_f64() };
-            if decoded.signals.is_ok() {
-                announce(&mut has_audio);
-                self.overall.set_length(index, decoded.audio_s());
-                stats.time += time;
-                stats.audio_s += decoded.audio_s();
-            }
-            if sender.send(decoded).is_err() {
-                break;
-            }
-        }
-        stats
-    }
-
-    /// Whether the reader is cancelled.
-    fn is_cancelled(&self) -> bool {
-        self.cancel.is_cancelled() || self.stops_reading.load(Ordering::Relaxed)
-    }
-
-    /// Decodes an input and detects its speech; announces audio after the first decoded second, unless reads may block.
-    fn read(
-        &self,
-        input: &Input,
-        n_threads: usize,
-        has_audio: &mut Option<Sender<()>>,
-    ) -> anyhow::Result<Vec<Signal>> {
-        let may_block = input.may_block();
-        let mut decoder = Decoder::new()
-            .channels(self.plan.args.files.channels)
-            .cancelled_by(|| self.is_cancelled())
-            .on_progress(|_| {
-                if !may_block {
-                    announce(has_audio);
-                }
-            });
-        if let Some(number) = self.plan.args.files.audio_track {
-            decoder = decoder.track(number.into());
-        }
-        let channels = match input {
-            Input::StandardInput => decoder.reader_channels(io::stdin()),
-            Input::File { path, .. } => decoder.file_channels(path),
-        }?;
-        let signal = |audio: Audio| -> anyhow::Result<Signal> {
-            let Audio { samples, source, .. } = audio;
-            let speech = self.plan.options.find_speech(&samples, n_threads)?;
-            let samples = Samples::from(samples).with_speech(speech)?;
-            Ok(Signal { samples, source })
-        };
-        channels.into_iter().map(signal).collect()
-    }
-
     /// Transcribes recordings until the reader ends.
     fn work(&self, whisper: &Whisper, recordings: &Mutex<Receiver<Decoded>>) {
         loop {
@@ -340,12 +220,12 @@ impl Batch<'_> {
             let seconds = seconds + started.elapsed().as_secs_f64();
             match result {
                 Ok((transcript, written)) if transcript.cancelled => {
-                    self.stop(index, &transcript, &written);
+                    self.reports.stop(index, &transcript, &written);
                 }
                 Ok((transcript, written)) => {
-                    self.succeed(index, &transcript, written, length_s, seconds);
+                    self.reports.succeed(index, &transcript, written, length_s, seconds);
                 }
-                Err(error) => self.fail(index, error, length_s, seconds),
+                Err(error) => self.reports.fail(index, error, length_s, seconds),
             }
         }
     }
@@ -361,9 +241,9 @@ impl Batch<'_> {
         let (task, n_signals) = (&tasks[index], signals.len());
         if let Some(Signal { source, samples }) = signals.first() {
             let notes = remarks::signals(self.plan.args, n_signals, source);
-            notes.iter().for_each(|note| self.note(task, note));
+            notes.iter().for_each(|note| self.reports.note(task, note));
             let notes = remarks::clips(&options.clip_timestamps, samples.duration())?;
-            notes.iter().for_each(|note| self.note(task, note));
+            notes.iter().for_each(|note| self.reports.note(task, note));
         }
         let mut output = Output::begin(self.plan, task)?;
         let mut written = Ok(());
@@ -388,16 +268,22 @@ impl Batch<'_> {
                             && let Some(note) = detected.take()
                         {
                             let several = tasks.len() > 1;
-                            if several { self.note(task, &note) } else { self.console.note(&note) }
+                            if several {
+                                self.reports.note(task, &note)
+                            } else {
+                                self.reports.console.note(&note)
+                            }
                         }
                         // Segments of several signals are sorted by time first.
                         if n_signals == 1 && written.is_ok() {
-                            written = self.console.suspend_bar(|| output.segment(&segment));
+                            written = self.reports.console.suspend_bar(|| output.segment(&segment));
                         }
                     }
                     Event::Position(done, all) => {
                         let done_s = duration_s * done as f64 / all.max(1) as f64;
-                        self.overall.set_position(index, (before_s + done_s) / n_signals as f64);
+                        self.reports
+                            .overall
+                            .set_position(index, (before_s + done_s) / n_signals as f64);
                     }
                     _ => {}
                 }
@@ -424,85 +310,12 @@ impl Batch<'_> {
         }
         if n_signals > 1 {
             let mut segments = transcript.segments.iter();
-            self.console
+            self.reports
+                .console
                 .suspend_bar(|| segments.try_for_each(|segment| output.segment(segment)))?;
         }
         let written = output.end(&transcript)?;
         Ok((transcript, written))
-    }
-
-    /// Prints a note on an input.
-    fn note(&self, task: &Task, text: &str) {
-        self.console.note(&format!("{}: {text}", task.input.name()));
-    }
-
-    /// Reports an input that is done.
-    fn succeed(
-        &self,
-        index: usize,
-        transcript: &Transcript,
-        written: Written,
-        audio_s: f64,
-        seconds: f64,
-    ) {
-        let task = &self.plan.tasks[index];
-        let Written { paths, unrecorded } = written;
-        let is_silent = remarks::is_silent(transcript);
-        if let Some(model) = &self.english_only
-            && let Some(note) = remarks::foreign(transcript, model)
-        {
-            self.note(task, &note);
-        }
-        if let Some(note) = remarks::done(task, &paths, is_silent, audio_s, seconds) {
-            self.note(task, &note);
-        }
-        if let Some(error) = unrecorded
-            && !self.has_noted_records.swap(true, Ordering::Relaxed)
-        {
-            self.console
-                .note(&format!("results are not recorded, no run will skip them: {error:#}"));
-        }
-        let outputs = task.kept.iter().chain(&paths).map(|path| path.display().to_string());
-        let language = Some(transcript.language.clone()).filter(|language| !language.is_empty());
-        let done = Outcome::new(task, Status::Done);
-        let outputs = outputs.collect();
-        let measured =
-            Outcome { outputs, audio_s, seconds, language, no_speech: is_silent, ..done };
-        self.finish(index, measured);
-    }
-
-    /// Reports an input that was interrupted, if some of its text was written.
-    fn stop(&self, index: usize, transcript: &Transcript, written: &Written) {
-        if written.paths.is_empty() {
-            return;
-        }
-        let task = &self.plan.tasks[index];
-        self.note(task, &remarks::stopped(transcript, &written.paths));
-        let outputs = written.paths.iter().map(|path| path.display().to_string()).collect();
-        self.finish(index, Outcome { outputs, ..Outcome::new(task, Status::Stopped) });
-    }
-
-    fn fail(&self, index: usize, error: anyhow::Error, audio_s: f64, seconds: f64) {
-        let task = &self.plan.tasks[index];
-        let name = task.input.name();
-        // Errors of opening a file name it already.
-        let named = error.to_string().contains(&name) || error.is::<StandardOutput>();
-        let message = self.console.error(&if named { error } else { error.context(name) });
-        let outcome = Outcome::new(task, Status::Failed);
-        self.finish(index, Outcome { audio_s, seconds, error: Some(message), ..outcome });
-    }
-
-    fn finish(&self, index: usize, outcome: Outcome) {
-        self.overall.finish(index);
-        lock(&self.outcomes)[index] = outcome;
-    }
-}
-
-/// Tells the receiver that there is audio; once.
-fn announce(has_audio: &mut Option<Sender<()>>) {
-    if let Some(has_audio) = has_audio.take() {
-        // The receiver may be gone after an error of the device.
-        let _ = has_audio.send(());
     }
 }
 
@@ -517,14 +330,4 @@ fn channel_name(number: usize, n: usize) -> String {
         (1, 2) => "right".to_owned(),
         _ => format!("channel {}", number + 1),
     }
-}
-
-/// Silences panics of the reader: a decoder's panic on a damaged file is reported as an error already.
-fn silence_reader() {
-    let hook = panic::take_hook();
-    panic::set_hook(Box::new(move |info| {
-        if thread::current().name() != Some(READER) {
-            hook(info);
-        }
-    }));
 }

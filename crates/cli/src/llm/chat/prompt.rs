@@ -15,7 +15,7 @@ use rustyline::{
     Cmd, Config, Context, Editor, Event, EventHandler, Helper, KeyCode, KeyEvent, Modifiers,
 };
 
-use super::COMMANDS;
+use super::commands::COMMANDS;
 use crate::find_model::models;
 
 /// Encloses a message of several lines.
