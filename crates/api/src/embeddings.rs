@@ -2,11 +2,13 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use stonechat::LlmInfo;
 use stonechat::llm::{ModelInfo, Norm, Pooling, normalize};
 
+use crate::frame::Frame;
+use crate::input_usage::InputUsage;
 use crate::json::{JsonFields, ParseBody, kind_of};
 use crate::limits::{MAX_INPUTS, check_items};
 use crate::{ApiError, ApiResult, Defaults};
@@ -73,6 +75,38 @@ pub struct EmbeddingsAnswer {
     width: usize,
     n_tokens: usize,
     model: String,
+}
+
+/// OpenAI's answer.
+#[derive(Debug, Serialize)]
+struct EmbeddingList<'a> {
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: &'a str,
+    usage: InputUsage,
+}
+
+/// Vector of a text.
+#[derive(Debug, Serialize)]
+struct Embedding {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+/// Values of a vector.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Floats(Vec<f32>),
+    Base64(String),
+}
+
+/// Vectors of a text in llama-server's answer.
+#[derive(Debug, Serialize)]
+struct EmbeddingRows<'a> {
+    index: usize,
+    embedding: Vec<&'a [f32]>,
 }
 
 impl ParseBody for EmbeddingsBody {
@@ -174,23 +208,25 @@ impl EmbeddingsRequest {
 impl EmbeddingsAnswer {
     /// The answer from the vectors of all inputs: `[D]` each, `[T, D]` without pooling.
     #[must_use]
-    pub fn whole(&self, vectors: Vec<Vec<f32>>) -> Value {
-        let vectors = vectors.into_iter().map(|values| self.cut(&values)).enumerate();
+    pub fn whole(&self, vectors: &[Vec<f32>]) -> Frame {
+        let vectors = self.vectors(vectors);
         if self.shape == Shape::Rows {
-            let rows = vectors.map(|(index, values)| {
-                let rows: Vec<&[f32]> = values.chunks(self.width.max(1)).collect();
-                json!({"index": index, "embedding": rows})
+            let rows = vectors.iter().enumerate().map(|(index, values)| EmbeddingRows {
+                index,
+                embedding: values.chunks(self.width.max(1)).collect(),
             });
-            return rows.collect();
+            return Frame::new(&rows.collect::<Vec<_>>());
         }
-        let data = vectors.map(|(index, vector)| {
-            json!({"object": "embedding", "index": index, "embedding": self.encode(&vector)})
+        let data = vectors.into_iter().enumerate().map(|(index, vector)| Embedding {
+            object: "embedding",
+            index,
+            embedding: self.encode(vector),
         });
-        json!({
-            "object": "list",
-            "data": data.collect::<Vec<_>>(),
-            "model": self.model,
-            "usage": {"prompt_tokens": self.n_tokens, "total_tokens": self.n_tokens},
+        Frame::new(&EmbeddingList {
+            object: "list",
+            data: data.collect(),
+            model: &self.model,
+            usage: InputUsage::new(self.n_tokens),
         })
     }
 
@@ -218,12 +254,12 @@ impl EmbeddingsAnswer {
         rows.collect()
     }
 
-    fn encode(&self, vector: &[f32]) -> Value {
+    fn encode(&self, vector: Vec<f32>) -> Vector {
         if self.shape == Shape::Base64 {
             let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
-            json!(BASE64_STANDARD.encode(bytes))
+            Vector::Base64(BASE64_STANDARD.encode(bytes))
         } else {
-            json!(vector)
+            Vector::Floats(vector)
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Errors of requests: `{"error": {"code", "message", "type"}}` with the codes and types of llama-server.
 
-use serde_json::{Map, Value, json};
+mod engine;
+
+use serde::Serialize;
+use serde_json::Value;
 
 /// Seconds after which a client may repeat a request that met a full queue, or waited too long.
 const RETRY_SECONDS: u64 = 1;
@@ -11,10 +14,42 @@ pub struct ApiError {
     status: u16,
     kind: &'static str,
     message: String,
-    /// Further fields of the error object.
-    fields: Box<Map<String, Value>>,
+    details: Box<Details>,
     retry_after: Option<u64>,
     code: Option<&'static str>,
+}
+
+/// Further fields of the error object.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+struct Details {
+    /// Field of the request that is invalid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    param: Option<String>,
+    #[serde(flatten)]
+    overflow: Option<Overflow>,
+}
+
+/// Tokens of a prompt that exceeds the context, and of the context.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct Overflow {
+    n_prompt_tokens: usize,
+    n_ctx: usize,
+}
+
+/// Body of an error.
+#[derive(Debug, Serialize)]
+struct ErrorBody<'a> {
+    error: ErrorObject<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorObject<'a> {
+    code: u16,
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(flatten)]
+    details: &'a Details,
 }
 
 /// Result of a request.
@@ -26,7 +61,7 @@ impl ApiError {
             status,
             kind,
             message: message.into(),
-            fields: Box::default(),
+            details: Box::default(),
             retry_after: None,
             code: None,
         }
@@ -58,7 +93,7 @@ impl ApiError {
     #[must_use]
     pub fn field(name: &str, expected: &str, got: impl std::fmt::Display) -> Self {
         let error = Self::bad_request(format!("`{name}`: expected {expected}, got {got}"));
-        error.with_field("param", json!(name))
+        error.with_param(name)
     }
 
     /// 400 `exceed_context_size_error` with both counts.
@@ -67,9 +102,9 @@ impl ApiError {
         let message = format!(
             "request ({n_prompt_tokens} tokens) exceeds the available context size ({n_ctx} tokens), try increasing it"
         );
-        Self::new(400, "exceed_context_size_error", message)
-            .with_field("n_prompt_tokens", json!(n_prompt_tokens))
-            .with_field("n_ctx", json!(n_ctx))
+        let mut error = Self::new(400, "exceed_context_size_error", message);
+        error.details.overflow = Some(Overflow { n_prompt_tokens, n_ctx });
+        error
     }
 
     /// 401 `authentication_error`.
@@ -149,10 +184,10 @@ impl ApiError {
         Self { retry_after: Some(RETRY_SECONDS), ..Self::unavailable(message) }
     }
 
-    /// Adds a field to the error object.
+    /// Names the field of the request that is invalid.
     #[must_use]
-    pub fn with_field(mut self, name: &str, value: Value) -> Self {
-        self.fields.insert(name.to_owned(), value);
+    pub fn with_param(mut self, name: impl Into<String>) -> Self {
+        self.details.param = Some(name.into());
         self
     }
 
@@ -196,27 +231,25 @@ impl ApiError {
     /// Field of the request that is invalid, as in the body.
     #[must_use]
     pub fn param(&self) -> Option<&str> {
-        self.fields.get("param").and_then(Value::as_str)
+        self.details.param.as_deref()
     }
 
     /// Tokens of the prompt and of the context, if the prompt exceeds it.
-    pub(crate) fn overflow(&self) -> Option<(u64, u64)> {
-        let count = |name| self.fields.get(name)?.as_u64();
-        count("n_prompt_tokens").zip(count("n_ctx"))
+    pub(crate) fn overflow(&self) -> Option<(usize, usize)> {
+        self.details.overflow.map(|it| (it.n_prompt_tokens, it.n_ctx))
     }
 
     /// The body, which a stream sends after `data: ` if the status is already on its way.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let mut error = json!({
-            "code": self.status,
-            "message": self.message,
-            "type": self.kind,
-        });
-        if let Some(object) = error.as_object_mut() {
-            object.extend((*self.fields).clone());
-        }
-        json!({ "error": error })
+        let error = ErrorObject {
+            code: self.status,
+            message: &self.message,
+            kind: self.kind,
+            details: &self.details,
+        };
+        // Texts and numbers are always JSON.
+        serde_json::to_value(ErrorBody { error }).unwrap_or_default()
     }
 }
 
@@ -227,66 +260,6 @@ impl std::fmt::Display for ApiError {
 }
 
 impl std::error::Error for ApiError {}
-
-/// Errors of requests, not those of loading a model.
-impl From<stonechat::Error> for ApiError {
-    fn from(error: stonechat::Error) -> Self {
-        use stonechat::Error;
-        match error {
-            Error::Llm(error) => error.into(),
-            Error::Whisper(error) => error.into(),
-            // Files of uploads.
-            Error::Audio(_) => Self::bad_request(error.to_string()),
-            Error::ModelNotFound { .. } => Self::not_found(error.to_string()),
-            _ => Self::server(error.to_string()),
-        }
-    }
-}
-
-impl From<stonechat::llm::Error> for ApiError {
-    fn from(error: stonechat::llm::Error) -> Self {
-        use stonechat::llm::Error;
-        match error {
-            Error::ContextFull { tokens, n_ctx } => Self::context_overflow(tokens, n_ctx),
-            Error::KvFull(_) => Self::overloaded(error.to_string()),
-            Error::DeadlinePassed => Self::timed_out(error.to_string()),
-            Error::NoInfill { .. } => Self::not_supported(error.to_string()),
-            Error::Text(_)
-            | Error::Sampling(_)
-            | Error::UnknownToken { .. }
-            | Error::EmptyPrompt
-            | Error::Option { .. } => Self::bad_request(error.to_string()),
-            _ => Self::server(error.to_string()),
-        }
-    }
-}
-
-impl From<stonechat::whisper::Error> for ApiError {
-    fn from(error: stonechat::whisper::Error) -> Self {
-        use stonechat::whisper::Error;
-        match error {
-            Error::KvFull(_) => Self::overloaded(error.to_string()),
-            Error::ContextFull { .. }
-            | Error::Audio(_)
-            | Error::Language { .. }
-            | Error::SpeechRange { .. }
-            | Error::Option { .. } => Self::bad_request(error.to_string()),
-            _ => Self::server(error.to_string()),
-        }
-    }
-}
-
-impl From<stonechat::sampling::Error> for ApiError {
-    fn from(error: stonechat::sampling::Error) -> Self {
-        Self::bad_request(error.to_string())
-    }
-}
-
-impl From<stonechat::text::Error> for ApiError {
-    fn from(error: stonechat::text::Error) -> Self {
-        Self::bad_request(error.to_string())
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -342,22 +315,6 @@ mod tests {
         ] {
             let error = ApiError::of_status(status, "no");
             assert_eq!((error.status(), error.kind()), (status, kind));
-        }
-    }
-
-    #[test]
-    fn errors_of_the_engine_have_the_status_of_their_cause() {
-        use stonechat::llm::Error;
-        let cases = [
-            (Error::ContextFull { tokens: 9, n_ctx: 8 }, 400),
-            (Error::EmptyPrompt, 400),
-            (Error::NoInfill { model: "m".to_owned() }, 501),
-            (Error::DeadlinePassed, 503),
-            (Error::MissingTensor { name: "t".to_owned() }, 500),
-        ];
-        for (error, status) in cases {
-            let text = error.to_string();
-            assert_eq!(ApiError::from(error).status(), status, "{text}");
         }
     }
 }

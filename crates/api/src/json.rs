@@ -135,9 +135,7 @@ fn field_error(error: serde_path_to_error::Error<serde_json::Error>) -> ApiError
         "." if is_data => ApiError::bad_request(format!("the body is invalid: {error}")),
         // The error precedes the first field.
         "." | "?" => ApiError::bad_request(format!("the body is no JSON: {error}")),
-        path if is_data => {
-            ApiError::bad_request(format!("`{path}`: {error}")).with_field("param", path.into())
-        }
+        path if is_data => ApiError::bad_request(format!("`{path}`: {error}")).with_param(path),
         path => ApiError::bad_request(format!("the body is no JSON at `{path}`: {error}")),
     }
 }

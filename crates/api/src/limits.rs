@@ -114,7 +114,7 @@ pub(crate) fn check_names<'a>(
         }
         if let Some(known) = known().find(nearly) {
             let error = format!("`{name}`: no such field; did you mean `{known}`?");
-            return Err(ApiError::bad_request(error).with_field("param", name.as_str().into()));
+            return Err(ApiError::bad_request(error).with_param(name));
         }
     }
     Ok(())

@@ -4,21 +4,21 @@
 //! at the first token. Nothing else is generated.
 
 mod judge;
+mod pairs;
+mod score;
 
 use serde::{Deserialize, Serialize};
 use stonechat::{Completion, Llm, Request};
 use web_time::Instant;
 
-use crate::ids::{new_id, unix_seconds};
+use crate::input_usage::InputUsage;
 use crate::json::{JsonFields, ParseBody};
 use crate::{ApiError, ApiResult, Defaults};
 
-use judge::{Judge, Pair};
+use judge::Pair;
+use pairs::{check_number, requests, usage};
 
-/// Maximum documents or pairs of a request.
-const MAX_PAIRS: usize = 1024;
-/// Maximum tokens of all prompts of a request.
-const MAX_PAIR_TOKENS: usize = 1 << 20;
+pub use score::{ScoreAnswer, ScoreBody, ScoreForm, Texts};
 
 /// Body of a request to rank documents.
 #[derive(Debug, Deserialize)]
@@ -63,30 +63,6 @@ pub enum Document {
     },
 }
 
-/// Body of a request to score pairs.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct ScoreBody {
-    /// Name of the model.
-    #[serde(default)]
-    model: Option<String>,
-    /// Query, or a query for each text of `text_2`.
-    text_1: Texts,
-    /// Document, or several.
-    text_2: Texts,
-}
-
-/// A text or a list of texts.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(untagged, expecting = "expected a text or a list of texts")]
-pub enum Texts {
-    /// One text.
-    One(String),
-    /// Several texts.
-    Several(Vec<String>),
-}
-
 /// Form of the answer to a [`RerankBody`].
 #[derive(Debug)]
 pub struct RerankForm {
@@ -109,7 +85,7 @@ pub enum RerankAnswer {
         /// `list`.
         object: &'static str,
         /// Tokens of the prompts.
-        usage: PairUsage,
+        usage: InputUsage,
         /// Documents.
         results: Vec<RankedDocument>,
     },
@@ -138,38 +114,6 @@ pub struct RankedText {
     score: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
-}
-
-/// Tokens of the prompts of all pairs.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct PairUsage {
-    prompt_tokens: usize,
-    total_tokens: usize,
-}
-
-/// Form of the answer to a [`ScoreBody`].
-#[derive(Debug)]
-pub struct ScoreForm {
-    model: String,
-}
-
-/// Answer to a [`ScoreBody`].
-#[derive(Debug, Serialize)]
-pub struct ScoreAnswer {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-    data: Vec<PairScore>,
-    usage: PairUsage,
-}
-
-/// Score of a pair.
-#[derive(Debug, Serialize)]
-struct PairScore {
-    index: usize,
-    object: &'static str,
-    score: f64,
 }
 
 impl ParseBody for RerankBody {
@@ -268,122 +212,7 @@ impl RerankForm {
             let document = text(index).map(|text| DocumentText { text });
             RankedDocument { index, relevance_score: judge::probability(margins[index]), document }
         });
-        let (results, usage) = (ranked.collect(), PairUsage::of(texts));
+        let (results, usage) = (ranked.collect(), usage(texts));
         Ok(RerankAnswer::Object { model: self.model, object: "list", usage, results })
     }
-}
-
-impl ParseBody for ScoreBody {
-    fn parse(body: &[u8], defaults: &Defaults<'_>) -> ApiResult<Self> {
-        let body: Self = JsonFields::parse_whole(body, defaults.max_choices)?;
-        check_number("text_1", body.text_1.as_slice().len())?;
-        check_number("text_2", body.text_2.as_slice().len())?;
-        if let (Texts::Several(queries), documents) = (&body.text_1, body.text_2.as_slice())
-            && queries.len() != documents.len()
-        {
-            let expected = format!("a text, or as many as `text_2`, which has {}", documents.len());
-            return Err(ApiError::field("text_1", &expected, queries.len()));
-        }
-        Ok(body)
-    }
-}
-
-impl ScoreBody {
-    /// Name of the model; `None`: the only one.
-    #[must_use]
-    pub fn model(&self) -> Option<&str> {
-        self.model.as_deref()
-    }
-
-    /// Requests of the engine, one for each pair, and the form of their answer. `name` is that of the model in the answer.
-    ///
-    /// # Errors
-    /// 400 if a pair exceeds the context; 501 if the model has no tokens for both labels.
-    pub fn prepare(
-        self,
-        llm: &Llm,
-        name: &str,
-        deadline: Option<Instant>,
-    ) -> ApiResult<(Vec<Request>, ScoreForm)> {
-        let queries = self.text_1.as_slice().iter().cycle();
-        let pairs = self.text_2.as_slice().iter().zip(queries);
-        let pairs = pairs.map(|(document, query)| Pair { query, document });
-        let requests = requests(llm, "text_2", pairs, deadline)?;
-        Ok((requests, ScoreForm { model: name.to_owned() }))
-    }
-}
-
-impl ScoreForm {
-    /// Answer from the texts of all pairs.
-    ///
-    /// # Errors
-    /// 500 if a text has no probabilities.
-    pub fn answer(self, texts: &[Completion]) -> ApiResult<ScoreAnswer> {
-        let score = |(index, text)| {
-            let score = judge::probability(judge::margin(text)?);
-            Ok(PairScore { index, object: "score", score })
-        };
-        Ok(ScoreAnswer {
-            id: new_id("score-"),
-            object: "list",
-            created: unix_seconds(),
-            model: self.model,
-            data: texts.iter().enumerate().map(score).collect::<ApiResult<_>>()?,
-            usage: PairUsage::of(texts),
-        })
-    }
-}
-
-impl Texts {
-    fn as_slice(&self) -> &[String] {
-        match self {
-            Self::One(text) => std::slice::from_ref(text),
-            Self::Several(texts) => texts,
-        }
-    }
-}
-
-impl PairUsage {
-    fn of(texts: &[Completion]) -> Self {
-        let prompt_tokens = texts.iter().map(|text| text.prompt_tokens).sum();
-        Self { prompt_tokens, total_tokens: prompt_tokens }
-    }
-}
-
-/// Checks the number of texts of a list, before any is tokenized.
-fn check_number(name: &str, n: usize) -> ApiResult<()> {
-    if (1..=MAX_PAIRS).contains(&n) {
-        return Ok(());
-    }
-    Err(ApiError::field(name, &format!("1 to {MAX_PAIRS} texts"), n))
-}
-
-/// Requests for the labels of pairs, whose documents are the items of the field `name`.
-fn requests<'a>(
-    llm: &Llm,
-    name: &str,
-    pairs: impl Iterator<Item = Pair<'a>>,
-    deadline: Option<Instant>,
-) -> ApiResult<Vec<Request>> {
-    let info = llm.info();
-    let judge = Judge::new(info)?;
-    let n_ctx = info.n_ctx.min(info.kv_tokens);
-    let (mut requests, mut n_tokens) = (Vec::new(), 0);
-    for (index, pair) in pairs.enumerate() {
-        let request = judge.request(info, pair)?;
-        let n = request.prompt.len();
-        if n > n_ctx {
-            let name = format!("{name}[{index}]");
-            let expected = format!("at most {n_ctx} tokens with the query (nothing is truncated)");
-            return Err(ApiError::field(&name, &expected, n));
-        }
-        n_tokens += n;
-        if n_tokens > MAX_PAIR_TOKENS {
-            let expected =
-                format!("at most {MAX_PAIR_TOKENS} tokens, counting the query each time");
-            return Err(ApiError::field(name, &expected, format!("more up to item {index}")));
-        }
-        requests.push(Request { deadline, ..request });
-    }
-    Ok(requests)
 }

@@ -3,9 +3,12 @@
 mod answer;
 mod events;
 mod fields;
+mod vad_fields;
+mod values;
 mod webservice;
 
 pub use answer::{SpeechAnswer, TranscriptionAnswer};
 pub use events::SpeechEvents;
-pub use fields::{AudioFormat, Fields, MAX_FIELD_BYTES, language};
+pub use fields::{Fields, MAX_FIELD_BYTES, language};
+pub use values::AudioFormat;
 pub use webservice::{AsrParameters, DetectedLanguage};

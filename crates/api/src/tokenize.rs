@@ -1,7 +1,6 @@
 //! `/tokenize` and `/detokenize` of llama-server.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use stonechat::llm::ModelInfo;
 use stonechat::text::Tokenizer;
 
@@ -57,7 +56,23 @@ fn yes() -> bool {
 pub struct Tokens {
     /// Token ids, or objects `{id, piece}`; a piece that is no UTF-8 is a list of bytes.
     #[cfg_attr(feature = "schema", schema(value_type = Vec<Object>))]
-    tokens: Vec<Value>,
+    tokens: Vec<Token>,
+}
+
+/// Token of an answer.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Token {
+    Id(u32),
+    WithPiece { id: u32, piece: Piece },
+}
+
+/// Text of a token, or its bytes if it is part of a character.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+enum Piece {
+    Text(String),
+    Bytes(Vec<u8>),
 }
 
 impl TokenizeBody {
@@ -74,8 +89,8 @@ impl TokenizeBody {
     pub fn answer(&self, model: &ModelInfo) -> ApiResult<Tokens> {
         let tokenizer = model.tokenizer();
         let entry = |id: u32| match self.with_pieces {
-            true => json!({"id": id, "piece": piece(tokenizer.token_piece(id, true))}),
-            false => json!(id),
+            true => Token::WithPiece { id, piece: piece(tokenizer.token_piece(id, true)) },
+            false => Token::Id(id),
         };
         Ok(Tokens { tokens: ids(tokenizer, self)?.into_iter().map(entry).collect() })
     }
@@ -110,11 +125,10 @@ fn checked(tokenizer: &Tokenizer, id: u32, name: &str) -> ApiResult<u32> {
     Err(ApiError::field(name, &format!("a token id below {n}"), id))
 }
 
-/// Text of a token, or its bytes if it is part of a character.
-fn piece(bytes: &[u8]) -> Value {
+fn piece(bytes: &[u8]) -> Piece {
     match std::str::from_utf8(bytes) {
-        Ok(text) => json!(text),
-        Err(_) => json!(bytes),
+        Ok(text) => Piece::Text(text.to_owned()),
+        Err(_) => Piece::Bytes(bytes.to_vec()),
     }
 }
 
@@ -158,15 +172,13 @@ impl DetokenizeBody {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
-    use super::piece;
+    use super::{Piece, piece};
 
     #[test]
     fn a_piece_that_is_part_of_a_character_is_bytes() {
         let snowman = "☃".as_bytes();
-        assert_eq!(piece(snowman), json!("☃"));
-        assert_eq!(piece(&snowman[..2]), json!([226, 152]));
-        assert_eq!(piece(b""), json!(""));
+        assert_eq!(piece(snowman), Piece::Text("☃".to_owned()));
+        assert_eq!(piece(&snowman[..2]), Piece::Bytes(vec![226, 152]));
+        assert_eq!(piece(b""), Piece::Text(String::new()));
     }
 }

@@ -170,7 +170,7 @@ fn embeddings_have_two_shapes() {
     let parse = || EmbeddingsBody::parse(br#"{"input": ["ab", "c"], "dimensions": 4}"#, &defaults);
     let embed = |prepared: PreparedEmbeddings| {
         let job = llm().embed(prepared.inputs, prepared.pooling);
-        prepared.answer.whole(job.wait().unwrap())
+        object(&prepared.answer.whole(&job.wait().unwrap()))
     };
     let request = parse().unwrap().openai(&defaults).unwrap();
     let openai = embed(request.prepare(llm().info(), "tiny", &defaults).unwrap());
@@ -195,9 +195,11 @@ fn tokens_and_prompts_go_both_ways() {
     let chat = || {
         from_bytes::<PromptBody>(br#"{"messages": [{"role": "user", "content": "Hi"}]}"#).unwrap()
     };
-    let prompt = json!(chat().prompt(info).unwrap());
+    let sampling = SamplingOptions::default();
+    let defaults = Defaults::new(&sampling);
+    let prompt = json!(chat().prompt(info, &defaults).unwrap());
     assert_eq!(prompt["prompt"], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
-    let counted = json!(chat().input_tokens(info).unwrap());
+    let counted = json!(chat().input_tokens(info, &defaults).unwrap());
     let request =
         prepare::<ChatCompletions>(&json!({"messages": [{"role": "user", "content": "Hi"}]}));
     assert_eq!(counted["input_tokens"], request.unwrap().requests.next().unwrap().prompt.len());

@@ -23,7 +23,6 @@
 //! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations`, `/asr`, `/detect-language` |
 //! | `realtime` | `/v1/realtime` |
 //! | `rerank` | `/v1/rerank`, `/v1/score` |
-//! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations` |
 //! | `page` | `/`, `/web/` |
 
 pub(crate) mod anthropic;
@@ -51,8 +50,8 @@ pub(crate) mod tokenize;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::{AppState, ErrorResponse, HandlerResult};
 
@@ -66,6 +65,20 @@ impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for Query<T> {
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> HandlerResult<Self> {
         let query = axum::extract::Query::from_request_parts(parts, state).await?;
         Ok(Self(query.0))
+    }
+}
+
+/// Answer of a route that has done its work.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct Success {
+    /// `true`.
+    success: bool,
+}
+
+impl Success {
+    pub(crate) fn new() -> Self {
+        Self { success: true }
     }
 }
 

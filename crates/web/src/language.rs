@@ -93,7 +93,8 @@ async fn answer(
         }
         "apply_template" => {
             let body: PromptBody = body_json::from_bytes(body)?;
-            json_of(&body.prompt(llm.info())?)
+            let sampling = SamplingOptions::default();
+            json_of(&body.prompt(llm.info(), &Defaults::new(&sampling))?)
         }
         other => Err(ApiError::field("method", METHODS, format!("`{other}`"))),
     }
@@ -141,7 +142,7 @@ impl Request<'_> {
         let prepared = request.prepare(self.llm.info(), self.name, &defaults)?;
         let job = self.llm.embed(prepared.inputs, prepared.pooling);
         self.cancel.add(job.cancel_token());
-        Ok(prepared.answer.whole(job.await?).to_string())
+        Ok(prepared.answer.whole(&job.await?).data)
     }
 }
 

@@ -88,7 +88,7 @@ async fn answer(speech: Speech, call: Call, events: Events, cancel: Cancel) -> A
     }
     let transcript = job.await?;
     Ok(match SpeechAnswer::new(&transcript, &fields, task)? {
-        SpeechAnswer::Json(answer) => answer.to_string(),
+        SpeechAnswer::Json(answer) => answer.data,
         SpeechAnswer::Text { text, .. } => Value::from(text).to_string(),
     })
 }

@@ -1,11 +1,12 @@
 //! Answers in one piece: JSON, text, subtitles.
 
 use serde::Serialize;
-use serde_json::{Value, json};
 use stonechat::whisper::{Language, OutputFormat, SubtitleLayout, Task};
 use stonechat::{Segment, Transcript, Word};
 
-use super::fields::{AudioFormat, Fields};
+use super::fields::Fields;
+use super::values::AudioFormat;
+use crate::frame::Frame;
 use crate::{ApiError, ApiResult};
 
 /// Smallest probability whose logarithm is sent: JSON has no infinity.
@@ -20,17 +21,55 @@ pub struct TranscriptionAnswer {
     /// Log-probability of each token, with `include[]=logprobs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Vec<Object>>))]
-    logprobs: Option<Vec<Value>>,
+    logprobs: Option<Vec<TokenLogprob>>,
     /// `{"type": "duration", "seconds": 9}`.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
-    usage: Value,
+    usage: AudioUsage,
+}
+
+/// Answer in the format `verbose_json`.
+#[derive(Debug, Serialize)]
+struct VerboseAnswer<'a> {
+    task: &'static str,
+    language: &'static str,
+    duration: f64,
+    text: &'a str,
+    usage: AudioUsage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segments: Option<Vec<Segment>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    words: Option<Vec<TimedWord>>,
+}
+
+/// Billed unit of OpenAI's Whisper: seconds, rounded up.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct AudioUsage {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    seconds: u64,
+}
+
+/// A word with its times.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct TimedWord {
+    word: String,
+    start: f64,
+    end: f64,
+}
+
+/// Log-probability of a token.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct TokenLogprob {
+    token: String,
+    logprob: f64,
+    bytes: Vec<u8>,
 }
 
 /// Answer in one piece.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SpeechAnswer {
     /// The formats `json` and `verbose_json`.
-    Json(Value),
+    Json(Frame),
     /// The formats `text`, `srt` and `vtt`.
     Text {
         /// Text.
@@ -55,11 +94,13 @@ impl SpeechAnswer {
                 let logprobs = fields
                     .has_logprobs()
                     .then(|| transcript.segments.iter().flat_map(logprobs).collect::<Vec<_>>());
-                let usage = usage(transcript.duration);
+                let usage = AudioUsage::new(transcript.duration);
                 let answer = TranscriptionAnswer { text: text.to_owned(), logprobs, usage };
-                Ok(Self::Json(json!(answer)))
+                Ok(Self::Json(Frame::new(&answer)))
             }
-            AudioFormat::VerboseJson => Ok(Self::Json(verbose(transcript, fields, task))),
+            AudioFormat::VerboseJson => {
+                Ok(Self::Json(Frame::new(&VerboseAnswer::new(transcript, fields, task))))
+            }
             AudioFormat::Text => Ok(Self::Text { text: format!("{text}\n"), content_type: PLAIN }),
             AudioFormat::Srt => subtitles(transcript, OutputFormat::Srt, PLAIN),
             AudioFormat::Vtt => subtitles(transcript, OutputFormat::Vtt, "text/vtt; charset=utf-8"),
@@ -84,9 +125,11 @@ pub(super) fn write(transcript: &Transcript, format: OutputFormat) -> ApiResult<
     String::from_utf8(text).map_err(|error| ApiError::server(error.to_string()))
 }
 
-/// Billed unit of OpenAI's Whisper: seconds, rounded up.
-pub(super) fn usage(seconds: f64) -> Value {
-    json!({"type": "duration", "seconds": seconds.ceil() as u64})
+impl AudioUsage {
+    /// Usage of a recording of this length.
+    pub(super) fn new(seconds: f64) -> Self {
+        Self { kind: "duration", seconds: seconds.ceil() as u64 }
+    }
 }
 
 /// English name of the language of the text.
@@ -97,45 +140,46 @@ pub(super) fn language_name(transcript: &Transcript, task: Task) -> &'static str
     }
 }
 
-fn verbose(transcript: &Transcript, fields: &Fields, task: Task) -> Value {
-    let mut answer = json!({
-        "task": task.name(),
-        "language": language_name(transcript, task),
-        "duration": transcript.duration,
-        "text": transcript.text.trim(),
-        "usage": usage(transcript.duration),
-    });
-    if fields.has_segments() {
-        let segments = transcript.segments.iter().map(|segment| {
-            let mut segment = segment.clone();
+impl<'a> VerboseAnswer<'a> {
+    fn new(transcript: &'a Transcript, fields: &Fields, task: Task) -> Self {
+        let segments = fields.has_segments().then(|| {
             // Words are a list beside the segments.
-            segment.words = None;
-            json!(segment)
+            let mut segments = transcript.segments.clone();
+            segments.iter_mut().for_each(|segment| segment.words = None);
+            segments
         });
-        answer["segments"] = segments.collect();
+        let words = || transcript.segments.iter().flat_map(TimedWord::of).collect();
+        Self {
+            task: task.name(),
+            language: language_name(transcript, task),
+            duration: transcript.duration,
+            text: transcript.text.trim(),
+            usage: AudioUsage::new(transcript.duration),
+            segments,
+            words: fields.has_words().then(words),
+        }
     }
-    if fields.has_words() {
-        let words = transcript.segments.iter().filter_map(|segment| segment.words.as_ref());
-        answer["words"] = words.flatten().map(word).collect();
-    }
-    answer
 }
 
-/// A word with its times.
-pub(super) fn word(word: &Word) -> Value {
-    json!({"word": word.word.trim(), "start": word.start, "end": word.end})
+impl TimedWord {
+    fn new(word: &Word) -> Self {
+        Self { word: word.word.trim().to_owned(), start: word.start, end: word.end }
+    }
+
+    /// Words of a segment.
+    pub(super) fn of(segment: &Segment) -> impl Iterator<Item = Self> {
+        segment.words.iter().flatten().map(Self::new)
+    }
 }
 
 /// Log-probabilities of the text tokens of a segment.
-pub(super) fn logprobs(segment: &Segment) -> impl Iterator<Item = Value> {
+pub(super) fn logprobs(segment: &Segment) -> impl Iterator<Item = TokenLogprob> {
     let tokens = segment.token_texts.iter().zip(&segment.token_probabilities);
     // Names of special tokens, which no text token has.
     let is_text = |token: &&String| !(token.starts_with("<|") && token.ends_with("|>"));
-    tokens.filter(move |(token, _)| is_text(token)).map(|(token, probability)| {
-        json!({
-            "token": token,
-            "logprob": probability.max(MIN_PROBABILITY).ln(),
-            "bytes": token.as_bytes(),
-        })
+    tokens.filter(move |(token, _)| is_text(token)).map(|(token, probability)| TokenLogprob {
+        token: token.clone(),
+        logprob: probability.max(MIN_PROBABILITY).ln(),
+        bytes: token.as_bytes().to_vec(),
     })
 }

@@ -1,35 +1,15 @@
 //! Fields of a transcription request, from a form or JSON, and the options of Whisper that they set.
 
-use std::str::FromStr;
-
-use serde::Deserialize;
 use serde_json::{Map, Value};
-use stonechat::VadMode;
 use stonechat::whisper::{Language, Options, Task};
 
+use super::vad_fields::VadFields;
+use super::values::{AudioFormat, boolean, list, number};
 use crate::json::{from_bytes, kind_of};
 use crate::{ApiError, ApiResult};
 
 /// Maximum bytes of all fields but the file.
 pub const MAX_FIELD_BYTES: usize = 1 << 20;
-
-/// Format of the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "schema", schema(rename_all = "snake_case"))]
-pub enum AudioFormat {
-    /// `{"text"}`.
-    #[default]
-    Json,
-    /// The text alone.
-    Text,
-    /// SubRip subtitles.
-    Srt,
-    /// Segments, words, language, duration.
-    VerboseJson,
-    /// WebVTT subtitles.
-    Vtt,
-}
 
 /// Fields of a form. Lists are repeated fields, with or without `[]` after their name.
 #[derive(Debug, Clone, Default)]
@@ -84,33 +64,6 @@ pub struct Fields {
     pub(super) vad: VadFields,
 }
 
-/// Options of `server_vad`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-pub(super) struct VadFields {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    threshold: Option<f32>,
-    prefix_padding_ms: Option<u32>,
-    silence_duration_ms: Option<u32>,
-}
-
-impl VadFields {
-    fn set(&mut self, key: &str, text: &str) -> ApiResult<()> {
-        let name = format!("chunking_strategy[{key}]");
-        match key {
-            "type" => self.kind = Some(text.to_owned()),
-            "threshold" => self.threshold = Some(number(&name, text)?),
-            "prefix_padding_ms" => self.prefix_padding_ms = Some(number(&name, text)?),
-            "silence_duration_ms" => self.silence_duration_ms = Some(number(&name, text)?),
-            _ => {
-                let expected = "type, threshold, prefix_padding_ms or silence_duration_ms";
-                return Err(ApiError::field("chunking_strategy", expected, format!("`{key}`")));
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Language of a field, given by its code or English name.
 ///
 /// # Errors
@@ -144,7 +97,7 @@ impl Fields {
             "language" => self.language = Some(text.to_owned()),
             "prompt" => self.prompt = Some(text.to_owned()),
             "temperature" => self.temperature = Some(number(base, text)?),
-            "response_format" => self.response_format = response_format(text)?,
+            "response_format" => self.response_format = text.parse()?,
             "stream" => self.stream = boolean(base, text)?,
             "chunking_strategy" => self.chunking_strategy = Some(text.to_owned()),
             "hotwords" => self.hotwords = Some(text.to_owned()),
@@ -221,7 +174,7 @@ impl Fields {
             return Ok(());
         }
         let error = ApiError::bad_request(format!("`{name}`: no such field"));
-        Err(error.with_field("param", name.into()))
+        Err(error.with_param(name))
     }
 
     /// The list of this name.
@@ -300,7 +253,8 @@ impl Fields {
         let condition = self.condition_on_previous_text;
         options.condition_on_previous_text =
             condition.unwrap_or(options.condition_on_previous_text);
-        self.set_vad(&mut options)?;
+        let strategy = self.chunking_strategy.as_deref();
+        self.vad.clone().apply(strategy, self.vad_filter, &mut options)?;
         options.validate()?;
         Ok(options)
     }
@@ -315,78 +269,6 @@ impl Fields {
             options.language = Some(*language);
         }
         Ok(())
-    }
-
-    fn set_vad(&self, options: &mut Options) -> ApiResult<()> {
-        let mut vad = self.vad.clone();
-        match self.chunking_strategy.as_deref() {
-            None => {}
-            Some("auto") => vad.kind = vad.kind.or(Some("auto".to_owned())),
-            Some("server_vad") => vad.kind = Some("server_vad".to_owned()),
-            Some(text) => {
-                vad = serde_json::from_str(text).map_err(|error| {
-                    let expected = "`auto` or {\"type\": \"server_vad\", …}";
-                    ApiError::field("chunking_strategy", expected, format!("`{text}` ({error})"))
-                })?;
-            }
-        }
-        let is_on = match vad.kind.as_deref() {
-            None if vad == VadFields::default() => false,
-            Some("auto" | "server_vad") => true,
-            kind => {
-                let got = format!("`{}`", kind.unwrap_or("none"));
-                return Err(ApiError::field("chunking_strategy[type]", "`server_vad`", got));
-            }
-        };
-        match self.vad_filter {
-            Some(false) => options.vad = VadMode::Off,
-            None if !is_on => {}
-            Some(true) | None => options.vad = VadMode::On,
-        }
-        let vad_options = &mut options.vad_options;
-        vad_options.threshold = vad.threshold.unwrap_or(vad_options.threshold);
-        vad_options.speech_pad_ms = vad.prefix_padding_ms.unwrap_or(vad_options.speech_pad_ms);
-        vad_options.min_silence_ms = vad.silence_duration_ms.unwrap_or(vad_options.min_silence_ms);
-        Ok(())
-    }
-}
-
-fn response_format(text: &str) -> ApiResult<AudioFormat> {
-    Ok(match text {
-        "json" => AudioFormat::Json,
-        "text" => AudioFormat::Text,
-        "srt" => AudioFormat::Srt,
-        "verbose_json" => AudioFormat::VerboseJson,
-        "vtt" => AudioFormat::Vtt,
-        _ => {
-            let why =
-                if text == "diarized_json" { ": no model here tells speakers apart" } else { "" };
-            let expected = "json, text, srt, verbose_json or vtt";
-            return Err(ApiError::field("response_format", expected, format!("`{text}`{why}")));
-        }
-    })
-}
-
-/// Items of a list that one field holds: JSON, or a single item.
-fn list(text: &str) -> Vec<String> {
-    match serde_json::from_str(text) {
-        Ok(Value::Array(items)) => {
-            let text = |item| if let Value::String(text) = item { text } else { item.to_string() };
-            items.into_iter().map(text).collect()
-        }
-        _ => vec![text.to_owned()],
-    }
-}
-
-fn number<T: FromStr>(name: &str, text: &str) -> ApiResult<T> {
-    text.trim().parse().map_err(|_| ApiError::field(name, "a number", format!("`{text}`")))
-}
-
-pub(super) fn boolean(name: &str, text: &str) -> ApiResult<bool> {
-    match text.to_ascii_lowercase().as_str() {
-        "true" | "1" => Ok(true),
-        "false" | "0" => Ok(false),
-        _ => Err(ApiError::field(name, "true or false", format!("`{text}`"))),
     }
 }
 

@@ -5,7 +5,8 @@ use serde::Serialize;
 use stonechat::Transcript;
 use stonechat::whisper::{Language, Options, OutputFormat, Task};
 
-use super::fields::{Fields, boolean};
+use super::fields::Fields;
+use super::values::boolean;
 use crate::{ApiError, ApiResult};
 
 /// Formats of the parameter `output`.

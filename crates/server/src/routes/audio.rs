@@ -32,8 +32,8 @@ use crate::audio_memory::Charge;
 use crate::otlp::{RequestTrace, SpeechTimes};
 use crate::tasks::within;
 use crate::{
-    ApiError, ApiResult, AppState, AudioReport, HandlerResult, Json, Metrics, RequestEnd,
-    SpeechGuard,
+    ApiError, ApiResult, AppState, AudioReport, HandlerResult, Metrics, RequestEnd, SpeechGuard,
+    json,
 };
 
 /// Time for which a stream waits for its first segment before its status is sent: an error until then has one of its own.
@@ -121,7 +121,7 @@ async fn answer(
     }
     let transcript = within(deadline, running.transcript()).await??;
     Ok(match SpeechAnswer::new(&transcript, &fields, task)? {
-        SpeechAnswer::Json(answer) => Json(answer).into_response(),
+        SpeechAnswer::Json(answer) => json::response(answer.data),
         SpeechAnswer::Text { text, content_type } => {
             ([(CONTENT_TYPE, content_type)], text).into_response()
         }

@@ -2,14 +2,14 @@
 
 use axum::Router;
 use axum::extract::State;
+use axum::response::Response;
 use axum::routing::post;
-use serde_json::Value;
 use stonechat::Llm;
 use stonechat_api::embeddings::{EmbeddingsBody, EmbeddingsRequest};
 
-use crate::json::Checked;
+use crate::json::{Checked, response};
 use crate::tasks::{blocking, within};
-use crate::{AppState, HandlerResult, Json};
+use crate::{AppState, HandlerResult};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new()
@@ -26,7 +26,7 @@ pub(crate) fn router() -> Router<AppState> {
 pub(crate) async fn embeddings(
     State(state): State<AppState>,
     Checked(body): Checked<EmbeddingsBody>,
-) -> HandlerResult<Json<Value>> {
+) -> HandlerResult<Response> {
     let request = body.openai(&state.options().defaults())?;
     answer(&state, request).await
 }
@@ -38,16 +38,16 @@ pub(crate) async fn embeddings(
 pub(crate) async fn embedding(
     State(state): State<AppState>,
     Checked(body): Checked<EmbeddingsBody>,
-) -> HandlerResult<Json<Value>> {
+) -> HandlerResult<Response> {
     answer(&state, body.native()?).await
 }
 
-async fn answer(state: &AppState, request: EmbeddingsRequest) -> HandlerResult<Json<Value>> {
+async fn answer(state: &AppState, request: EmbeddingsRequest) -> HandlerResult<Response> {
     let deadline = state.options().deadline();
     let model = state.open::<Llm>(request.model(), deadline).await?;
     let name = model.name_for(request.model());
     let defaults = state.options().defaults();
     let prepared = blocking(|| request.prepare(model.info(), &name, &defaults))?;
     let vectors = within(deadline, model.embed(prepared.inputs, prepared.pooling)).await??;
-    Ok(Json(prepared.answer.whole(vectors)))
+    Ok(response(prepared.answer.whole(&vectors).data))
 }

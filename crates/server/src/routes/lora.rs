@@ -4,6 +4,7 @@ use axum::Router;
 use axum::routing::get;
 use serde_json::Value;
 
+use super::Success;
 use crate::{ApiError, AppState, HandlerResult, Json};
 
 pub(crate) fn router() -> Router<AppState> {
@@ -20,12 +21,12 @@ pub(crate) async fn list() -> Json<[Value; 0]> {
 
 /// Sets the scales of adapters: an empty list is accepted, since there are none
 #[cfg_attr(test, utoipa::path(post, path = "/lora-adapters", tag = "server", request_body = Vec<Value>, responses(
-    (status = 200, description = "The list was empty"),
+    (status = 200, description = "The list was empty", body = Success),
     (status = 501, description = "Adapters are not supported"),
 )))]
-pub(crate) async fn set(Json(adapters): Json<Vec<Value>>) -> HandlerResult<Json<Value>> {
+pub(crate) async fn set(Json(adapters): Json<Vec<Value>>) -> HandlerResult<Json<Success>> {
     if adapters.is_empty() {
-        return Ok(Json(serde_json::json!({"success": true})));
+        return Ok(Json(Success::new()));
     }
     let n = adapters.len();
     let message =

@@ -7,8 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::routing::{get, post};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use stonechat::llm::{Error as LlmError, SlotInfo};
 use stonechat_api::json::from_bytes;
 
@@ -49,16 +48,100 @@ struct ActionBody {
     filename: Option<String>,
 }
 
+/// State of a slot.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct Slot {
+    id: usize,
+    n_ctx: usize,
+    speculative: bool,
+    is_processing: bool,
+    /// Number of the request; -1 without one.
+    id_task: i64,
+    n_prompt_tokens: usize,
+    n_prompt_tokens_processed: usize,
+    n_prompt_tokens_cache: usize,
+    next_token: [NextToken; 1],
+}
+
+/// Progress of a text.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+struct NextToken {
+    has_next_token: bool,
+    /// Tokens up to the limit of the text; -1 without one.
+    n_remain: i64,
+    n_decoded: usize,
+}
+
+/// Answer to an action.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub(crate) enum ActionAnswer {
+    /// The text was saved.
+    Saved {
+        id_slot: usize,
+        filename: Option<String>,
+        n_saved: usize,
+        n_written: usize,
+        timings: SaveTimings,
+    },
+    /// A text was restored.
+    Restored {
+        id_slot: usize,
+        filename: Option<String>,
+        n_restored: usize,
+        n_read: usize,
+        timings: RestoreTimings,
+    },
+    /// The text was erased.
+    Erased { id_slot: usize, n_erased: usize },
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct SaveTimings {
+    save_ms: f64,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct RestoreTimings {
+    restore_ms: f64,
+}
+
+impl Slot {
+    fn of((id, slot): (usize, &SlotInfo), n_ctx: usize, is_speculative: bool) -> Self {
+        let is_processing = slot.request.is_some();
+        Self {
+            id,
+            n_ctx,
+            speculative: is_speculative,
+            is_processing,
+            id_task: slot.request.map_or(-1, |id| id as i64),
+            n_prompt_tokens: slot.prompt_tokens,
+            n_prompt_tokens_processed: slot.cached_tokens.min(slot.prompt_tokens),
+            n_prompt_tokens_cache: slot.last_tokens,
+            next_token: [NextToken {
+                has_next_token: is_processing && slot.generated_tokens > 0,
+                n_remain: slot.tokens_left.map_or(-1, |n| n as i64),
+                n_decoded: slot.generated_tokens,
+            }],
+        }
+    }
+}
+
 /// State of the slots
 #[cfg_attr(test, utoipa::path(get, path = "/slots", tag = "server", params(SlotsQuery), responses(
-    (status = 200, body = Object, description = "A list of slots"),
+    (status = 200, body = Vec<Slot>),
     (status = 501, description = "Switched off"),
     (status = 503, description = "No slot is idle"),
 )))]
 pub(crate) async fn slots(
     State(state): State<AppState>,
     Query(query): Query<SlotsQuery>,
-) -> HandlerResult<Json<Value>> {
+) -> HandlerResult<Json<Vec<Slot>>> {
     if !state.options().slots {
         let message = "This server does not support slots endpoint. Start it without `--no-slots`";
         return Err(ApiError::not_supported(message).into());
@@ -70,32 +153,14 @@ pub(crate) async fn slots(
     }
     let n_ctx = model.info().n_ctx;
     let is_speculative = model.spec().drafts(&state.options().engine).is_some();
-    let of_slot = |(id, slot): (usize, &SlotInfo)| {
-        let is_processing = slot.request.is_some();
-        let remaining = slot.tokens_left.map_or(-1, |n| n as i64);
-        json!({
-            "id": id,
-            "n_ctx": n_ctx,
-            "speculative": is_speculative,
-            "is_processing": is_processing,
-            "id_task": slot.request.map_or(-1, |id| id as i64),
-            "n_prompt_tokens": slot.prompt_tokens,
-            "n_prompt_tokens_processed": slot.cached_tokens.min(slot.prompt_tokens),
-            "n_prompt_tokens_cache": slot.last_tokens,
-            "next_token": [{
-                "has_next_token": is_processing && slot.generated_tokens > 0,
-                "n_remain": remaining,
-                "n_decoded": slot.generated_tokens,
-            }],
-        })
-    };
-    Ok(Json(slots.iter().enumerate().map(of_slot).collect::<Vec<_>>().into()))
+    let slots = slots.iter().enumerate().map(|slot| Slot::of(slot, n_ctx, is_speculative));
+    Ok(Json(slots.collect()))
 }
 
 /// Saves, restores or erases the text of a slot
 #[cfg_attr(test, utoipa::path(post, path = "/slots/{id}", tag = "server", params(ActionQuery, ("id" = usize, Path)),
     request_body = ActionBody, responses(
-    (status = 200, body = Object),
+    (status = 200, body = ActionAnswer),
     (status = 400, description = "The slot is in use, or the file does not fit"),
     (status = 501, description = "No folder of saved slots"),
 )))]
@@ -104,8 +169,8 @@ pub(crate) async fn act(
     axum::extract::Path(id): axum::extract::Path<String>,
     Query(query): Query<ActionQuery>,
     body: Body,
-) -> HandlerResult<Json<Value>> {
-    let id =
+) -> HandlerResult<Json<ActionAnswer>> {
+    let id_slot =
         id.parse().map_err(|_| ApiError::field("id", "the number of a slot", format!("`{id}`")))?;
     let Some(folder) = &state.options().slot_save_path else {
         let message = "This server does not support slots action. Start it with `--slot-save-path`";
@@ -120,26 +185,26 @@ pub(crate) async fn act(
     let ms = || started.elapsed().as_secs_f64() * 1e3;
     Ok(Json(match query.action.as_str() {
         "save" => {
-            let saved = model.save_slot(id, file()?).await?;
-            json!({
-                "id_slot": id,
-                "filename": filename,
-                "n_saved": saved.n_tokens,
-                "n_written": saved.n_bytes,
-                "timings": {"save_ms": ms()},
-            })
+            let saved = model.save_slot(id_slot, file()?).await?;
+            ActionAnswer::Saved {
+                id_slot,
+                filename,
+                n_saved: saved.n_tokens,
+                n_written: saved.n_bytes,
+                timings: SaveTimings { save_ms: ms() },
+            }
         }
         "restore" => {
-            let restored = model.restore_slot(id, file()?).await.map_err(of_file)?;
-            json!({
-                "id_slot": id,
-                "filename": filename,
-                "n_restored": restored.n_tokens,
-                "n_read": restored.n_bytes,
-                "timings": {"restore_ms": ms()},
-            })
+            let restored = model.restore_slot(id_slot, file()?).await.map_err(of_file)?;
+            ActionAnswer::Restored {
+                id_slot,
+                filename,
+                n_restored: restored.n_tokens,
+                n_read: restored.n_bytes,
+                timings: RestoreTimings { restore_ms: ms() },
+            }
         }
-        "erase" => json!({"id_slot": id, "n_erased": model.erase_slot(id).await?}),
+        "erase" => ActionAnswer::Erased { id_slot, n_erased: model.erase_slot(id_slot).await? },
         other => {
             let expected = "`save`, `restore` or `erase`";
             return Err(ApiError::field("action", expected, format!("`{other}`")).into());

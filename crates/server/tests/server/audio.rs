@@ -161,7 +161,8 @@ async fn every_format_has_the_text_of_the_library() {
     assert_eq!((&answer["task"], &answer["language"]), (&json!("transcribe"), &json!("english")));
     assert_eq!((&answer["text"], &answer["usage"]), (&json!(text), &usage));
     assert_eq!(answer["duration"], whole.duration);
-    assert_eq!(answer["segments"], json!(whole.segments));
+    let segments = serde_json::to_string(&whole.segments).unwrap();
+    assert_eq!(answer["segments"], serde_json::from_str::<Value>(&segments).unwrap());
     let fields = [
         "avg_logprob",
         "compression_ratio",

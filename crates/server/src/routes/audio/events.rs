@@ -6,9 +6,9 @@ use std::time::Duration;
 use axum::response::Response;
 use axum::response::sse::Event;
 use futures_util::stream::unfold;
-use serde_json::Value;
 use stonechat::whisper::Task;
 use stonechat_api::speech::{Fields, SpeechEvents};
+use stonechat_api::text::Frame;
 use tokio::time::timeout;
 
 use super::{MAX_STATUS_DELAY, Running};
@@ -36,7 +36,7 @@ pub(super) async fn respond(
 
 /// Events of a transcription on their way.
 struct AudioStream {
-    ready: VecDeque<Value>,
+    ready: VecDeque<Frame>,
     /// `None` after the last segment.
     running: Option<(Running, SpeechEvents)>,
 }
@@ -46,7 +46,7 @@ impl AudioStream {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
-                return Some(Event::default().data(event.to_string()));
+                return Some(Event::default().data(event.data));
             }
             let (running, events) = self.running.as_mut()?;
             let result = match running.job.next_async().await {
@@ -60,7 +60,7 @@ impl AudioStream {
             let (mut running, events) = self.running.take()?;
             self.ready.push_back(match running.end(result) {
                 Ok(transcript) => events.end(&transcript),
-                Err(error) => error.to_json(),
+                Err(error) => Frame::new(&error.to_json()),
             });
         }
     }

@@ -75,7 +75,7 @@ fn decode_while(
             _ => 400,
         };
         let error = ApiError::of_status(status, format!("`{name}`: {error}"));
-        error.with_field("param", name.into())
+        error.with_param(name)
     })?;
     charge.try_raise(size_of_val(&samples[..]) as u64)?;
     Ok((samples, charge))
@@ -100,7 +100,7 @@ fn convert(
     if n_samples as u64 > max_seconds.saturating_mul(u64::from(SAMPLE_RATE)) {
         let error = Error::TooLong { max_s: max_seconds };
         let error = ApiError::of_status(413, format!("`{name}`: {error}"));
-        return Err(error.with_field("param", name.into()));
+        return Err(error.with_param(name));
     }
     charge.try_raise((n_samples * size_of::<f32>()) as u64)?;
     let mut samples = Vec::with_capacity(n_samples);
