@@ -4,24 +4,26 @@
 //! as long as the jobs of its request.
 
 mod draft;
+mod guard;
 mod loader;
 mod memory;
+mod names;
+mod reader;
 mod registry;
+mod scan;
 mod spec;
 mod table;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use stonechat::formats::ModelFile;
-use stonechat::llm::ChatFormat;
-use stonechat::{Details, DraftSource, Installed, Llm, ModelKind, Models, Whisper};
+use stonechat::{DraftSource, Llm, ModelKind, Models};
 use tokio::runtime::Handle;
 
+pub use guard::{LanguageGuard, ModelGuard, SpeechGuard};
 pub(crate) use loader::Served;
 pub(crate) use memory::Memory;
 pub use memory::machine_memory;
@@ -33,7 +35,10 @@ use crate::{ApiError, Metrics, ServerOptions};
 use draft::DraftHeaders;
 use loader::EngineLoader;
 use memory::default_memory;
-use registry::{Lease, OpenError, Registry};
+use names::kind_name;
+use reader::SpecReader;
+use registry::{OpenError, Registry};
+use scan::{Seen, Stamp};
 use table::{ModelId, Refusal};
 
 /// A model with its state, for `/models`.
@@ -55,69 +60,9 @@ pub struct ListedModel {
 pub struct ServerModels {
     registry: Registry<EngineLoader>,
     options: Arc<ServerOptions>,
-    draft: Option<Arc<DraftHeaders>>,
+    reader: SpecReader,
     /// Last scan by path. Held while the folder of installed models is read, so that no model is added twice.
     scan: Arc<Mutex<HashMap<PathBuf, Seen>>>,
-    /// GPU memory in bytes for models, measured before the first load; `None` if the GPU does not report it.
-    gpu_memory: Arc<OnceLock<Option<u64>>>,
-}
-
-/// Result of the last scan of the folder of installed models for a path.
-#[derive(Debug)]
-struct Seen {
-    stamp: Stamp,
-    /// `None` for a file without a model.
-    model: Option<ModelId>,
-}
-
-/// Identity of a model's files without their contents: detects a replaced model.
-#[derive(Debug, PartialEq, Eq)]
-struct Stamp {
-    name: String,
-    bytes: u64,
-    modified: Vec<Option<SystemTime>>,
-}
-
-impl Stamp {
-    fn of(model: &Installed) -> Self {
-        let modified = |path: &PathBuf| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-        let modified = model.files.iter().map(modified).collect();
-        Self { name: model.name.clone(), bytes: model.bytes, modified }
-    }
-}
-
-/// An open model `M` in use, which is not unloaded meanwhile.
-#[derive(Debug)]
-pub struct ModelGuard<M> {
-    model: M,
-    lease: Lease<EngineLoader>,
-}
-
-/// A language model in use.
-pub type LanguageGuard = ModelGuard<Llm>;
-/// A speech model in use.
-pub type SpeechGuard = ModelGuard<Whisper>;
-
-impl<M> ModelGuard<M> {
-    /// Name and sizes.
-    #[must_use]
-    pub fn spec(&self) -> Arc<ModelSpec> {
-        self.lease.spec()
-    }
-
-    /// Name in the answer to a request: the requested one, if the model has it.
-    pub(crate) fn name_for(&self, requested: Option<&str>) -> String {
-        let spec = self.spec();
-        requested.filter(|name| spec.has_name(name)).unwrap_or(spec.id()).to_owned()
-    }
-}
-
-impl<M> Deref for ModelGuard<M> {
-    type Target = M;
-
-    fn deref(&self) -> &M {
-        &self.model
-    }
 }
 
 /// A model named at the start that cannot be opened.
@@ -149,15 +94,15 @@ impl ServerModels {
         let registry = Registry::new(loader, budget, options.max_queue, runtime);
         let draft = options.engine.drafts.as_ref().and_then(DraftSource::model);
         let draft = draft.map(|(path, _)| DraftHeaders::read(path)).transpose()?.map(Arc::new);
-        let (scan, gpu_memory) = (Arc::default(), Arc::default());
-        let models = Self { registry, options, draft, scan, gpu_memory };
+        let reader = SpecReader::new(Arc::clone(&options), draft, registry.clone());
+        let models = Self { registry, options, reader, scan: Arc::default() };
         for (i, model) in models.options.models.iter().enumerate() {
             let error = |reason| LoadError { name: model.name.clone(), reason };
             let specs = models.registry.specs();
             if specs.iter().any(|(_, spec)| spec.has_name(&model.name)) {
                 return Err(error("another model has this name".to_owned()));
             }
-            let mut spec = models.read(&model.name, model.path.clone()).map_err(error)?;
+            let mut spec = models.reader.read(&model.name, model.path.clone()).map_err(error)?;
             spec.is_preset = true;
             if i == 0 {
                 spec.aliases.clone_from(&models.options.aliases);
@@ -171,7 +116,7 @@ impl ServerModels {
 
     /// Checks that the draft model drafts for a model that was named, or may be installed.
     fn check_draft(&self) -> Result<(), LoadError> {
-        let Some(draft) = &self.draft else { return Ok(()) };
+        let Some(draft) = self.reader.draft() else { return Ok(()) };
         let specs = self.registry.specs();
         let targets = specs.iter().filter(|(_, spec)| spec.kind == ModelKind::Language);
         let mut has_draft = targets.map(|(_, spec)| spec.has_draft).peekable();
@@ -185,93 +130,6 @@ impl ServerModels {
     fn add(&self, spec: ModelSpec) -> ModelId {
         let memory = Memory { host: spec.memory_bytes, gpu: spec.gpu_memory_bytes };
         self.registry.add(spec, memory)
-    }
-
-    /// Properties of a model from its headers.
-    fn read(&self, name: &str, path: PathBuf) -> Result<ModelSpec, String> {
-        let file = ModelFile::open(&path).map_err(|error| error.to_string())?;
-        let details = Details::of(&file).map_err(|error| error.to_string())?;
-        let size = file.weight_bytes();
-        let kv_bytes = match details.kind {
-            ModelKind::Language => self.options.engine.kv_bytes(&file).unwrap_or_default(),
-            // Caches of text and of the windows of a batch.
-            _ => {
-                let window_bytes = details.memory_bytes.saturating_sub(size);
-                window_bytes * self.options.engine.audio_windows as u64
-            }
-        };
-        let is_language = details.kind == ModelKind::Language;
-        let n_ctx = if is_language { self.options.engine.n_ctx_of(&file) } else { None };
-        let draft = self.draft.as_ref().filter(|_| details.kind == ModelKind::Language);
-        let draft_bytes = draft.and_then(|draft| draft.bytes_for(&file, &self.options.engine));
-        if draft.is_some() && draft_bytes.is_none() {
-            tracing::warn!(model = name, "has another vocabulary than the draft model: no drafts");
-        }
-        let bytes = size + kv_bytes + draft_bytes.unwrap_or_default();
-        let memory = self.memory(&file, details.kind, bytes);
-        let file_bytes = Models::bytes_at(&path, &file);
-        let created = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
-        let template = self.options.engine.chat_template.clone().filter(|_| is_language);
-        let template = template.or(details.chat_template);
-        let (supports_tools, supports_reasoning) =
-            template.as_deref().map_or((false, false), ChatFormat::supports);
-        let infill = ["fim_pre_token_id", "prefix_token_id"];
-        let infill = infill.map(|key| file.metadata().get(&format!("tokenizer.ggml.{key}")));
-        let created = created.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        Ok(ModelSpec {
-            name: name.to_owned(),
-            aliases: Vec::new(),
-            tags: Vec::new(),
-            path,
-            kind: details.kind,
-            architecture: details.architecture,
-            format: file.format(),
-            weights: details.weights.to_owned(),
-            n_params: details.n_parameters,
-            n_ctx_train: details.n_ctx,
-            n_ctx: n_ctx.unwrap_or(details.n_ctx),
-            n_embd: details.width,
-            n_vocab: details.vocab_size,
-            size,
-            file_bytes,
-            memory_bytes: memory.host,
-            gpu_memory_bytes: memory.gpu,
-            created: created.map_or(0, |time| time.as_secs()),
-            is_preset: false,
-            chat_template: template,
-            supports_tools,
-            supports_reasoning,
-            supports_infill: infill.iter().any(Option::is_some),
-            has_draft: draft_bytes.is_some(),
-        })
-    }
-
-    /// Memory of a model with `bytes` bytes of weights and caches, by the device on which it would be opened.
-    fn memory(&self, file: &ModelFile, kind: ModelKind, bytes: u64) -> Memory {
-        let placement = self.options.engine.placement(file, kind);
-        let Some((device, gpu_share)) = placement.filter(|(_, share)| *share > 0.0) else {
-            return Memory::of_model(bytes, 0.0);
-        };
-        let budget = *self.gpu_memory.get_or_init(|| {
-            let budget = device.memory_for_models();
-            match budget {
-                Some(n) => tracing::info!("{device}: {n} bytes of its memory are for models"),
-                None => {
-                    tracing::warn!(
-                        "{device}: its memory is unknown: no model makes room for another"
-                    );
-                }
-            }
-            self.registry.set_gpu_budget(budget.unwrap_or(u64::MAX));
-            budget
-        });
-        let memory = Memory::of_model(bytes, gpu_share);
-        match (budget, kind) {
-            (Some(budget), ModelKind::Language) if self.options.engine.fits_layers() => {
-                memory.split_at(budget)
-            }
-            _ => memory,
-        }
     }
 
     /// Opens the models that were named at the start, one after the other.
@@ -342,7 +200,8 @@ impl ServerModels {
     /// start.
     async fn find(&self, name: Option<&str>, kind: ModelKind) -> Result<ModelId, ApiError> {
         let name = name.filter(|name| !name.is_empty());
-        let exact = || name.and_then(|name| self.exact(name, kind)).transpose();
+        let exact =
+            || name.and_then(|name| names::exact(&self.registry.specs(), name, kind)).transpose();
         if let Some(found) = exact()? {
             return Ok(found);
         }
@@ -351,41 +210,7 @@ impl ServerModels {
         if let Some(found) = exact()? {
             return Ok(found);
         }
-        let specs = self.registry.specs();
-        let of_kind: Vec<_> = specs.iter().filter(|(_, spec)| spec.kind == kind).collect();
-        let mut presets = of_kind.iter().filter(|(_, spec)| spec.is_preset);
-        if let (Some((id, _)), None) = (presets.next(), presets.next()) {
-            return Ok(*id);
-        }
-        let names = || of_kind.iter().map(|(_, spec)| spec.name.as_str()).collect::<Vec<_>>();
-        match (of_kind.as_slice(), name) {
-            ([(id, _)], _) => Ok(*id),
-            ([], _) => Err(ApiError::not_supported(format!(
-                "this server has no {}: start it with one (`--model`)",
-                kind_name(kind)
-            ))),
-            (_, Some(name)) => Err(ApiError::not_found(format!(
-                "model `{name}` not found: expected one of {}",
-                names().join(", ")
-            ))),
-            (_, None) => {
-                let expected = format!("one of {}", names().join(", "));
-                Err(ApiError::field("model", &expected, "none"))
-            }
-        }
-    }
-
-    /// The model that has this very name.
-    fn exact(&self, name: &str, kind: ModelKind) -> Option<Result<ModelId, ApiError>> {
-        let specs = self.registry.specs();
-        let (id, spec) = specs.iter().find(|(_, spec)| spec.has_name(name))?;
-        Some(if spec.kind == kind {
-            Ok(*id)
-        } else {
-            let expected = format!("the name of a {}", kind_name(kind));
-            let got = format!("`{name}`, which is a {}", kind_name(spec.kind));
-            Err(ApiError::field("model", &expected, got))
-        })
+        names::default_of(&self.registry.specs(), name, kind)
     }
 
     /// Adds new installed models, and drops removed or replaced ones, on a thread that may block.
@@ -423,7 +248,7 @@ impl ServerModels {
             if self.registry.specs().iter().any(is_other) {
                 continue;
             }
-            let id = match self.read(&model.name, model.path.clone()) {
+            let id = match self.reader.read(&model.name, model.path.clone()) {
                 Ok(spec) => {
                     old.into_iter().for_each(|old| self.registry.remove(old));
                     Some(self.add(spec))
@@ -457,13 +282,7 @@ impl ServerModels {
     /// Model by its name alone, whatever its kind.
     async fn find_any(&self, name: &str) -> Result<(ModelId, Arc<ModelSpec>), ApiError> {
         self.rescan().await;
-        let specs = self.registry.specs();
-        let found = specs.iter().find(|(_, spec)| spec.has_name(name)).cloned();
-        found.ok_or_else(|| {
-            let names: Vec<_> = specs.iter().map(|(_, spec)| spec.name.as_str()).collect();
-            let expected = names.join(", ");
-            ApiError::not_found(format!("model `{name}` not found: expected one of {expected}"))
-        })
+        names::any(&self.registry.specs(), name)
     }
 
     /// Properties of a model by its name as Ollama's clients write it, with or without the tag `latest`.
@@ -557,13 +376,6 @@ impl ServerModels {
     /// Sets the gauges of the models.
     pub(crate) fn record(&self, metrics: &Metrics) {
         metrics.models(self.registry.n_waiters(), self.registry.memory());
-    }
-}
-
-fn kind_name(kind: ModelKind) -> &'static str {
-    match kind {
-        ModelKind::Language => "language model",
-        _ => "speech model",
     }
 }
 

@@ -55,6 +55,8 @@ pub struct ModelSpec {
     pub supports_tools: bool,
     /// Whether its template has reasoning.
     pub supports_reasoning: bool,
+    /// Whether it is a model of embeddings: its file names a pooling.
+    pub is_embedder: bool,
     /// Whether its file names the tokens of an infill.
     pub supports_infill: bool,
     /// Whether the draft model of the server drafts for it.

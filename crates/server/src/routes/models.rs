@@ -5,10 +5,10 @@ use axum::extract::{Path, State};
 use axum::routing::{get, post};
 use chrono::{DateTime, SecondsFormat};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use stonechat::ModelKind;
 use stonechat::formats::Format;
 
+use super::Success;
 use crate::{ApiError, AppState, HandlerResult, Json, ListedModel, ModelSpec};
 
 pub(crate) fn router() -> Router<AppState> {
@@ -20,93 +20,173 @@ pub(crate) fn router() -> Router<AppState> {
         .route("/models/unload", post(unload))
 }
 
+/// Lists of models in two forms.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct ModelLists {
+    /// In the form of Ollama.
+    models: Vec<OllamaEntry>,
+    object: &'static str,
+    /// In the form of OpenAI.
+    data: Vec<ModelEntry>,
+}
+
+/// Model in the form of OpenAI.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+pub(crate) struct ModelEntry {
+    id: String,
+    aliases: Vec<String>,
+    tags: Vec<String>,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    task: &'static str,
+    status: EntryStatus,
+    meta: EntryMeta,
+}
+
+/// State of a model.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+struct EntryStatus {
+    /// `unloaded`, `loading`, `loaded`, `sleeping` or `failed`.
+    value: &'static str,
+    /// Reason why the last load failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Sizes of a model.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+struct EntryMeta {
+    vocab_type: usize,
+    n_vocab: usize,
+    n_ctx: usize,
+    n_ctx_train: usize,
+    n_embd: usize,
+    n_params: u64,
+    size: u64,
+    ftype: String,
+}
+
+/// Model in the form of Ollama. What a server does not know of a file, such as its digest, is absent.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+struct OllamaEntry {
+    name: String,
+    model: String,
+    modified_at: String,
+    size: u64,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    description: &'static str,
+    tags: Vec<String>,
+    capabilities: Vec<&'static str>,
+    parameters: &'static str,
+    details: OllamaDetails,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(utoipa::ToSchema))]
+struct OllamaDetails {
+    parent_model: &'static str,
+    format: String,
+    family: &'static str,
+    families: [&'static str; 1],
+    parameter_size: String,
+    quantization_level: String,
+}
+
 /// Models of the server
 ///
 /// OpenAI's list in `data`, and one in the shape of Ollama in `models`. Neither wakes a model.
 #[cfg_attr(test, utoipa::path(get, path = "/v1/models", tag = "models", responses(
-    (status = 200, body = Object),
+    (status = 200, body = ModelLists),
 )))]
-pub(crate) async fn list(State(state): State<AppState>) -> Json<Value> {
+pub(crate) async fn list(State(state): State<AppState>) -> Json<ModelLists> {
     let listed = state.models().list().await;
-    let data: Vec<Value> = listed.iter().map(openai).collect();
-    let models: Vec<Value> = listed.iter().map(ollama).collect();
-    Json(json!({"models": models, "object": "list", "data": data}))
+    let models = listed.iter().map(|model| OllamaEntry::of(&model.spec));
+    let data = listed.iter().map(ModelEntry::of);
+    Json(ModelLists { models: models.collect(), object: "list", data: data.collect() })
 }
 
 /// A model of the server
 #[cfg_attr(test, utoipa::path(get, path = "/v1/models/{model}", tag = "models",
     params(("model" = String, Path, description = "Name")), responses(
-    (status = 200, body = Object),
+    (status = 200, body = ModelEntry),
     (status = 404, description = "There is no model of this name"),
 )))]
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
     Path(name): Path<String>,
-) -> HandlerResult<Json<Value>> {
+) -> HandlerResult<Json<ModelEntry>> {
     let listed = state.models().list().await;
     let model = listed.iter().find(|model| model.spec.has_name(&name));
     let model = model.ok_or_else(|| ApiError::not_found(format!("model `{name}` not found")))?;
-    Ok(Json(openai(model)))
+    Ok(Json(ModelEntry::of(model)))
 }
 
-/// Entry of `data`.
-fn openai(model: &ListedModel) -> Value {
-    let spec = &model.spec;
-    let is_language = spec.kind == ModelKind::Language;
-    let mut status = json!({"value": model.status.name()});
-    if let Some(failure) = &model.failure {
-        status["error"] = json!(failure);
+impl ModelEntry {
+    fn of(model: &ListedModel) -> Self {
+        let spec = &model.spec;
+        let is_language = spec.kind == ModelKind::Language;
+        Self {
+            id: spec.id().to_owned(),
+            aliases: spec.aliases.clone(),
+            tags: spec.tags.clone(),
+            object: "model",
+            created: spec.created,
+            owned_by: "stonechat",
+            task: if is_language { "text-generation" } else { "automatic-speech-recognition" },
+            status: EntryStatus { value: model.status.name(), error: model.failure.clone() },
+            meta: EntryMeta {
+                vocab_type: 0,
+                n_vocab: spec.n_vocab,
+                n_ctx: spec.n_ctx,
+                n_ctx_train: spec.n_ctx_train,
+                n_embd: spec.n_embd,
+                n_params: spec.n_params,
+                size: spec.size,
+                ftype: spec.weights.clone(),
+            },
+        }
     }
-    json!({
-        "id": spec.id(),
-        "aliases": spec.aliases,
-        "tags": spec.tags,
-        "object": "model",
-        "created": spec.created,
-        "owned_by": "stonechat",
-        "task": if is_language { "text-generation" } else { "automatic-speech-recognition" },
-        "status": status,
-        "meta": {
-            "vocab_type": 0,
-            "n_vocab": spec.n_vocab,
-            "n_ctx": spec.n_ctx,
-            "n_ctx_train": spec.n_ctx_train,
-            "n_embd": spec.n_embd,
-            "n_params": spec.n_params,
-            "size": spec.size,
-            "ftype": spec.weights,
-        },
-    })
 }
 
-/// Entry of `models`. What a server does not know of a file, such as its digest, is absent.
-fn ollama(model: &ListedModel) -> Value {
-    let spec = &model.spec;
-    json!({
-        "name": spec.id(),
-        "model": spec.id(),
-        "modified_at": rfc3339(spec.created),
-        "size": spec.file_bytes,
-        "type": "model",
-        "description": "",
-        "tags": spec.tags,
-        "capabilities": capabilities(spec),
-        "parameters": "",
-        "details": {
-            "parent_model": "",
-            "format": format_name(spec.format),
-            "family": spec.architecture,
-            "families": [spec.architecture],
-            "parameter_size": spec.n_params.to_string(),
-            "quantization_level": spec.weights,
-        },
-    })
+impl OllamaEntry {
+    fn of(spec: &ModelSpec) -> Self {
+        Self {
+            name: spec.id().to_owned(),
+            model: spec.id().to_owned(),
+            modified_at: rfc3339(spec.created),
+            size: spec.file_bytes,
+            kind: "model",
+            description: "",
+            tags: spec.tags.clone(),
+            capabilities: capabilities(spec),
+            parameters: "",
+            details: OllamaDetails {
+                parent_model: "",
+                format: format_name(spec.format),
+                family: spec.architecture,
+                families: [spec.architecture],
+                parameter_size: spec.n_params.to_string(),
+                quantization_level: spec.weights.clone(),
+            },
+        }
+    }
 }
 
 /// Capabilities of a model under Ollama's names.
 pub(super) fn capabilities(spec: &ModelSpec) -> Vec<&'static str> {
     if spec.kind != ModelKind::Language {
         return vec!["audio", "transcription"];
+    }
+    if spec.is_embedder {
+        // As in Ollama, it completes no texts.
+        return vec!["embedding"];
     }
     let has = [
         ("completion", true),
@@ -139,14 +219,6 @@ pub(crate) struct ModelBody {
     model: String,
 }
 
-/// Answer of `/models/load` and `/models/unload`.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(utoipa::ToSchema))]
-pub(crate) struct Success {
-    /// `true`.
-    success: bool,
-}
-
 /// Starts to load a model
 ///
 /// Answers at once; `/models` has the status.
@@ -160,7 +232,7 @@ pub(crate) async fn load(
     Json(body): Json<ModelBody>,
 ) -> HandlerResult<Json<Success>> {
     state.models().load(&body.model).await?;
-    Ok(Json(Success { success: true }))
+    Ok(Json(Success::new()))
 }
 
 /// Unloads a model that no request uses
@@ -174,7 +246,7 @@ pub(crate) async fn unload(
     Json(body): Json<ModelBody>,
 ) -> HandlerResult<Json<Success>> {
     state.models().unload(&body.model).await?;
-    Ok(Json(Success { success: true }))
+    Ok(Json(Success::new()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Properties of a model, from its headers.
 
 use stonechat_formats::ModelFile;
+use stonechat_llm::Pooling;
 
 use super::{Installed, ModelKind};
 use crate::Error;
@@ -25,6 +26,8 @@ pub struct Details {
     pub width: usize,
     /// Tokens of the vocabulary.
     pub vocab_size: usize,
+    /// Pooling that the file names: a model of embeddings.
+    pub pooling: Option<Pooling>,
     /// Jinja source of the chat template.
     pub chat_template: Option<String>,
     /// Bytes of the weights and, in f16, of the KV cache of 4,096 tokens or one window of speech.
@@ -62,6 +65,7 @@ impl Details {
                 n_layers,
                 width: config.d_model,
                 vocab_size: config.vocab_size,
+                pooling: None,
                 chat_template: None,
                 memory_bytes: bytes + kv_bytes as u64,
             });
@@ -79,6 +83,7 @@ impl Details {
             n_layers: config.n_layers(),
             width: config.d_model,
             vocab_size: config.vocab_size,
+            pooling: config.pooling,
             chat_template: stonechat_llm::chat_template(file),
             memory_bytes: bytes + kv_bytes as u64,
         })
