@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use crate::chat_messages::{message, tool_call};
 use crate::json::kind_of;
 use crate::{ApiError, ApiResult};
 
@@ -12,7 +13,7 @@ const ERROR: &str = "Error: ";
 
 /// System prompt: a string, or text blocks.
 pub(super) fn system(content: Value, name: &str) -> ApiResult<Value> {
-    Ok(json!({"role": "system", "content": text_of(content, name)?}))
+    Ok(message("system", text_of(content, name)?))
 }
 
 /// Appends the messages of the field `messages`.
@@ -69,11 +70,10 @@ fn user(
             }
             continue;
         }
-        let before = text.take().map(|text| json!({"role": "user", "content": text}));
-        out.extend(before);
+        out.extend(text.take().map(|text| message("user", text)));
         out.push(block.tool_result(&at, names)?);
     }
-    out.extend(text.map(|text| json!({"role": "user", "content": text})));
+    out.extend(text.map(|text| message("user", text)));
     Ok(())
 }
 
@@ -94,14 +94,13 @@ fn assistant(content: Value, name: &str, names: &mut HashMap<String, String>) ->
                         return Err(ApiError::field(&format!("{at}.input"), "an object", got));
                     }
                 };
-                let function = json!({"name": &tool, "arguments": input});
-                calls.push(json!({"id": &id, "type": "function", "function": function}));
+                calls.push(tool_call(&id, &tool, &input));
                 names.insert(id, tool);
             }
             _ => text.push_str(&block.text(&at)?),
         }
     }
-    let mut message = json!({"role": "assistant", "content": text});
+    let mut message = message("assistant", text);
     if !reasoning.is_empty() {
         message["reasoning_content"] = reasoning.into();
     }
@@ -117,10 +116,16 @@ struct Block {
     fields: Map<String, Value>,
 }
 
+/// Block of a text.
+fn text_block(text: String) -> Value {
+    let fields = [("type", "text".into()), ("text", Value::String(text))];
+    fields.into_iter().collect()
+}
+
 /// Content blocks with their names in errors; a string is one of text.
 fn blocks(content: Value, name: &str) -> ApiResult<Vec<(Block, String)>> {
     let items = match content {
-        Value::String(text) => vec![json!({"type": "text", "text": text})],
+        Value::String(text) => vec![text_block(text)],
         Value::Array(items) => items,
         other => {
             let expected = "a string or a list of content blocks";
@@ -191,7 +196,8 @@ impl Block {
                 return Err(ApiError::field(&name, "a boolean", kind_of(other)));
             }
         }
-        let mut message = json!({"role": "tool", "tool_call_id": &id, "content": text});
+        let mut message = message("tool", text);
+        message["tool_call_id"] = id.as_str().into();
         if let Some(name) = names.get(&id) {
             message["name"] = name.as_str().into();
         }

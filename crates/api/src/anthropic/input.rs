@@ -1,10 +1,10 @@
 //! Body of Anthropic's messages as that of a chat.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::content;
 use crate::json::kind_of;
-use crate::{ApiError, ApiResult};
+use crate::{ApiError, ApiResult, chat_messages};
 
 /// Fields that pass as they are: those of Anthropic, then llama-server's for the same model.
 const KEPT: [&str; 17] = [
@@ -91,7 +91,7 @@ fn tools(tools: Value) -> ApiResult<Value> {
             function.extend(tool.remove(field).map(|value| (field.to_owned(), value)));
         }
         function.insert("parameters".to_owned(), schema);
-        functions.push(json!({"type": "function", "function": function}));
+        functions.push(chat_messages::tool(function.into()));
     }
     Ok(Value::Array(functions))
 }
@@ -100,11 +100,11 @@ fn tools(tools: Value) -> ApiResult<Value> {
 fn tool_choice(choice: &Value, body: &mut Map<String, Value>) -> ApiResult<()> {
     let expected = "`auto`, `any`, `tool` or `none`";
     let chosen = match choice["type"].as_str() {
-        Some("auto") => json!("auto"),
-        Some("any") => json!("required"),
-        Some("none") => json!("none"),
+        Some("auto") => "auto".into(),
+        Some("any") => "required".into(),
+        Some("none") => "none".into(),
         Some("tool") => match choice["name"].as_str() {
-            Some(name) => json!({"type": "function", "function": {"name": name}}),
+            Some(name) => chat_messages::chosen_tool(name),
             None => {
                 let got = kind_of(&choice["name"]);
                 return Err(ApiError::field("tool_choice.name", "the name of a tool", got));
@@ -184,7 +184,6 @@ fn output(
         return Err(ApiError::field("output_config.format", expected, kind_of(&format)));
     }
     let schema = format["schema"].take();
-    let format = json!({"type": "json_schema", "json_schema": {"schema": schema}});
-    body.insert("response_format".to_owned(), format);
+    body.insert("response_format".to_owned(), chat_messages::schema_format(schema));
     Ok(())
 }

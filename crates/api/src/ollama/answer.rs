@@ -1,5 +1,6 @@
 //! Lines of Ollama's answers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat};
@@ -7,14 +8,15 @@ use serde::Serialize;
 use serde_json::Value;
 use stonechat::Completion;
 use stonechat::llm::chat::{ChatEvent, ToolCall};
+use stonechat::llm::{ModelInfo, TokenProbs};
 use web_time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::ApiError;
 use crate::chat_answer::{ChatAnswer, ChatStep, ChatWriter};
 use crate::error_shape::OllamaError;
-use crate::generation::RequestStats;
+use crate::generation::{ProbFields, RequestStats, native_probabilities};
 use crate::json::arguments;
-use crate::text::{Frame, Framing};
+use crate::text::{Frame, Framing, Model};
 
 /// Route whose form a line has.
 #[derive(Debug)]
@@ -36,6 +38,10 @@ pub(super) struct Lines {
     start: Instant,
     /// Call that is being written: its number in the answer.
     open: Option<(usize, ToolCall)>,
+    /// Form of the log-probabilities, if they were asked for.
+    probs: Option<(Arc<ModelInfo>, ProbFields)>,
+    /// Tokens since the last line, if their log-probabilities were asked for.
+    pending: Vec<TokenProbs>,
 }
 
 /// Line of a stream, or the whole answer.
@@ -46,6 +52,9 @@ struct Line<'a> {
     #[serde(flatten)]
     part: Part<'a>,
     done: bool,
+    /// Tokens of the line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Value>,
     #[serde(flatten)]
     end: Option<End>,
 }
@@ -152,12 +161,38 @@ fn call(index: usize, call: &ToolCall) -> Option<Call<'_>> {
 
 impl Lines {
     pub(super) fn new(model: &str, route: Route) -> Self {
-        Self { model: model.to_owned(), route, start: Instant::now(), open: None }
+        Self {
+            model: model.to_owned(),
+            route,
+            start: Instant::now(),
+            open: None,
+            probs: None,
+            pending: Vec::new(),
+        }
     }
 
-    fn line(&self, content: &str, thinking: &str, tool_calls: Vec<Call<'_>>) -> Frame {
+    /// Adds log-probabilities to the lines, if `fields` are there.
+    pub(super) fn with_probs(self, model: Model<'_>, fields: Option<ProbFields>) -> Self {
+        let probs = fields.map(|fields| (Arc::clone(&model.llm.info().model), fields));
+        Self { probs, ..self }
+    }
+
+    fn line(&mut self, content: &str, thinking: &str, tool_calls: Vec<Call<'_>>) -> Frame {
         let message = Message { role: "assistant", content, thinking, tool_calls };
-        Frame::new(&self.with(message, None, None))
+        let logprobs = self.take_logprobs();
+        Frame::new(&Line { logprobs, ..self.with(message, None, None) })
+    }
+
+    /// Log-probabilities of the tokens since the last line.
+    fn take_logprobs(&mut self) -> Option<Value> {
+        let probs = std::mem::take(&mut self.pending);
+        if probs.is_empty() { None } else { self.logprobs(&probs) }
+    }
+
+    /// Log-probabilities of tokens, if they were asked for.
+    fn logprobs(&self, probs: &[TokenProbs]) -> Option<Value> {
+        let (model, fields) = self.probs.as_ref()?;
+        Some(native_probabilities(model.tokenizer(), probs, *fields))
     }
 
     /// Line in the form of the route.
@@ -173,14 +208,16 @@ impl Lines {
                 Part::Generate { response: message.content, thinking: message.thinking, context }
             }
         };
-        Line { model: &self.model, created_at: now(), part, done: end.is_some(), end }
+        let (created_at, done) = (now(), end.is_some());
+        Line { model: &self.model, created_at, part, done, logprobs: None, end }
     }
 
     /// Ends the open call: a line with all of it. One whose arguments were cut off is none.
     fn close(&mut self, frames: &mut Vec<Frame>) {
         let Some((index, open)) = self.open.take() else { return };
         if let Some(call) = call(index, &open) {
-            frames.push(self.line("", "", vec![call]));
+            let line = self.line("", "", vec![call]);
+            frames.push(line);
         }
     }
 
@@ -231,6 +268,9 @@ impl ChatWriter for Lines {
 
     fn step(&mut self, step: ChatStep<'_>) -> Vec<Frame> {
         let mut frames = Vec::new();
+        if self.probs.is_some() {
+            self.pending.extend(step.probs);
+        }
         step.events.into_iter().for_each(|event| self.part(event, &mut frames));
         frames
     }
@@ -240,8 +280,9 @@ impl ChatWriter for Lines {
         self.close(&mut frames);
         if let Some(answer) = answers.first() {
             let message = Message { role: "assistant", ..Message::default() };
-            let end = Some(self.end_of(answer));
-            frames.push(Frame::new(&self.with(message, self.context(answer), end)));
+            let (logprobs, end) = (self.take_logprobs(), Some(self.end_of(answer)));
+            let line = self.with(message, self.context(answer), end);
+            frames.push(Frame::new(&Line { logprobs, ..line }));
         }
         frames
     }
@@ -257,7 +298,9 @@ impl ChatWriter for Lines {
             thinking: &answer.message.reasoning,
             tool_calls: calls.filter_map(|(index, it)| call(index, it)).collect(),
         };
-        Frame::new(&self.with(message, self.context(answer), Some(self.end_of(answer))))
+        let logprobs = self.logprobs(&answer.completion.probs);
+        let line = self.with(message, self.context(answer), Some(self.end_of(answer)));
+        Frame::new(&Line { logprobs, ..line })
     }
 
     fn error(&mut self, error: &ApiError) -> Vec<Frame> {

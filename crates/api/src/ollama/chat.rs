@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::answer::{Lines, Route};
 use super::fields::{Fields, images};
 use crate::chat_answer::{ChatContext, ChatDialect, ChatWriter};
 use crate::json::kind_of;
-use crate::{ApiError, ApiResult};
+use crate::{ApiError, ApiResult, chat_messages};
 
 /// Fields of `/api/chat` beside those of a chat: none.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -30,7 +30,9 @@ impl ChatDialect for OllamaChat {
     }
 
     fn writer(self, context: &ChatContext<'_>) -> ApiResult<Box<dyn ChatWriter>> {
-        Ok(Box::new(Lines::new(context.model.name, Route::Chat)))
+        let ChatContext { model, fields, .. } = *context;
+        let probs = fields.chat_probs()?.map(|n| fields.prob_fields(n));
+        Ok(Box::new(Lines::new(model.name, Route::Chat).with_probs(model, probs)))
     }
 }
 
@@ -47,7 +49,7 @@ fn messages(messages: Value) -> ApiResult<Value> {
         };
         images(fields.remove("images").as_ref(), &format!("{name}.images"))?;
         // Ollama reads a message without content as an empty one.
-        fields.entry("content").or_insert_with(|| json!(""));
+        fields.entry("content").or_insert_with(|| "".into());
         if let Some(thinking) = fields.remove("thinking").filter(Value::is_string) {
             fields.insert("reasoning_content".to_owned(), thinking);
         }
@@ -95,8 +97,7 @@ fn call(call: Value, number: usize, name: &str) -> ApiResult<Value> {
     let id = call["id"].as_str().filter(|id| !id.is_empty());
     // Some templates want 9 letters and digits.
     let id = id.map_or_else(|| format!("call{number:05}"), str::to_owned);
-    let function = json!({"name": tool, "arguments": arguments});
-    Ok(json!({"id": id, "type": "function", "function": function}))
+    Ok(chat_messages::tool_call(&id, tool, &arguments))
 }
 
 /// Completes the result of a tool: `open` are the calls without one.

@@ -1,7 +1,8 @@
 //! Fields that bodies of Ollama share, under the names of generation.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use crate::chat_messages::{object_format, schema_format};
 use crate::json::kind_of;
 use crate::{ApiError, ApiResult};
 
@@ -95,8 +96,9 @@ impl Fields {
             self::think(&think, body)?;
         }
         if self.flag("logprobs")? {
-            let expected = "false: `/v1/chat/completions` has log-probabilities";
-            return Err(ApiError::field("logprobs", expected, "true"));
+            body.insert("logprobs".to_owned(), true.into());
+            let most = self.take("top_logprobs");
+            body.extend(most.map(|n| ("top_logprobs".to_owned(), n)));
         }
         Ok(())
     }
@@ -132,12 +134,11 @@ fn options(options: Value, body: &mut Map<String, Value>) -> ApiResult<()> {
         let Some((_, ours)) = known else {
             let name: String = name.chars().take(80).collect();
             let error = format!("`options.{name}`: no such option");
-            let param = Value::String(format!("options.{name}"));
-            return Err(ApiError::bad_request(error).with_field("param", param));
+            return Err(ApiError::bad_request(error).with_param(format!("options.{name}")));
         };
         // -2 fills the context, -1 has no limit: a text ends with its context in either case.
         let fills = *ours == "n_predict" && value.as_f64() == Some(-2.0);
-        let value = if fills { json!(-1) } else { value };
+        let value = if fills { Value::from(-1) } else { value };
         body.insert((*ours).to_owned(), value);
     }
     Ok(())
@@ -147,10 +148,8 @@ fn options(options: Value, body: &mut Map<String, Value>) -> ApiResult<()> {
 fn response_format(format: Value) -> ApiResult<Option<Value>> {
     match format {
         Value::String(text) if text.is_empty() => Ok(None),
-        Value::String(text) if text == "json" => Ok(Some(json!({"type": "json_object"}))),
-        Value::Object(schema) => {
-            Ok(Some(json!({"type": "json_schema", "json_schema": {"schema": schema}})))
-        }
+        Value::String(text) if text == "json" => Ok(Some(object_format())),
+        schema @ Value::Object(_) => Ok(Some(schema_format(schema))),
         other => Err(ApiError::field("format", "`json` or a JSON schema", kind_of(&other))),
     }
 }

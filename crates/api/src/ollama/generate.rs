@@ -1,7 +1,7 @@
 //! `/api/generate`: a completion by the chat template, without it (`raw`), or between two texts (`suffix`).
 
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use stonechat::llm::chat::AnswerParser;
 use stonechat::{ChatRequest, PreparedChat, Request};
 
@@ -9,6 +9,7 @@ use super::answer::{Lines, Route};
 use super::fields::Fields;
 use crate::chat_answer::prepared;
 use crate::chat_body::ChatBody;
+use crate::chat_messages::message;
 use crate::generation::GenerationFields;
 use crate::json::JsonFields;
 use crate::text::{Dialect, Model, Prepared};
@@ -45,8 +46,8 @@ impl Dialect for OllamaGenerate {
             return Err(ApiError::field("template", expected, "a string"));
         }
         let prompt = fields.text("prompt")?.unwrap_or_default();
-        let system = fields.text("system")?.map(|it| json!({"role": "system", "content": it}));
-        let user = json!({"role": "user", "content": &prompt});
+        let system = fields.text("system")?.map(|text| message("system", text));
+        let user = message("user", prompt.as_str());
         let messages: Vec<Value> = system.into_iter().chain([user]).collect();
         body.insert("messages".to_owned(), messages.into());
         body.insert("prompt".to_owned(), prompt.into());
@@ -82,7 +83,8 @@ impl Dialect for OllamaGenerate {
     ) -> ApiResult<Prepared> {
         let Self { own, chat } = self;
         let info = model.llm.info();
-        let options = fields.options(info, defaults, 0)?;
+        let n_probs = fields.chat_probs()?;
+        let options = fields.options(info, defaults, n_probs.map_or(0, |n| n.max(1)))?;
         let (mut request, parser) = if let Some(suffix) = &own.suffix {
             let prompt = info.model.infill(&own.prompt, suffix)?;
             (Request::new(prompt, options), AnswerParser::default())
@@ -90,7 +92,8 @@ impl Dialect for OllamaGenerate {
             let prompt = info.model.tokenize_prompt(&own.prompt);
             (Request::new(prompt, options), AnswerParser::default())
         } else {
-            let chat = ChatRequest { options, ..chat.request()? };
+            let chat = chat.request(defaults.chat, fields.is_stream())?;
+            let chat = ChatRequest { options, ..chat };
             let PreparedChat { request, parser, .. } = model.llm.prepare_chat(chat)?;
             (request, parser)
         };
@@ -100,7 +103,9 @@ impl Dialect for OllamaGenerate {
         }
         request.prompt.splice(..0, own.context);
         let context = (!own.raw && own.suffix.is_none()).then(|| request.prompt.clone());
-        let writer = Box::new(Lines::new(model.name, Route::Generate { context }));
+        let probs = n_probs.map(|n| fields.prob_fields(n));
+        let writer = Lines::new(model.name, Route::Generate { context }).with_probs(model, probs);
+        let writer = Box::new(writer);
         Ok(prepared(fields.schedule(request), parser, writer))
     }
 }

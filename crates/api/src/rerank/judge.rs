@@ -1,11 +1,11 @@
 //! Prompts that ask a model whether a document fits a query, and the scores of its answers.
 
-use serde_json::json;
 use stonechat::llm::GenerateOptions;
 use stonechat::sampling::SamplingOptions;
 use stonechat::text::Conversation;
 use stonechat::{Completion, LlmInfo, Request};
 
+use crate::chat_messages::message;
 use crate::{ApiError, ApiResult};
 
 /// System message of Qwen3-Reranker.
@@ -61,13 +61,10 @@ impl Judge {
         let messages = if self.is_qwen {
             let text =
                 format!("<Instruct>: {QWEN_INSTRUCTION}\n<Query>: {query}\n<Document>: {document}");
-            vec![
-                json!({"role": "system", "content": QWEN_SYSTEM}),
-                json!({"role": "user", "content": text}),
-            ]
+            vec![message("system", QWEN_SYSTEM), message("user", text)]
         } else {
             let text = format!("{QUESTION}\n\nQuery: {query}\n\nDocument: {document}");
-            vec![json!({"role": "user", "content": text})]
+            vec![message("user", text)]
         };
         let mut conversation =
             Conversation { messages, add_generation_prompt: true, ..Conversation::default() };

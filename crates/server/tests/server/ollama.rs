@@ -3,9 +3,9 @@
 use axum::body::Body;
 use axum::http::{Method, Request};
 use serde_json::{Value, json};
-use stonechat_server::{ModelStatus, ServerOptions};
+use stonechat_server::{ModelOption, ModelStatus, ServerOptions};
 
-use crate::support::{Answer, App, language, speech};
+use crate::support::{Answer, App, language, speech, tiny_with};
 use crate::text::with;
 
 fn chat() -> Value {
@@ -120,6 +120,47 @@ async fn embeddings_are_of_inputs_or_of_a_prompt() {
     assert_eq!(old["embedding"], one["embeddings"][0]);
     let none = app.post("/api/embed", &json!({"model": "m"})).await.json();
     assert_eq!(none["embeddings"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_have_the_log_probabilities_of_their_tokens() {
+    let app = App::language().await;
+    let asked = json!({"logprobs": true, "top_logprobs": 2});
+    let lines = lines(&app.post("/api/chat", &with(chat(), asked.clone())).await);
+    let tokens = lines.iter().filter_map(|line| line.get("logprobs")?.as_array()).flatten();
+    let tokens: Vec<&Value> = tokens.collect();
+    assert_eq!(tokens.len(), 8);
+    for token in &tokens {
+        assert_eq!(token["top_logprobs"].as_array().unwrap().len(), 2);
+        assert!(token["logprob"].as_f64().unwrap() <= 0.0 && token["bytes"].is_array(), "{token}");
+    }
+    let whole = json!({"stream": false});
+    let answer = with(with(chat(), asked.clone()), whole.clone());
+    let answer = app.post("/api/chat", &answer).await.json();
+    let text = |token: &Value| token["token"].as_str().unwrap().to_owned();
+    let of_whole: Vec<String> = answer["logprobs"].as_array().unwrap().iter().map(text).collect();
+    assert_eq!(of_whole, tokens.into_iter().map(text).collect::<Vec<_>>());
+    let options = chat()["options"].clone();
+    let body = json!({"model": "m", "prompt": "ab", "options": options});
+    let generated = app.post("/api/generate", &with(with(body, asked), whole.clone())).await.json();
+    assert_eq!(generated["logprobs"].as_array().unwrap().len(), 8);
+    let none = app.post("/api/chat", &with(chat(), whole)).await.json();
+    assert!(none.get("logprobs").is_none(), "{none}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_of_embeddings_is_listed_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("e.gguf");
+    let file = tiny_with(|metadata| metadata.set("llama.pooling_type", 1_u32));
+    std::fs::write(&path, file).unwrap();
+    let models = vec![ModelOption { name: "e".to_owned(), path }, language("m")];
+    let app = App::new(ServerOptions { models, ..ServerOptions::default() }).await;
+    let tags = app.get("/api/tags").await.json();
+    let capabilities = |index: usize| tags["models"][index]["capabilities"].clone();
+    assert_eq!((capabilities(0), capabilities(1)), (json!(["embedding"]), json!(["completion"])));
+    let show = app.post("/api/show", &json!({"model": "e"})).await.json();
+    assert_eq!(show["capabilities"], json!(["embedding"]));
 }
 
 /// VS Code splits the version by dots, lists the tags, and reads `model_info` and `capabilities`.
