@@ -94,8 +94,8 @@ impl CountTokensBody {
     ///
     /// # Errors
     /// 400 if a message is invalid, or the template refuses it.
-    pub fn answer(self, model: &LlmInfo) -> ApiResult<MessageTokens> {
-        Ok(MessageTokens { input_tokens: self.chat.n_tokens(model)? })
+    pub fn answer(self, model: &LlmInfo, defaults: &Defaults<'_>) -> ApiResult<MessageTokens> {
+        Ok(MessageTokens { input_tokens: self.chat.n_tokens(model, defaults.chat)? })
     }
 }
 

@@ -176,7 +176,8 @@ impl<D: ChatDialect> Dialect for Chat<D> {
         let info = model.llm.info();
         let n_probs = fields.chat_probs()?;
         let options = fields.options(info, defaults, n_probs.map_or(0, |n| n.max(1)))?;
-        let chat = ChatRequest { options, ..self.chat.request()? };
+        let chat = self.chat.request(defaults.chat, fields.is_stream())?;
+        let chat = ChatRequest { options, ..chat };
         let PreparedChat { request, parser, .. } = model.llm.prepare_chat(chat)?;
         let request = fields.schedule(request);
         let writer = self.own.writer(&ChatContext { model, fields, request: &request })?;

@@ -9,16 +9,9 @@ use stonechat::llm::chat::ToolChoice;
 use stonechat::text::Conversation;
 use stonechat::{ChatRequest, LlmInfo, ReasoningOptions};
 
-use crate::chat_tools;
 use crate::json::kind_of;
-use crate::{ApiError, ApiResult};
-
-/// Start of a line that Claude Code puts into the system prompt. It differs in every request, so that no prefix of two
-/// requests would be equal.
-const BILLING_LINE: &str = "x-anthropic-billing-header";
-
-/// Roles of messages.
-const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+use crate::reasoning::{ChatDefaults, ReasoningFormat};
+use crate::{ApiError, ApiResult, chat_messages, chat_tools};
 
 /// Fields of a chat request that make its prompt.
 #[derive(Debug, Default, Deserialize)]
@@ -45,7 +38,8 @@ pub struct ChatBody {
     /// `OpenRouter`'s object: `effort`, `max_tokens`, `enabled`, `exclude`.
     #[serde(default)]
     pub(crate) reasoning: Option<ReasoningFields>,
-    /// llama-server: `auto` and `deepseek` return reasoning as `reasoning_content`, `none` leaves it in the content.
+    /// llama-server: `auto` and `deepseek` return reasoning as `reasoning_content`, `none` leaves it in the content,
+    /// `deepseek-legacy` leaves it in that of a stream.
     #[serde(default)]
     pub(crate) reasoning_format: Option<String>,
     /// llama-server: maximum tokens of reasoning; -1: no limit, 0: none.
@@ -127,7 +121,7 @@ impl ChatBody {
             }
         }
         self.tool_choice()?;
-        self.reasoning_options()?;
+        self.reasoning_format()?;
         Ok(())
     }
 
@@ -138,41 +132,60 @@ impl ChatBody {
         Ok(choice)
     }
 
-    /// Options of reasoning from all fields that have them.
-    fn reasoning_options(&self) -> ApiResult<ReasoningOptions> {
+    /// Place of the reasoning, if the body says it.
+    fn reasoning_format(&self) -> ApiResult<Option<ReasoningFormat>> {
+        let Some(name) = self.reasoning_format.as_deref() else { return Ok(None) };
+        let error = |_| ApiError::field("reasoning_format", ReasoningFormat::NAMES, name);
+        name.parse().map(Some).map_err(error)
+    }
+
+    /// Options of reasoning from all fields that have them, else from `defaults`.
+    fn reasoning_options(
+        &self,
+        defaults: &ChatDefaults,
+        is_stream: bool,
+    ) -> ApiResult<ReasoningOptions> {
         let own = self.reasoning.clone().unwrap_or_default();
         let effort = self.reasoning_effort.clone().or(own.effort);
-        let budget = self.reasoning_budget_tokens.or(own.max_tokens);
         let is_off = effort.as_deref() == Some("none");
+        let enabled = self.enable_thinking.or(own.enabled).or(is_off.then_some(false));
+        // A request with an effort wants reasoning.
+        let default = defaults.thinking.filter(|is_on| *is_on || effort.is_none());
+        let budget = self.reasoning_budget_tokens.or(own.max_tokens);
+        let format = self.reasoning_format()?.unwrap_or(defaults.reasoning_format);
         Ok(ReasoningOptions {
-            enabled: self.enable_thinking.or(own.enabled).or(is_off.then_some(false)),
+            enabled: enabled.or(default),
             effort: effort.filter(|_| !is_off),
-            budget: budget.and_then(|n| usize::try_from(n).ok()),
-            is_split: match self.reasoning_format.as_deref() {
-                None | Some("auto" | "deepseek") => true,
-                Some("none") => false,
-                Some(other) => {
-                    let expected = "`auto`, `deepseek` or `none`";
-                    return Err(ApiError::field("reasoning_format", expected, other));
-                }
+            budget: match budget {
+                Some(n) => usize::try_from(n).ok(),
+                None => defaults.reasoning_budget,
             },
+            is_split: format.is_split(is_stream),
         })
     }
 
-    /// Request for an answer, with default options.
+    /// Request for an answer, in a stream or in one piece, with default options of generation.
     ///
     /// # Errors
     /// 400 if a message is invalid.
-    pub(crate) fn request(mut self) -> ApiResult<ChatRequest> {
+    pub(crate) fn request(
+        mut self,
+        defaults: &ChatDefaults,
+        is_stream: bool,
+    ) -> ApiResult<ChatRequest> {
         if self.messages.is_empty() {
             return Err(ApiError::field("messages", "at least one message", "none"));
         }
         let messages = std::mem::take(&mut self.messages).into_iter().enumerate();
         let messages: Vec<Value> =
-            messages.map(|(i, message)| checked(i, message)).collect::<ApiResult<_>>()?;
+            messages.map(|(i, it)| chat_messages::checked(i, it)).collect::<ApiResult<_>>()?;
         let continues = self.continues(&messages)?;
-        let (tool_choice, reasoning) = (self.tool_choice()?, self.reasoning_options()?);
-        let variables = self.chat_template_kwargs.unwrap_or_default();
+        let tool_choice = self.tool_choice()?;
+        let reasoning = self.reasoning_options(defaults, is_stream)?;
+        let mut variables = self.chat_template_kwargs.unwrap_or_default();
+        for (name, value) in &defaults.variables {
+            variables.entry(name.as_str()).or_insert_with(|| value.clone());
+        }
         let tools = self.tools.filter(|_| tool_choice != ToolChoice::None);
         let list = |values: Option<Vec<Value>>| {
             values.filter(|values| !values.is_empty()).map(Value::Array)
@@ -199,8 +212,8 @@ impl ChatBody {
     ///
     /// # Errors
     /// 400 if a message is invalid, or the template refuses it.
-    pub(crate) fn n_tokens(self, model: &LlmInfo) -> ApiResult<usize> {
-        let prompt = model.chat_prompt(&self.request()?)?;
+    pub(crate) fn n_tokens(self, model: &LlmInfo, defaults: &ChatDefaults) -> ApiResult<usize> {
+        let prompt = model.chat_prompt(&self.request(defaults, false)?)?;
         Ok(model.model.tokenize_marked_chat(&prompt).len())
     }
 
@@ -231,278 +244,5 @@ fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// A message as templates expect it: a known role, content as one string.
-fn checked(index: usize, message: Value) -> ApiResult<Value> {
-    let name = format!("messages[{index}]");
-    let Value::Object(mut fields) = message else {
-        return Err(ApiError::field(&name, "an object", kind_of(&message)));
-    };
-    let role = match fields.get("role") {
-        Some(Value::String(role)) if !role.is_empty() => role.clone(),
-        other => {
-            let got = other.map_or("nothing", kind_of);
-            return Err(ApiError::field(&format!("{name}.role"), "a string", got));
-        }
-    };
-    if !ROLES.contains(&role.as_str()) {
-        let expected = format!("`{}`", ROLES.join("`, `"));
-        return Err(ApiError::field(&format!("{name}.role"), &expected, format!("`{role}`")));
-    }
-    let role = if role == "developer" { "system".to_owned() } else { role };
-    let content = text_of(fields.get("content"), &format!("{name}.content"))?;
-    let has_calls =
-        fields.get("tool_calls").and_then(Value::as_array).is_some_and(|c| !c.is_empty());
-    if content.is_none() && role != "assistant" && !fields.contains_key("content") {
-        return Err(ApiError::field(&format!("{name}.content"), "a text", "nothing"));
-    }
-    if content.is_none() && role == "assistant" && !has_calls && !fields.contains_key("content") {
-        let expected = "a text, or `tool_calls` beside it";
-        return Err(ApiError::field(&format!("{name}.content"), expected, "nothing"));
-    }
-    let mut content = content.unwrap_or_default();
-    if role == "system" {
-        content = without_billing_line(content);
-    }
-    // vLLM and `OpenRouter` name it so; templates read DeepSeek's name.
-    if let Some(reasoning) = fields.remove("reasoning").filter(Value::is_string) {
-        fields.entry("reasoning_content").or_insert(reasoning);
-    }
-    fields.insert("role".to_owned(), role.into());
-    fields.insert("content".to_owned(), content.into());
-    Ok(Value::Object(fields))
-}
-
-/// Text of a message; parts of type `text` are joined by line breaks. `None` for null or no content.
-fn text_of(content: Option<&Value>, name: &str) -> ApiResult<Option<String>> {
-    match content {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(Value::Array(parts)) => {
-            let texts =
-                parts.iter().enumerate().map(|(i, part)| text_part(part, &format!("{name}[{i}]")));
-            let texts: Vec<&str> = texts.collect::<ApiResult<_>>()?;
-            Ok(Some(texts.join("\n")))
-        }
-        Some(other) => Err(ApiError::field(name, "a string or a list of parts", kind_of(other))),
-    }
-}
-
-fn text_part<'a>(part: &'a Value, name: &str) -> ApiResult<&'a str> {
-    match (part["type"].as_str(), &part["text"]) {
-        (Some("text" | "input_text" | "output_text"), Value::String(text)) => Ok(text),
-        (Some("text" | "input_text" | "output_text"), other) => {
-            Err(ApiError::field(&format!("{name}.text"), "a string", kind_of(other)))
-        }
-        (Some(other), _) => {
-            let got = format!(
-                "`{other}`, which needs a model that sees or hears; recordings go to `/v1/audio/transcriptions`"
-            );
-            Err(ApiError::field(&format!("{name}.type"), "`text`", got))
-        }
-        (None, _) => {
-            Err(ApiError::field(&format!("{name}.type"), "`text`", kind_of(&part["type"])))
-        }
-    }
-}
-
-/// Cuts the lines of Claude Code's billing header.
-fn without_billing_line(text: String) -> String {
-    if !text.contains(BILLING_LINE) {
-        return text;
-    }
-    let is_kept = |line: &&str| !line.trim_start().starts_with(BILLING_LINE);
-    text.split_inclusive('\n').filter(is_kept).collect()
-}
-
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-    use stonechat::text::ChatTemplate;
-
-    use super::{ChatBody, ChatRequest};
-
-    fn body(value: Value) -> ChatBody {
-        serde_json::from_value(value).unwrap()
-    }
-
-    fn request(value: Value) -> ChatRequest {
-        body(value).request().unwrap()
-    }
-
-    fn messages(value: Value) -> Vec<Value> {
-        request(json!({ "messages": value })).conversation.messages
-    }
-
-    #[track_caller]
-    fn refused(value: Value, expected: &str) {
-        let error = body(value).request().unwrap_err();
-        assert_eq!((error.status(), error.message()), (400, expected));
-    }
-
-    /// Text with `ChatML`.
-    fn rendered(value: Value) -> String {
-        let template = ChatTemplate::builtin("chatml", "", "").unwrap();
-        template.render(&request(value).conversation).unwrap()
-    }
-
-    #[test]
-    fn messages_get_the_form_of_templates() {
-        let got = messages(json!([
-            {"role": "developer", "content": "Be brief."},
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-            {"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]},
-            {"role": "tool", "tool_call_id": "1", "content": "7"},
-        ]));
-        let expected = json!([
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "a\nb"},
-            {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]},
-            {"role": "tool", "tool_call_id": "1", "content": "7"},
-        ]);
-        assert_eq!(Value::Array(got), expected);
-    }
-
-    #[test]
-    fn invalid_messages_are_named() {
-        refused(json!({"messages": []}), "`messages`: expected at least one message, got none");
-        refused(json!({"messages": ["hi"]}), "`messages[0]`: expected an object, got a string");
-        refused(
-            json!({"messages": [{"content": "hi"}]}),
-            "`messages[0].role`: expected a string, got nothing",
-        );
-        refused(
-            json!({"messages": [{"role": "wizard", "content": "hi"}]}),
-            "`messages[0].role`: expected `system`, `developer`, `user`, `assistant`, `tool`, `function`, got `wizard`",
-        );
-        refused(
-            json!({"messages": [{"role": "user"}]}),
-            "`messages[0].content`: expected a text, got nothing",
-        );
-        refused(
-            json!({"messages": [{"role": "assistant"}]}),
-            "`messages[0].content`: expected a text, or `tool_calls` beside it, got nothing",
-        );
-        refused(
-            json!({"messages": [{"role": "user", "content": 7}]}),
-            "`messages[0].content`: expected a string or a list of parts, got a number",
-        );
-        refused(
-            json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-            "`messages[0].content[0].type`: expected `text`, got `image_url`, which needs a model that sees or hears; recordings go to `/v1/audio/transcriptions`",
-        );
-        refused(
-            json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
-            "`messages[0].content[0].text`: expected a string, got null",
-        );
-    }
-
-    #[test]
-    fn the_billing_line_is_cut_from_system_messages_alone() {
-        let line = "x-anthropic-billing-header: cc_version=2.1; cch=0a1b2;";
-        let got = messages(json!([
-            {"role": "system", "content": format!("{line}\nYou are Claude Code.\n")},
-            {"role": "system", "content": [{"type": "text", "text": line}, {"type": "text", "text": "Second."}]},
-            {"role": "user", "content": line},
-        ]));
-        assert_eq!(got[0]["content"], "You are Claude Code.\n");
-        assert_eq!(got[1]["content"], "Second.");
-        assert_eq!(got[2]["content"], line);
-    }
-
-    #[test]
-    fn an_answer_begins_or_continues() {
-        let user = json!({"role": "user", "content": "Hi"});
-        let begin = "<|im_start|>user\nHi<|im_end|>\n";
-        assert_eq!(
-            rendered(json!({"messages": [user]})),
-            format!("{begin}<|im_start|>assistant\n")
-        );
-        assert_eq!(rendered(json!({"messages": [user], "add_generation_prompt": false})), begin);
-        let prefilled = json!([user, {"role": "assistant", "content": "Hello, "}]);
-        let continued = format!("{begin}<|im_start|>assistant\nHello, ");
-        // llama-server continues a last message of the assistant without being told.
-        assert_eq!(rendered(json!({"messages": prefilled})), continued);
-        assert_eq!(
-            rendered(json!({"messages": prefilled, "continue_final_message": true})),
-            continued
-        );
-        assert_eq!(
-            rendered(json!({"messages": prefilled, "continue_final_message": false})),
-            format!("{continued}<|im_end|>\n<|im_start|>assistant\n")
-        );
-        let empty = json!([user, {"role": "assistant", "content": ""}]);
-        assert_eq!(rendered(json!({"messages": empty})), format!("{begin}<|im_start|>assistant\n"));
-        refused(
-            json!({"messages": [user], "continue_final_message": true}),
-            "`continue_final_message`: expected a text of the assistant as the last message, got another message",
-        );
-        refused(
-            json!({"messages": prefilled, "continue_final_message": true, "add_generation_prompt": true}),
-            "`continue_final_message`: expected false with `add_generation_prompt`, got both true",
-        );
-    }
-
-    #[test]
-    fn variables_and_tools_reach_the_template() {
-        let ChatRequest { conversation, .. } = request(json!({
-            "messages": [{"role": "user", "content": "Hi"}],
-            "tools": [{"type": "function", "function": {"name": "f"}}],
-            "chat_template_kwargs": {"enable_thinking": false},
-        }));
-        let tools = json!([{"type": "function", "function": {"name": "f"}}]);
-        assert_eq!(conversation.tools, Some(tools));
-        assert_eq!(conversation.variables["enable_thinking"], false);
-    }
-
-    #[test]
-    fn what_a_chat_cannot_do_is_refused() {
-        let checked = |fields: &Value| {
-            let mut body = fields.clone();
-            body["messages"] = json!([]);
-            self::body(body).check_answer()
-        };
-        let tool = json!([{"type": "function", "function": {"name": "f"}}]);
-        for fine in [
-            json!({}),
-            json!({"tools": [], "tool_choice": "auto", "functions": null}),
-            json!({"tools": tool, "tool_choice": "none", "modalities": ["text"]}),
-            json!({"tools": tool, "tool_choice": "required", "parallel_tool_calls": false}),
-            json!({"reasoning_format": "deepseek", "reasoning_budget_tokens": -1}),
-        ] {
-            assert!(checked(&fine).is_ok(), "{fine}");
-        }
-        for (body, name) in [
-            (json!({"tool_choice": "required"}), "tool_choice"),
-            (json!({"functions": tool}), "functions"),
-            (json!({"function_call": {"name": "f"}}), "function_call"),
-            (json!({"modalities": ["text", "audio"]}), "modalities"),
-            (json!({"web_search_options": {}}), "web_search_options"),
-            (json!({"reasoning_format": "deepseek-legacy"}), "reasoning_format"),
-        ] {
-            let error = checked(&body).unwrap_err();
-            assert!(error.message().starts_with(&format!("`{name}`: expected ")), "{error}");
-        }
-    }
-
-    #[test]
-    fn reasoning_has_one_meaning_under_all_its_names() {
-        let reasoning = |mut fields: Value| {
-            fields["messages"] = json!([{"role": "user", "content": "Hi"}]);
-            request(fields).reasoning
-        };
-        let off = reasoning(json!({"reasoning_effort": "none"}));
-        assert_eq!((off.enabled, off.effort), (Some(false), None));
-        let low = reasoning(json!({"reasoning": {"effort": "low", "max_tokens": 9}}));
-        assert_eq!((low.effort.as_deref(), low.budget), (Some("low"), Some(9)));
-        assert_eq!(reasoning(json!({"thinking_budget_tokens": 0})).budget, Some(0));
-        assert_eq!(reasoning(json!({"reasoning_budget_tokens": -1})).budget, None);
-        assert!(!reasoning(json!({"reasoning_format": "none"})).is_split);
-    }
-
-    #[test]
-    fn reasoning_of_earlier_answers_has_the_name_of_templates() {
-        let got = messages(json!([{"role": "assistant", "content": "a", "reasoning": "r"}]));
-        assert_eq!(got[0]["reasoning_content"], "r");
-        assert!(got[0].get("reasoning").is_none());
-    }
-}
+mod tests;

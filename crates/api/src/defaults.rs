@@ -1,9 +1,14 @@
 //! Values of fields that a body leaves out.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use stonechat::llm::Pooling;
 use stonechat::sampling::SamplingOptions;
+
+use crate::reasoning::ChatDefaults;
+
+static NO_CHAT_DEFAULTS: LazyLock<ChatDefaults> = LazyLock::new(ChatDefaults::default);
 
 /// Values of fields that a body leaves out, and the maximum of `n`.
 #[derive(Debug, Clone, Copy)]
@@ -14,6 +19,8 @@ pub struct Defaults<'a> {
     pub n_predict: Option<usize>,
     /// Pooling of embeddings; `None`: that of the model, else the mean.
     pub pooling: Option<Pooling>,
+    /// Reasoning and variables of chats.
+    pub chat: &'a ChatDefaults,
     /// Whether a text whose context is full continues after a context shift.
     pub context_shift: bool,
     /// Time in which a request must end.
@@ -30,6 +37,7 @@ impl<'a> Defaults<'a> {
             sampling,
             n_predict: None,
             pooling: None,
+            chat: &NO_CHAT_DEFAULTS,
             context_shift: false,
             timeout: None,
             max_choices: 1,

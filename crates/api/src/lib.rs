@@ -15,7 +15,7 @@
 //! | [`realtime`], [`wyoming`] | live speech over a WebSocket, and over Wyoming's TCP |
 //! | [`generation`] | fields of generation, the running request, its counts |
 //! | [`json`], `limits` | JSON with limits, whose errors name the field |
-//! | `error`, `defaults`, [`ids`] | [`ApiError`]; [`Defaults`]; identifiers of answers |
+//! | `error`, `defaults`, `reasoning`, [`ids`] | [`ApiError`]; [`Defaults`], [`ChatDefaults`]; identifiers of answers |
 //!
 //! ```no_run
 //! use stonechat_api::chat::ChatCompletions;
@@ -50,6 +50,7 @@ pub mod anthropic;
 pub mod chat;
 mod chat_answer;
 mod chat_body;
+mod chat_messages;
 mod chat_tools;
 pub mod completion;
 pub mod completions;
@@ -57,9 +58,11 @@ pub mod embeddings;
 mod frame;
 pub mod generation;
 pub mod ids;
+mod input_usage;
 pub mod json;
 pub mod ollama;
 pub mod realtime;
+mod reasoning;
 pub mod rerank;
 pub mod responses;
 pub mod speech;
@@ -72,4 +75,6 @@ pub use chat_answer::{ChatAnswer, ChatContext, ChatDialect, ChatStep, ChatWriter
 pub use defaults::Defaults;
 pub use error::{ApiError, ApiResult};
 pub use error_shape::ErrorShape;
+pub use input_usage::InputUsage;
 pub use json::ParseBody;
+pub use reasoning::{ChatDefaults, ReasoningFormat};

@@ -22,7 +22,7 @@ use crate::error_shape::responses_code;
 use crate::json::{JsonFields, kind_of};
 use crate::template::InputTokens;
 use crate::text::Frame;
-use crate::{ApiError, ApiResult};
+use crate::{ApiError, ApiResult, Defaults};
 
 use objects::{Head, ResponseObjects};
 
@@ -324,7 +324,7 @@ impl Responses {
     ///
     /// # Errors
     /// 400 if a message is invalid, or the template refuses it.
-    pub fn input_tokens(self, model: &LlmInfo) -> ApiResult<InputTokens> {
-        Ok(InputTokens::new(self.chat.n_tokens(model)?))
+    pub fn input_tokens(self, model: &LlmInfo, defaults: &Defaults<'_>) -> ApiResult<InputTokens> {
+        Ok(InputTokens::new(self.chat.n_tokens(model, defaults.chat)?))
     }
 }

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use stonechat::LlmInfo;
 
-use crate::ApiResult;
 use crate::chat_body::ChatBody;
+use crate::{ApiResult, Defaults};
 
 /// Body of a chat request.
 #[derive(Debug, Deserialize)]
@@ -52,15 +52,16 @@ impl PromptBody {
     ///
     /// # Errors
     /// 400 if a message is invalid, or the template refuses it.
-    pub fn prompt(self, model: &LlmInfo) -> ApiResult<Prompt> {
-        Ok(Prompt { prompt: model.chat_prompt(&self.chat.request()?)?.text() })
+    pub fn prompt(self, model: &LlmInfo, defaults: &Defaults<'_>) -> ApiResult<Prompt> {
+        let chat = self.chat.request(defaults.chat, false)?;
+        Ok(Prompt { prompt: model.chat_prompt(&chat)?.text() })
     }
 
     /// Number of its tokens.
     ///
     /// # Errors
     /// As [`prompt`](Self::prompt).
-    pub fn input_tokens(self, model: &LlmInfo) -> ApiResult<InputTokens> {
-        Ok(InputTokens::new(self.chat.n_tokens(model)?))
+    pub fn input_tokens(self, model: &LlmInfo, defaults: &Defaults<'_>) -> ApiResult<InputTokens> {
+        Ok(InputTokens::new(self.chat.n_tokens(model, defaults.chat)?))
     }
 }

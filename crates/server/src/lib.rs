@@ -93,7 +93,7 @@ pub use page_file::{PageFile, PageFileError};
 pub use server::{Server, ServerError, stop_signal};
 pub use state::AppState;
 pub use static_files::{WebPackage, WebPackageError};
-pub use stonechat_api::{ApiError, ApiResult};
+pub use stonechat_api::{ApiError, ApiResult, ChatDefaults, ReasoningFormat};
 pub use trace::RequestId;
 
 #[cfg(not(feature = "discovery"))]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use stonechat::llm::Pooling;
 use stonechat::sampling::SamplingOptions;
 use stonechat::{Device, DraftSource, GpuLayers, KvDType, Models};
-use stonechat_api::Defaults;
+use stonechat_api::{ChatDefaults, Defaults};
 
 use crate::{PageFile, Traces, WebPackage};
 
@@ -125,6 +125,8 @@ pub struct ServerOptions {
     pub sampling: SamplingOptions,
     /// Maximum tokens of requests that do not say otherwise.
     pub n_predict: Option<usize>,
+    /// Reasoning, and variables of the chat template, of requests that do not say otherwise.
+    pub chat: ChatDefaults,
     /// Pooling of embeddings; `None`: that of the model, else the mean.
     pub pooling: Option<Pooling>,
     /// Whether a text whose context is full continues after a context shift.
@@ -205,6 +207,7 @@ impl Default for ServerOptions {
             engine: EngineOptions::default(),
             sampling: SamplingOptions::default(),
             n_predict: None,
+            chat: ChatDefaults::default(),
             pooling: None,
             context_shift: false,
             models_memory: None,
@@ -249,6 +252,7 @@ impl ServerOptions {
         Defaults {
             n_predict: self.n_predict,
             pooling: self.pooling,
+            chat: &self.chat,
             context_shift: self.context_shift,
             timeout: self.request_timeout,
             max_choices: self.engine.n_parallel,

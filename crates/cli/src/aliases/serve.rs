@@ -1,6 +1,6 @@
 //! Flags of llama-server for `stonechat serve`.
 
-use super::Alias::{Ignored, IgnoredSwitch, Is, Refused, Values};
+use super::Alias::{Ignored, IgnoredSwitch, Is, Refused};
 use super::Table;
 
 const TIMEOUT: &str = "sockets have no timeout of their own: see --request-timeout";
@@ -13,7 +13,6 @@ const IMAGES: &str = "images are not supported yet";
 const ADAPTERS: &str = "adapters are not supported yet";
 const ALL_ROUTES: &str = "the routes of embeddings are always on";
 const PREFIXES: &str = "earlier prompts stay in the KV cache: see --kv-tokens";
-const REQUESTS: &str = "requests turn thinking off: `chat_template_kwargs`";
 const SHIFT: &str = "an answer ends when its context is full, but for --context-shift";
 
 const LOGS_OF_SERVER: &str = "see --log and --quiet";
@@ -49,11 +48,7 @@ pub(super) const LLAMA_SERVER: Table = &[
     (&["--media-path", "--mmproj-url"], Refused(IMAGES)),
     (&["--no-mmproj"], Ignored(0, IMAGES)),
     (&["--lora-scaled"], Refused(ADAPTERS)),
-    (
-        &["--reasoning", "-rea", "--reasoning-budget"],
-        Values(&[(&["-1", "on", "auto"], &[])], &Ignored(1, REQUESTS)),
-    ),
-    (&["--reasoning-format"], Ignored(1, "requests set `reasoning_format`")),
+    (&["-rea"], Is(&["--reasoning"])),
     (&["--log-disable", "--log-prefix", "--log-timestamps"], Ignored(0, LOGS_OF_SERVER)),
     (&["--log-colors"], IgnoredSwitch(LOGS_OF_SERVER)),
     (&["-lv", "--verbosity", "--log-verbosity"], Ignored(1, LOGS_OF_SERVER)),

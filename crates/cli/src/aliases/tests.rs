@@ -307,7 +307,6 @@ fn flags_of_llama_cpp_without_a_meaning_here_are_ignored_or_refused() {
         "--numa distribute",
         "--log-disable",
         "--perf",
-        "--reasoning-format none",
         "--no-jinja",
         "--prio 2",
         "--fit on",
@@ -320,7 +319,13 @@ fn flags_of_llama_cpp_without_a_meaning_here_are_ignored_or_refused() {
         }
     }
     check("stonechat chat m --in-prefix x", "stonechat chat m");
-    check("stonechat serve m --reasoning-budget 0", "stonechat serve m");
+    for verb in ["chat", "generate"] {
+        let line = format!("stonechat {verb} m --reasoning-format none");
+        assert_eq!(check(&line, &format!("stonechat {verb} m")).len(), 1, "{verb}");
+    }
+    let reasoning = "stonechat serve m --reasoning-format none --reasoning-budget 0";
+    assert!(check(reasoning, reasoning).is_empty());
+    check("stonechat serve m -rea off", "stonechat serve m --reasoning off");
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../rust-toolchain.toml");
     let expanded = expand(words(&format!("stonechat chat m -jf {file}"))).unwrap();
     let schema = expanded.args.last().unwrap().to_str().unwrap();

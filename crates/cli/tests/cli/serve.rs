@@ -61,7 +61,7 @@ impl Running {
         self.talk(&format!("GET {path}"), headers)
     }
 
-    fn post(&self, path: &str, body: &str) -> String {
+    pub(crate) fn post(&self, path: &str, body: &str) -> String {
         let length = format!("Content-Length: {}\r\n\r\n{body}", body.len());
         self.talk(&format!("POST {path}"), &length)
     }

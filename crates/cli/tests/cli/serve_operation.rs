@@ -239,3 +239,32 @@ fn clients_that_send_slowly_or_too_much_are_refused() {
         .run(&["serve", "-m", &model(), "--max-audio-memory", "0"])
         .misused("--max-audio-memory: expected at least 1, got 0");
 }
+
+#[test]
+fn flags_of_reasoning_are_defaults_of_requests() {
+    let folder = Folder::new("serve-reasoning");
+    let model = model();
+    let template = "{% for message in messages %}{{ message.content }}{% endfor %}\
+        {% if not enable_thinking %} quietly{% endif %} in a {{ tone }} tone";
+    let kwargs = "{\"tone\": \"dry\"}";
+    let flags = ["-m", &model, "--chat-template", template, "--reasoning", "off"];
+    let running =
+        Running::new(&folder, &[&flags[..], &["--chat-template-kwargs", kwargs]].concat());
+    for (fields, expected) in [
+        (json!({}), "ab quietly in a dry tone"),
+        (json!({"enable_thinking": true}), "ab in a dry tone"),
+    ] {
+        let mut body = json!({"messages": [{"role": "user", "content": "ab"}]});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let answer = running.post("/apply-template", &body.to_string());
+        let answer: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        assert_eq!(answer["prompt"], expected);
+    }
+    for (flag, value, expected) in [
+        ("--reasoning", "maybe", "invalid value 'maybe' for '--reasoning <HOW>'"),
+        ("--reasoning-format", "xml", "expected `auto`, `deepseek`, `deepseek-legacy` or `none`"),
+        ("--chat-template-kwargs", "7", "expected a JSON object"),
+    ] {
+        folder.run(&["serve", "-m", &model, flag, value]).misused(expected);
+    }
+}

@@ -43,5 +43,6 @@ pub(crate) async fn count_tokens(
     Checked(body): Checked<CountTokensBody>,
 ) -> HandlerResult<Json<MessageTokens>> {
     let model = state.language(body.model()).await?;
-    Ok(Json(blocking(|| body.answer(model.info()))?))
+    let defaults = state.options().defaults();
+    Ok(Json(blocking(|| body.answer(model.info(), &defaults))?))
 }

@@ -6,7 +6,6 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::{get, post};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use stonechat_api::responses::Responses;
 use stonechat_api::template::InputTokens;
 use stonechat_api::text::Body;
@@ -64,8 +63,7 @@ fn continue_previous(
 ) -> HandlerResult<()> {
     let Some(id) = body.own().previous_response() else { return Ok(()) };
     let found = state.responses().get(owner, id);
-    let field = Value::from("previous_response_id");
-    let kept = found.ok_or_else(|| unknown(id).with_field("param", field))?;
+    let kept = found.ok_or_else(|| unknown(id).with_param("previous_response_id"))?;
     Ok(body.own_mut().continue_from(&kept)?)
 }
 
@@ -111,7 +109,8 @@ pub(crate) async fn input_tokens(
 ) -> HandlerResult<Json<InputTokens>> {
     continue_previous(&state, &owner(&state, &headers), &mut body)?;
     let model = state.language(body.fields().model()).await?;
-    Ok(Json(blocking(|| body.into_own().input_tokens(model.info()))?))
+    let defaults = state.options().defaults();
+    Ok(Json(blocking(|| body.into_own().input_tokens(model.info(), &defaults))?))
 }
 
 /// Returns a kept response

@@ -25,7 +25,8 @@ pub(crate) async fn apply_template(
     Json(body): Json<PromptBody>,
 ) -> HandlerResult<Json<Prompt>> {
     let model = state.language(body.model()).await?;
-    Ok(Json(blocking(|| body.prompt(model.info()))?))
+    let defaults = state.options().defaults();
+    Ok(Json(blocking(|| body.prompt(model.info(), &defaults))?))
 }
 
 /// Counts the tokens of a chat request
@@ -38,5 +39,6 @@ pub(crate) async fn input_tokens(
     Json(body): Json<PromptBody>,
 ) -> HandlerResult<Json<InputTokens>> {
     let model = state.language(body.model()).await?;
-    Ok(Json(blocking(|| body.input_tokens(model.info()))?))
+    let defaults = state.options().defaults();
+    Ok(Json(blocking(|| body.input_tokens(model.info(), &defaults))?))
 }

@@ -7,6 +7,7 @@ mod abuse_models;
 mod abuse_transport;
 mod anthropic;
 mod audio;
+mod chat_defaults;
 mod control_tokens;
 mod deadlines;
 mod drafts;
