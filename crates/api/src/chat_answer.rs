@@ -175,8 +175,9 @@ impl<D: ChatDialect> Dialect for Chat<D> {
     ) -> ApiResult<Prepared> {
         let info = model.llm.info();
         let n_probs = fields.chat_probs()?;
-        let options = fields.options(info, defaults, n_probs.map_or(0, |n| n.max(1)))?;
-        let chat = ChatRequest { options, ..self.chat.request()? };
+        let options = fields.free_options(info, defaults, n_probs.map_or(0, |n| n.max(1)))?;
+        let grammar = fields.grammar_source()?;
+        let chat = ChatRequest { options, grammar, ..self.chat.request()? };
         let PreparedChat { request, parser, .. } = model.llm.prepare_chat(chat)?;
         let request = fields.schedule(request);
         let writer = self.own.writer(&ChatContext { model, fields, request: &request })?;

@@ -261,16 +261,26 @@ impl GenerationFields {
         defaults: &Defaults<'_>,
         n_probs: usize,
     ) -> ApiResult<GenerateOptions> {
+        let grammar = self.grammar_source()?;
+        let grammar = grammar.map(|source| model.model.compile_grammar(&source)).transpose()?;
+        let options = self.free_options(model, defaults, n_probs)?;
+        Ok(GenerateOptions { grammar: grammar.map(Arc::new), ..options })
+    }
+
+    /// As [`options`](Self::options), without the grammar.
+    pub(crate) fn free_options(
+        &self,
+        model: &LlmInfo,
+        defaults: &Defaults<'_>,
+        n_probs: usize,
+    ) -> ApiResult<GenerateOptions> {
         if self.lora.as_ref().is_some_and(|adapters| !adapters.is_empty()) {
             return Err(ApiError::field("lora", "no adapters: none is loaded", "some"));
         }
         let LlmInfo { model, n_ctx, .. } = model;
-        let grammar = self.grammar_source()?;
-        let grammar = grammar.map(|source| model.compile_grammar(&source)).transpose()?;
         Ok(GenerateOptions {
             n_predict: self.max_tokens(defaults),
             sampling: self.sampling(defaults.sampling, model, *n_ctx)?,
-            grammar: grammar.map(Arc::new),
             stop: self.stop_strings(),
             n_probs,
             post_sampling_probs: self.post_sampling_probs.unwrap_or(false),
@@ -412,7 +422,7 @@ impl GenerationFields {
     }
 
     /// Grammar of the text.
-    fn grammar_source(&self) -> ApiResult<Option<GrammarSource>> {
+    pub(crate) fn grammar_source(&self) -> ApiResult<Option<GrammarSource>> {
         let mut sources = Vec::new();
         if let Some(grammar) = self.grammar.as_ref().filter(|grammar| !grammar.is_empty()) {
             sources.push(GrammarSource::Gbnf(grammar.clone()));

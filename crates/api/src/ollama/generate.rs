@@ -82,15 +82,17 @@ impl Dialect for OllamaGenerate {
     ) -> ApiResult<Prepared> {
         let Self { own, chat } = self;
         let info = model.llm.info();
-        let options = fields.options(info, defaults, 0)?;
+        let options = || fields.options(info, defaults, 0);
         let (mut request, parser) = if let Some(suffix) = &own.suffix {
             let prompt = info.model.infill(&own.prompt, suffix)?;
-            (Request::new(prompt, options), AnswerParser::default())
+            (Request::new(prompt, options()?), AnswerParser::default())
         } else if own.raw {
             let prompt = info.model.tokenize_prompt(&own.prompt);
-            (Request::new(prompt, options), AnswerParser::default())
+            (Request::new(prompt, options()?), AnswerParser::default())
         } else {
-            let chat = ChatRequest { options, ..chat.request()? };
+            let options = fields.free_options(info, defaults, 0)?;
+            let grammar = fields.grammar_source()?;
+            let chat = ChatRequest { options, grammar, ..chat.request()? };
             let PreparedChat { request, parser, .. } = model.llm.prepare_chat(chat)?;
             (request, parser)
         };

@@ -481,6 +481,7 @@ impl Chat<'_> {
                 choice: &ToolChoice::None,
                 parallel: true,
                 splits_reasoning: true,
+                content: None,
             },
         )?;
         let mut options = self.options.clone();

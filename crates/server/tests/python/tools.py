@@ -274,6 +274,23 @@ def missing_end_tag_is_a_call(server):
 
 
 @check
+def answer_is_calls_or_the_json_of_a_schema(server):
+    # OpenAI allows both in a request, and agents with typed answers send both.
+    sky = {"sky": {"enum": ["blue", "grey"]}}
+    schema = {"type": "object", "properties": sky, "required": ["sky"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
+    answer = ask(server, "Describe the sky as JSON.", response_format=form).choices[0]
+    equal((json.loads(answer.message.content), answer.finish_reason), ({"sky": "blue"}, "stop"))
+    expect(not answer.message.tool_calls, f"{answer.message}")
+    equal(calls_of(ask(server, "What is the weather?", response_format=form)), [("get_weather", OSLO)])
+    # The model would answer with prose.
+    answer = ask(server, "Hello", response_format=form, max_tokens=100).choices[0].message
+    expect(answer.tool_calls or set(json.loads(answer.content)) == {"sky"}, f"{answer}")
+    error = refused(400, lambda: ask(server, "Hello", extra_body={"grammar": 'root ::= "a"'}))
+    contains(error.message, "grammar")
+
+
+@check
 def half_a_call_is_never_passed_on(server):
     # ollama 17250, 17883: a whole call, an error, or the end by length; the next request works.
     for stream in (False, True):
