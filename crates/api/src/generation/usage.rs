@@ -1,7 +1,6 @@
 //! Tokens and durations of an answer.
 
 use serde::Serialize;
-use serde_json::{Value, json};
 use stonechat::Completion;
 
 /// `usage` of OpenAI.
@@ -107,12 +106,6 @@ impl Usage {
         }
     }
 
-    /// Writes [`counts`](Self::counts) as `usage`, and [`timings`](Self::timings).
-    pub(crate) fn write(self, object: &mut Value) {
-        object["usage"] = json!(self.counts());
-        object["timings"] = json!(self.timings());
-    }
-
     /// Counts of the texts after several prompts.
     pub(crate) fn sum(self, other: Self) -> Self {
         Self {
@@ -152,12 +145,10 @@ mod tests {
             decode_ms: 1000.0,
             ..Usage::default()
         };
-        let mut object = json!({});
-        usage.write(&mut object);
-        let timings = &object["timings"];
+        let (timings, counts) = (json!(usage.timings()), json!(usage.counts()));
         let prompt = (&timings["prompt_n"], &timings["prompt_per_second"]);
         assert_eq!(prompt, (&20.into(), &200.0.into()));
         assert_eq!(timings["predicted_per_second"], 20.0);
-        assert_eq!(object["usage"]["total_tokens"], 52);
+        assert_eq!(counts["total_tokens"], 52);
     }
 }
