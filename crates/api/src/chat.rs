@@ -257,7 +257,7 @@ impl ChatObjects {
     }
 
     fn whole_choice<'a>(&self, (index, answer): (usize, &'a ChatAnswer)) -> WholeChoice<'a> {
-        let ChatAnswer { message, completion } = answer;
+        let ChatAnswer { message, completion, .. } = answer;
         let call = |call: &'a ToolCall| {
             Call::new(call.id.as_deref().unwrap_or_default(), &call.name, &call.arguments)
         };
@@ -327,7 +327,7 @@ impl ChatWriter for ChatObjects {
         }
         if self.includes_usage {
             let mut chunk = self.head.object::<ChunkChoice>("chat.completion.chunk", Vec::new());
-            chunk.usage = Some(usage.counts());
+            chunk.usage = Some(counts(answers));
             chunk.timings = Some(usage.timings());
             frames.push(Frame::new(&chunk));
         }
@@ -339,7 +339,7 @@ impl ChatWriter for ChatObjects {
         let choices = answers.iter().enumerate().map(|choice| self.whole_choice(choice)).collect();
         let mut object = self.head.object("chat.completion", choices);
         let usage = usage(answers);
-        object.usage = Some(usage.counts());
+        object.usage = Some(counts(answers));
         object.timings = Some(usage.timings());
         let native = self.native.as_ref().zip(answers.first());
         object.verbose = native.map(|(native, it)| native.last((0, 0), &it.completion, true));
@@ -347,7 +347,13 @@ impl ChatWriter for ChatObjects {
     }
 }
 
-/// Counts of all choices.
+/// Counts and durations of all choices.
 fn usage(answers: &[ChatAnswer]) -> Usage {
     Usage::of(answers.iter().map(|answer| &answer.completion))
+}
+
+/// `usage` of all choices.
+fn counts(answers: &[ChatAnswer]) -> Counts {
+    let reasoning = answers.iter().map(|answer| answer.reasoning_tokens).sum();
+    usage(answers).counts().with_reasoning(reasoning)
 }

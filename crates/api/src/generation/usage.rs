@@ -10,11 +10,19 @@ pub(crate) struct Counts {
     prompt_tokens: usize,
     total_tokens: usize,
     prompt_tokens_details: PromptDetails,
+    /// Of chats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_tokens_details: Option<CompletionDetails>,
 }
 
 #[derive(Debug, Clone, Serialize)]
 struct PromptDetails {
     cached_tokens: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: usize,
 }
 
 /// `timings` of llama-server.
@@ -54,6 +62,13 @@ pub(crate) struct Usage {
     pub(crate) drafted: usize,
     /// Tokens of drafts that were accepted.
     pub(crate) accepted: usize,
+}
+
+impl Counts {
+    /// The counts with that of the tokens of reasoning.
+    pub(crate) fn with_reasoning(self, reasoning_tokens: usize) -> Self {
+        Self { completion_tokens_details: Some(CompletionDetails { reasoning_tokens }), ..self }
+    }
 }
 
 impl Usage {
@@ -103,6 +118,7 @@ impl Usage {
             prompt_tokens: self.prompt_tokens,
             total_tokens: self.prompt_tokens + self.generated,
             prompt_tokens_details: PromptDetails { cached_tokens: self.cached_tokens },
+            completion_tokens_details: None,
         }
     }
 
@@ -150,5 +166,8 @@ mod tests {
         assert_eq!(prompt, (&20.into(), &200.0.into()));
         assert_eq!(timings["predicted_per_second"], 20.0);
         assert_eq!(counts["total_tokens"], 52);
+        assert!(counts.get("completion_tokens_details").is_none(), "{counts}");
+        let counts = json!(usage.counts().with_reasoning(3));
+        assert_eq!(counts["completion_tokens_details"]["reasoning_tokens"], 3);
     }
 }
