@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stonechat::LlmInfo;
 use stonechat::llm::{GenerateOptions, ModelInfo, OnFull, Request};
@@ -177,7 +177,7 @@ pub enum Samplers {
 }
 
 /// Format of the text.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ResponseFormat {
     /// `text`, `json_object` or `json_schema`.
@@ -185,9 +185,11 @@ pub struct ResponseFormat {
     pub(crate) kind: String,
     /// llama-server: the schema of `json_object`.
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) schema: Option<Value>,
     /// The schema of `json_schema`, as `{"schema": …}`.
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) json_schema: Option<Value>,
 }
 

@@ -103,6 +103,6 @@ impl Dialect for OllamaGenerate {
         request.prompt.splice(..0, own.context);
         let context = (!own.raw && own.suffix.is_none()).then(|| request.prompt.clone());
         let writer = Box::new(Lines::new(model.name, Route::Generate { context }));
-        Ok(prepared(fields.schedule(request), parser, writer))
+        Ok(prepared(&info.model, fields.schedule(request), parser, writer))
     }
 }

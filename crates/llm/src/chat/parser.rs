@@ -116,6 +116,12 @@ impl AnswerParser {
         Self { rules: Arc::new(rules), state, ..Self::default() }
     }
 
+    /// Whether the text so far ends inside reasoning.
+    #[must_use]
+    pub fn is_reasoning(&self) -> bool {
+        matches!(self.state, State::Text(state) if state.is_reasoning)
+    }
+
     /// Appends generated text, which may be cut anywhere, and returns the parts that are certain.
     pub fn push(&mut self, text: &str) -> Vec<ChatEvent> {
         self.buffer.push_str(text);

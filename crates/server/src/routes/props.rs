@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::routing::get;
 use serde_json::{Value, json};
 use stonechat::Llm;
-use stonechat_api::generation::settings;
+use stonechat_api::generation::Settings;
 
 use super::{ModelQuery, Query};
 use crate::{ApiError, AppState, ErrorResponse, HandlerResult, Json, ModelSpec, ModelStatus};
@@ -44,7 +44,7 @@ fn of_model(state: &AppState, spec: &ModelSpec, status: ModelStatus, model: Opti
     let options = state.options();
     let mut props = json!({
         "default_generation_settings": {
-            "params": settings(&options.sampling, options.n_predict),
+            "params": Settings::new(&options.sampling, options.n_predict),
             "n_ctx": model.map_or(0, |model| model.info().n_ctx),
         },
         "total_slots": model.map_or(options.engine.n_parallel, |model| model.info().n_parallel),

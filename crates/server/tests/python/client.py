@@ -19,7 +19,7 @@ AUDIO = pathlib.Path(__file__).resolve().parents[4] / "test-data/audio"
 
 # Modules that register the checks of a suite.
 SUITES = {
-    "openai": ["errors", "chat", "completions", "native", "audio", "tools"],
+    "openai": ["errors", "chat", "completions", "native", "audio", "tools", "responses"],
     "anthropic": ["anthropic_client"],
     "ollama": ["ollama_client"],
     "live": ["live"],

@@ -19,6 +19,7 @@ NEEDS = {
     "live.": ["audio_model"],
     "live.wyoming": ["wyoming"],
     "tools.": ["scripted_model"],
+    "responses.": ["scripted_model"],
     "agents.": ["scripted_model"],
     "voice.": ["audio_model"],
     "voice.livekit_chats": ["scripted_model"],

@@ -21,6 +21,8 @@ mod operation;
 mod otlp;
 mod page;
 mod rerank;
+mod responses;
+mod responses_store;
 mod routes;
 mod scores;
 mod support;

@@ -69,3 +69,14 @@ proptest! {
         prop_assert_eq!(&got.content, &text);
     }
 }
+
+#[test]
+fn the_parser_knows_where_reasoning_begins_and_ends() {
+    let mut parser = parser(HERMES);
+    let pieces = ["<th", "ink>\n", "Hm", "</thi", "nk>", "\n\nLook", "<tool_call>"];
+    let is_reasoning = pieces.map(|piece| {
+        parser.push(piece);
+        parser.is_reasoning()
+    });
+    assert_eq!(is_reasoning, [false, true, true, true, false, false, false]);
+}
