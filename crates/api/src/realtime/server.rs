@@ -3,8 +3,8 @@
 use serde::Serialize;
 use stonechat::Word;
 
+use super::action::Dialect;
 use super::config::{Config, InputFormat, LOGPROBS, ServerVad};
-use super::session::Dialect;
 use crate::ApiError;
 use crate::ids::new_id;
 
