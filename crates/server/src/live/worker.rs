@@ -10,6 +10,7 @@ use stonechat_api::realtime::Update;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{Command, Inbox, LiveEngine, Setup};
+use crate::tasks::blocking;
 use crate::{ApiResult, AppState, AudioReport, RequestEnd};
 
 /// Minimum seconds of new audio before it is decoded. Each word needs two decodings.
@@ -117,7 +118,9 @@ impl Worker {
         if self.setup.is_manual {
             return Ok(Audio::Buffer(Vec::new()));
         }
-        let mut stream = LiveStream::new(self.setup.options.clone()).map_err(Error::from)?;
+        // The weights of voice activity detection are unpacked.
+        let stream = blocking(|| LiveStream::new(self.setup.options.clone()));
+        let mut stream = stream.map_err(Error::from)?;
         stream.set_min_chunk_s(MIN_CHUNK_S);
         Ok(Audio::Stream(Box::new(stream)))
     }
@@ -178,13 +181,14 @@ impl Worker {
         for piece in samples.chunks(PIECE) {
             if result.is_ok() {
                 let mut on_event = forward(updates, *n_before, start);
-                result = stream.push_with(&mut decoder, piece, &mut on_event).await;
+                let speech = blocking(|| stream.detect(piece));
+                result = stream.push_detected(&mut decoder, speech, &mut on_event).await;
                 if let Some(time) = decoder.last.take() {
                     totals.work_seconds += time.as_secs_f64();
                     let chunk = time.as_secs_f64() * CHUNK_PER_DECODING;
                     stream.set_min_chunk_s(chunk.clamp(MIN_CHUNK_S, MAX_CHUNK_S));
                 }
-                // Voice activity detection runs on this thread.
+                // Silence is never decoded: the task of a client that has gone ends here.
                 tokio::task::yield_now().await;
             }
             inbox.done(piece.len());
