@@ -10,6 +10,7 @@
 //! task, which cancels its job.
 
 mod inbox;
+mod record;
 mod worker;
 
 use std::collections::HashMap;
@@ -22,8 +23,10 @@ use stonechat_api::realtime::{Config, Update};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::{ApiError, ApiResult, AppState, SpeechGuard};
+use crate::otlp::LiveTrace;
+use crate::{ApiError, ApiResult, AppState, Metrics, SpeechGuard};
 pub(crate) use inbox::{Command, Inbox};
+use record::Record;
 use worker::Worker;
 
 /// State of the live sessions of a server.
@@ -46,9 +49,35 @@ enum Phase {
     Stopped,
 }
 
+/// Protocol of a session, a label of its metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Realtime,
+    Wyoming,
+}
+
+impl Protocol {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Realtime => "realtime",
+            Self::Wyoming => "wyoming",
+        }
+    }
+}
+
 /// Right to a session.
 #[derive(Debug)]
-pub(crate) struct LivePermit(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
+pub(crate) struct LivePermit {
+    metrics: Arc<Metrics>,
+    protocol: Protocol,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for LivePermit {
+    fn drop(&mut self) {
+        self.metrics.live_closed(self.protocol.name());
+    }
+}
 
 impl Live {
     pub(crate) fn new(max_sessions: usize) -> Self {
@@ -65,14 +94,17 @@ impl Live {
     ///
     /// # Errors
     /// 429 if there are too many, 503 if the server stops.
-    pub(crate) fn admit(&self) -> ApiResult<LivePermit> {
+    pub(crate) fn admit(&self, protocol: Protocol, metrics: &Arc<Metrics>) -> ApiResult<LivePermit> {
         if *self.phase.borrow() != Phase::Running {
             return Err(ApiError::unavailable("the server stops"));
         }
-        let max = self.max_sessions;
-        let full = || ApiError::overloaded(format!("{max} live sessions are open, the maximum"));
-        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| full())?;
-        Ok(LivePermit(permit))
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            metrics.live_refused(protocol.name());
+            let max = self.max_sessions;
+            return Err(ApiError::overloaded(format!("{max} live sessions are open, the maximum")));
+        };
+        metrics.live_opened(protocol.name());
+        Ok(LivePermit { metrics: Arc::clone(metrics), protocol, _permit: permit })
     }
 
     /// Number of open sessions.
@@ -191,11 +223,12 @@ pub(crate) struct LiveSession {
 
 impl LiveSession {
     /// Starts a session, which opens its model.
-    pub(crate) fn start(state: &AppState, setup: Setup) -> Self {
+    pub(crate) fn start(state: &AppState, setup: Setup, trace: LiveTrace) -> Self {
         let inbox = Arc::<Inbox>::default();
         // Pending audio bounds the updates.
         let (sender, updates) = mpsc::unbounded_channel();
-        let worker = Worker::new(state.clone(), Arc::clone(&inbox), sender, setup);
+        let record = Record::new(Arc::clone(state.metrics()), trace);
+        let worker = Worker::new(state.clone(), Arc::clone(&inbox), sender, setup, record);
         Self { inbox, updates, task: tokio::spawn(worker.run()) }
     }
 

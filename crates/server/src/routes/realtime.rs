@@ -17,7 +17,8 @@ use stonechat_api::realtime::{
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Query;
-use crate::live::{Command, LivePermit, LiveSession, Setup};
+use crate::live::{Command, LivePermit, LiveSession, Protocol, Setup};
+use crate::otlp::{LiveTrace, RequestTrace};
 use crate::tasks::blocking;
 use crate::{ApiError, ApiResult, AppState, HandlerResult, incoming};
 
@@ -57,6 +58,7 @@ pub(crate) async fn realtime(
     State(state): State<AppState>,
     Query(query): Query<RealtimeQuery>,
     headers: HeaderMap,
+    trace: RequestTrace,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> HandlerResult<Response> {
     // No browser lets CORS decide about a WebSocket.
@@ -75,7 +77,7 @@ pub(crate) async fn realtime(
     if config.model.is_some() {
         state.models().check::<Whisper>(config.model.as_deref()).await?;
     }
-    let permit = state.live().admit()?;
+    let permit = state.live().admit(Protocol::Realtime, state.metrics())?;
     let is_beta = headers.get("openai-beta").is_some_and(|value| value == "realtime=v1")
         || upgrade.requested_protocols().any(|protocol| protocol == BETA_PROTOCOL);
     let dialect = if is_beta { Dialect::Beta } else { Dialect::Ga };
@@ -88,7 +90,7 @@ pub(crate) async fn realtime(
         let connection =
             Connection { socket, session: Session::new(config, dialect), state: state.clone() };
         tokio::select! {
-            () = connection.serve(setup, permit) => {}
+            () = connection.serve(setup, permit, LiveTrace::of(&trace)) => {}
             () = state.live().ended() => {}
         }
     }))
@@ -111,8 +113,8 @@ enum End {
 
 impl Connection {
     /// Serves a session until its end.
-    async fn serve(mut self, setup: Setup, permit: LivePermit) {
-        let end = self.exchange(setup).await;
+    async fn serve(mut self, setup: Setup, permit: LivePermit, trace: LiveTrace) {
+        let end = self.exchange(setup, trace).await;
         // The engine is free before the client has answered.
         drop(permit);
         if let End::Close(code, reason) = end {
@@ -126,8 +128,8 @@ impl Connection {
     }
 
     /// Exchanges events until the end of the session, which ends its task.
-    async fn exchange(&mut self, setup: Setup) -> End {
-        let mut live = LiveSession::start(&self.state, setup);
+    async fn exchange(&mut self, setup: Setup, trace: LiveTrace) -> End {
+        let mut live = LiveSession::start(&self.state, setup, trace);
         if !self.send(&self.session.created()).await {
             return End::Gone;
         }

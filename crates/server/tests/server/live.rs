@@ -78,7 +78,7 @@ pub(crate) fn pcm16(samples: &[f32]) -> Vec<u8> {
 }
 
 /// Samples at 24 kHz in place of 16, by lines between them.
-fn at_24_khz(samples: &[f32]) -> Vec<f32> {
+pub(crate) fn at_24_khz(samples: &[f32]) -> Vec<f32> {
     let at = |i: usize| samples[i.min(samples.len() - 1)];
     let sample = |i: usize| match i % 3 {
         0 => at(i / 3 * 2),
@@ -101,7 +101,7 @@ fn mu_law(samples: &[f32]) -> Vec<u8> {
 }
 
 /// A client of the WebSocket.
-struct Client(WebSocketStream<TcpStream>);
+pub(crate) struct Client(WebSocketStream<TcpStream>);
 
 impl Client {
     async fn try_connect(
@@ -122,7 +122,7 @@ impl Client {
         }
     }
 
-    async fn connect(server: &Running) -> Self {
+    pub(crate) async fn connect(server: &Running) -> Self {
         let mut client =
             Self::try_connect(&server.address, "?intent=transcription", &[]).await.unwrap();
         assert_eq!(client.event().await["type"], "session.created");
@@ -141,14 +141,14 @@ impl Client {
     }
 
     /// Sends audio in pieces.
-    async fn append(&mut self, audio: &[u8]) {
+    pub(crate) async fn append(&mut self, audio: &[u8]) {
         for piece in audio.chunks(9600) {
             let audio = STANDARD.encode(piece);
             self.send(&json!({"type": "input_audio_buffer.append", "audio": audio})).await;
         }
     }
 
-    async fn commit(&mut self) {
+    pub(crate) async fn commit(&mut self) {
         self.send(&json!({"type": "input_audio_buffer.commit", "event_id": "commit"})).await;
     }
 
@@ -156,7 +156,7 @@ impl Client {
         timeout(PATIENCE, self.0.next()).await.unwrap().unwrap().unwrap()
     }
 
-    async fn event(&mut self) -> Value {
+    pub(crate) async fn event(&mut self) -> Value {
         match self.message().await {
             Message::Text(text) => serde_json::from_str(&text).unwrap(),
             other => panic!("expected an event, got {other:?}"),
@@ -175,7 +175,7 @@ impl Client {
     }
 
     /// Events up to the end of an utterance.
-    async fn utterance(&mut self) -> Vec<Value> {
+    pub(crate) async fn utterance(&mut self) -> Vec<Value> {
         let mut events = Vec::new();
         loop {
             let event = self.event().await;
@@ -238,6 +238,14 @@ async fn speech_becomes_an_utterance_when_it_ends() {
     );
     let (start, end) = (&events[0]["audio_start_ms"], &events[stopped]["audio_end_ms"]);
     assert!(start.as_u64().unwrap() < 700 && end.as_u64().unwrap() < 4500, "{start} {end}");
+    let metrics = server.state.metrics().text();
+    for line in [
+        "stonechat:live_sessions{protocol=\"realtime\"} 1",
+        "stonechat:live_utterances_total{model_name=\"tiny.en\"} 1",
+        "stonechat:live_time_to_first_text_seconds_count{model_name=\"tiny.en\"} 1",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "no `{line}` in {metrics}");
+    }
     // Silence is no further utterance.
     client.append(&pcm16(&vec![0.0; 24_000])).await;
     client.commit().await;
@@ -325,6 +333,14 @@ async fn a_client_that_leaves_frees_its_session() {
         }
         drop(client);
         server.no_session().await;
+    }
+    let metrics = server.state.metrics().text();
+    for line in [
+        "stonechat:live_sessions{protocol=\"realtime\"} 0",
+        "stonechat:live_sessions_opened_total{protocol=\"realtime\"} 3",
+        "stonechat:live_sessions_refused_total{protocol=\"realtime\"} 3",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "no `{line}` in {metrics}");
     }
 }
 
