@@ -17,11 +17,13 @@
 mod action;
 mod client;
 mod config;
+mod secret;
 mod server;
 mod session;
 
 pub use action::{Action, Dialect, Update};
 pub use config::{Config, InputFormat, ServerVad};
+pub use secret::{ClientSecret, ClientSecretBody, ExpiresAfter};
 pub use server::{Logprob, ServerEvent};
 pub use session::Session;
 

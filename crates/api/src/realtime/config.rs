@@ -129,6 +129,14 @@ impl Config {
         Ok(LiveOptions { decoding, ..defaults })
     }
 
+    /// Bytes of its texts in memory.
+    #[must_use]
+    pub fn text_bytes(&self) -> usize {
+        let texts = [&self.model, &self.language, &self.prompt].into_iter().flatten();
+        let texts = texts.chain(&self.languages).chain(&self.keywords);
+        texts.map(|text| size_of::<String>() + text.capacity()).sum()
+    }
+
     /// Options of an utterance that the client commits.
     ///
     /// # Errors

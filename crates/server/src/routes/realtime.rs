@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::get;
+use axum::{Extension, Router};
 use serde::Deserialize;
 use stonechat::Whisper;
 use stonechat_api::realtime::{
@@ -17,6 +17,7 @@ use stonechat_api::realtime::{
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Query;
+use crate::client_secrets::SecretConfig;
 use crate::live::{Command, LivePermit, LiveSession, Protocol, Setup};
 use crate::otlp::{LiveTrace, RequestTrace};
 use crate::tasks::blocking;
@@ -31,8 +32,11 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of a message that is decoded beside other tasks.
 const LARGE: usize = 64 << 10;
 
+/// Paths of the route, which takes client secrets in place of API keys.
+pub(crate) const PATHS: [&str; 2] = ["/v1/realtime", "/realtime"];
+
 pub(crate) fn router() -> Router<AppState> {
-    Router::new().route("/v1/realtime", get(realtime)).route("/realtime", get(realtime))
+    PATHS.into_iter().fold(Router::new(), |router, path| router.route(path, get(realtime)))
 }
 
 /// Parameters of the query.
@@ -59,6 +63,7 @@ pub(crate) async fn realtime(
     Query(query): Query<RealtimeQuery>,
     headers: HeaderMap,
     trace: RequestTrace,
+    secret: Option<Extension<SecretConfig>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> HandlerResult<Response> {
     // No browser lets CORS decide about a WebSocket.
@@ -70,8 +75,12 @@ pub(crate) async fn realtime(
         return Err(ApiError::field("intent", "`transcription`", got).into());
     }
     let text = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let config =
-        Config { model: text(query.model), language: text(query.language), ..Config::default() };
+    let of_secret = secret.map(|Extension(SecretConfig(config))| config).unwrap_or_default();
+    let config = Config {
+        model: text(query.model).or(of_secret.model),
+        language: text(query.language).or(of_secret.language),
+        ..of_secret
+    };
     let setup = Setup::of(&config)?;
     // A client without one names it in `session.update`.
     if config.model.is_some() {

@@ -104,7 +104,7 @@ fn mu_law(samples: &[f32]) -> Vec<u8> {
 pub(crate) struct Client(WebSocketStream<TcpStream>);
 
 impl Client {
-    async fn try_connect(
+    pub(crate) async fn try_connect(
         address: &str,
         query: &str,
         headers: &[(&'static str, &str)],

@@ -7,6 +7,7 @@ mod abuse_models;
 mod abuse_transport;
 mod anthropic;
 mod audio;
+mod client_secrets;
 mod control_tokens;
 mod deadlines;
 mod drafts;
