@@ -23,6 +23,7 @@ use stonechat_api::realtime::{Config, Update};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::models::WindowMemory;
 use crate::otlp::LiveTrace;
 use crate::{ApiError, ApiResult, AppState, Metrics, SpeechGuard};
 pub(crate) use inbox::{Command, Inbox};
@@ -149,6 +150,7 @@ impl Live {
         let started = Instant::now();
         let decoding = LiveOptions::default().decoding;
         let n_windows = self.max_sessions.min(state.options().engine.audio_windows).max(1);
+        let memory = guard.charge_windows(n_windows)?;
         let (panics, panicked) = (Arc::clone(state.metrics()), model.clone());
         let builder = Whisper::builder()
             .parallel(n_windows)
@@ -157,7 +159,7 @@ impl Live {
         let whisper = guard.in_foreground(builder).await?;
         let seconds = started.elapsed().as_secs_f64();
         tracing::info!(model, seconds, "live engine opened");
-        let _ended = OnBlockingThread(Some(whisper.clone()));
+        let _ended = OnBlockingThread(Some((whisper.clone(), memory)));
         let engine = Arc::new(LiveEngine { whisper, guard, _ended });
         engines.insert(model, Arc::downgrade(&engine));
         Ok(engine)
@@ -169,8 +171,9 @@ impl Live {
 struct LiveEngine {
     whisper: Whisper,
     guard: SpeechGuard,
-    /// Dropped last: the end of the engine waits for its running step, and so is left to a thread that may block.
-    _ended: OnBlockingThread<Whisper>,
+    /// Dropped last: the end of the engine waits for its running step, and so is left to a thread that may block. The memory
+    /// is free after it.
+    _ended: OnBlockingThread<(Whisper, WindowMemory)>,
 }
 
 /// Drops a value on a thread that may block.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stonechat_server::{ServerOptions, router};
 use tower::ServiceExt;
 
-use crate::live::{Client, Running, english};
+use crate::live_client::{Client, Running, english};
 
 const PATH: &str = "/v1/realtime/client_secrets";
 

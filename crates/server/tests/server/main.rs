@@ -12,6 +12,7 @@ mod control_tokens;
 mod deadlines;
 mod drafts;
 mod live;
+mod live_client;
 mod llama_server;
 mod models;
 mod native_fields;

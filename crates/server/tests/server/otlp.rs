@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tower::ServiceExt;
 
 use crate::audio::{fox_upload, multilingual};
-use crate::live::{Client, PATIENCE, Running, at_24_khz, english, fox, pcm16};
+use crate::live_client::{Client, PATIENCE, Running, at_24_khz, english, fox, pcm16};
 use crate::support::{App, language};
 
 const TRACE_ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
