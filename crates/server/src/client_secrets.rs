@@ -101,7 +101,8 @@ mod tests {
         let [de, fr] = ["de", "fr"].map(|name| secrets.create(config(name), 10, now).unwrap());
         assert!(de != fr && de.starts_with("ek_") && de.len() == 51, "{de}");
         let find = |key: &str, seconds| {
-            let found = secrets.find([key.as_bytes()].into_iter(), now + Duration::from_secs(seconds));
+            let found =
+                secrets.find([key.as_bytes()].into_iter(), now + Duration::from_secs(seconds));
             found.and_then(|config| config.language)
         };
         assert_eq!(find(&de, 9).as_deref(), Some("de"));

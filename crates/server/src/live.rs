@@ -95,7 +95,11 @@ impl Live {
     ///
     /// # Errors
     /// 429 if there are too many, 503 if the server stops.
-    pub(crate) fn admit(&self, protocol: Protocol, metrics: &Arc<Metrics>) -> ApiResult<LivePermit> {
+    pub(crate) fn admit(
+        &self,
+        protocol: Protocol,
+        metrics: &Arc<Metrics>,
+    ) -> ApiResult<LivePermit> {
         if *self.phase.borrow() != Phase::Running {
             return Err(ApiError::unavailable("the server stops"));
         }

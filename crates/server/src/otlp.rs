@@ -34,9 +34,9 @@ mod sdk;
 mod times;
 
 #[cfg(not(feature = "traces"))]
-pub(crate) use absent::{LiveTrace, RequestTrace};
-#[cfg(not(feature = "traces"))]
 pub use absent::Traces;
+#[cfg(not(feature = "traces"))]
+pub(crate) use absent::{LiveTrace, RequestTrace};
 #[cfg(feature = "traces")]
 pub(crate) use live::LiveTrace;
 #[cfg(feature = "traces")]

@@ -6,8 +6,8 @@ use stonechat::VadMode;
 use stonechat::audio::PcmFormat;
 use stonechat::whisper::{LiveOptions, Options};
 
-use crate::speech::language;
 use crate::ApiResult;
+use crate::speech::language;
 pub(super) use update::SessionUpdate;
 
 /// Sample rates of `audio/pcm`.

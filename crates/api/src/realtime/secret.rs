@@ -94,7 +94,11 @@ impl ClientSecretBody {
             self.expires_after.map_or((None, None), |after| (after.anchor, after.seconds));
         if let Some(other) = anchor.filter(|anchor| anchor != "created_at") {
             let other: String = other.chars().take(MAX_NAME_CHARS).collect();
-            return Err(ApiError::field("expires_after.anchor", "created_at", format!("`{other}`")));
+            return Err(ApiError::field(
+                "expires_after.anchor",
+                "created_at",
+                format!("`{other}`"),
+            ));
         }
         let seconds = seconds.unwrap_or(DEFAULT_SECONDS);
         if !SECONDS.contains(&seconds) {
@@ -148,8 +152,12 @@ mod tests {
         let expires_after = json!({"anchor": "created_at", "seconds": 10});
         let body = json!({"session": session, "expires_after": expires_after});
         let (config, seconds) = prepare(&body).unwrap();
-        assert_eq!((config.model.as_deref(), config.turn_detection, seconds), (Some("base"), None, 10));
-        let answer = serde_json::to_value(ClientSecret::new("ek_1".to_owned(), 10, &config)).unwrap();
+        assert_eq!(
+            (config.model.as_deref(), config.turn_detection, seconds),
+            (Some("base"), None, 10)
+        );
+        let answer =
+            serde_json::to_value(ClientSecret::new("ek_1".to_owned(), 10, &config)).unwrap();
         assert_eq!(answer["value"], "ek_1");
         assert!(answer["expires_at"].as_u64().unwrap() > 1_700_000_000);
         assert_eq!(answer["session"]["type"], "transcription");
@@ -162,7 +170,10 @@ mod tests {
         let input = |input: Value| json!({"session": {"audio": {"input": input}}});
         for (body, name) in [
             (json!({"seconds": 5}), "`seconds`: expected none"),
-            (json!({"session": {"instructions": "Be kind."}}), "`session.instructions`: expected none"),
+            (
+                json!({"session": {"instructions": "Be kind."}}),
+                "`session.instructions`: expected none",
+            ),
             (json!({"session": {"type": "realtime"}}), "`session.type`"),
             (json!({"session": {"audio": {"output": {}}}}), "`session.audio.output`"),
             (
@@ -177,7 +188,10 @@ mod tests {
             (input(json!({"format": {"type": "audio/opus"}})), "`session.audio.input.format`"),
             (json!({"session": 5}), "`session`: invalid type"),
             (json!({"expires_after": {"anchor": "now"}}), "`expires_after.anchor`"),
-            (json!({"expires_after": {"seconds": 9}}), "`expires_after.seconds`: expected 10 to 7200, got 9"),
+            (
+                json!({"expires_after": {"seconds": 9}}),
+                "`expires_after.seconds`: expected 10 to 7200, got 9",
+            ),
             (json!({"expires_after": {"seconds": 7201}}), "`expires_after.seconds`"),
             (json!([]), "expected an object"),
         ] {

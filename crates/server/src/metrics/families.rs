@@ -8,8 +8,7 @@ use prometheus_client::registry::Registry;
 
 use super::labels::{
     Buckets, FinishLabels, Float, FloatGauge, GAP, HttpLabels, LATENCY, ModelCounter,
-    ModelHistogram, ModelLabel, Names, REQUEST_TOKENS, RouteLabel, SMALL_COUNTS,
-    STEP_TOKENS, TTFT,
+    ModelHistogram, ModelLabel, Names, REQUEST_TOKENS, RouteLabel, SMALL_COUNTS, STEP_TOKENS, TTFT,
 };
 
 /// Metrics of llama-server, summed over the models.

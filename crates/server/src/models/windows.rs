@@ -20,7 +20,9 @@ impl SpeechGuard {
         let gpu_share = if gpu_memory_bytes > 0 { 1.0 } else { 0.0 };
         let memory = Memory::of_model(window_bytes.saturating_mul(n as u64), gpu_share);
         let full = || {
-            ApiError::timed_out("the models in use leave no memory for live speech: try again later")
+            ApiError::timed_out(
+                "the models in use leave no memory for live speech: try again later",
+            )
         };
         self.lease.grow(memory).map(WindowMemory).ok_or_else(full)
     }

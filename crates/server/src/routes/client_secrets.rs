@@ -13,8 +13,8 @@ use crate::{AppState, HandlerResult, Json};
 
 pub(crate) fn router() -> Router<AppState> {
     Router::new()
-        .route("/v1/realtime/client_secrets", post(create))
-        .route("/realtime/client_secrets", post(create))
+        .route("/v1/realtime/client_secrets", post(client_secret))
+        .route("/realtime/client_secrets", post(client_secret))
 }
 
 /// Makes a key of `/v1/realtime` that expires, with the configuration of its sessions
@@ -24,7 +24,7 @@ pub(crate) fn router() -> Router<AppState> {
     (status = 404, description = "There is no model of this name"),
     (status = 429, description = "Too many secrets have not expired"),
 )))]
-pub(crate) async fn create(
+pub(crate) async fn client_secret(
     State(state): State<AppState>,
     Checked(body): Checked<ClientSecretBody>,
 ) -> HandlerResult<Json<ClientSecret>> {

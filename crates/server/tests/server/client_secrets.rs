@@ -80,10 +80,7 @@ async fn a_secret_that_opens_nothing_is_refused() {
     for (session, name) in [
         (json!({"type": "realtime"}), "session.type"),
         (json!({"type": "transcription", "voice": "marin"}), "session.voice"),
-        (
-            json!({"audio": {"input": {"transcription": {"language": "klingon"}}}}),
-            "language",
-        ),
+        (json!({"audio": {"input": {"transcription": {"language": "klingon"}}}}), "language"),
     ] {
         let (status, answer) = create(&server, "-", &json!({"session": session})).await;
         assert_eq!((status, &answer["error"]["param"]), (400, &json!(name)), "{answer}");

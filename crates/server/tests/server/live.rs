@@ -12,7 +12,9 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tower::ServiceExt;
 
-use crate::live_client::{Client, PATIENCE, Running, at_24_khz, english, fox, letters, mu_law, pcm16};
+use crate::live_client::{
+    Client, PATIENCE, Running, at_24_khz, english, fox, letters, mu_law, pcm16,
+};
 use crate::support::App;
 
 const TRANSCRIPTION: &str = "conversation.item.input_audio_transcription";

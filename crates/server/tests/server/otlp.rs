@@ -367,7 +367,8 @@ async fn a_live_session_has_spans_of_its_utterances() {
     assert_eq!(client.event().await["type"], "error");
     drop(client);
     // The task of the session ends after its connection.
-    let end = "stonechat:audio_request_success_total{model_name=\"tiny.en\",finished_reason=\"stop\"} 1";
+    let end =
+        "stonechat:audio_request_success_total{model_name=\"tiny.en\",finished_reason=\"stop\"} 1";
     let ended = async {
         while !server.state.metrics().text().contains(end) {
             tokio::task::yield_now().await;
