@@ -47,7 +47,7 @@ pub(crate) struct ClientTestArgs {
     /// Only checks whose names contain this text; repeatable
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Recordings of live-figures: a folder with a manifest.jsonl [default: STONECHAT_CORPUS]
+    /// Folder of recordings with a manifest.jsonl, for live-figures [default: that of `STONECHAT_CORPUS`]
     #[arg(long, value_name = "DIR")]
     corpus: Option<PathBuf>,
     /// Print passed checks and tracebacks
