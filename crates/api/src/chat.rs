@@ -342,3 +342,6 @@ impl ChatWriter for ChatObjects {
 fn usage(answers: &[ChatAnswer]) -> Usage {
     Usage::of(answers.iter().map(|answer| &answer.completion))
 }
+
+#[cfg(test)]
+mod tests;
