@@ -7,6 +7,8 @@ mod abuse_models;
 mod abuse_transport;
 mod anthropic;
 mod audio;
+mod clients;
+mod complaints;
 mod control_tokens;
 mod deadlines;
 mod drafts;
