@@ -357,3 +357,6 @@ fn counts(answers: &[ChatAnswer]) -> Counts {
     let reasoning = answers.iter().map(|answer| answer.reasoning_tokens).sum();
     usage(answers).counts().with_reasoning(reasoning)
 }
+
+#[cfg(test)]
+mod tests;

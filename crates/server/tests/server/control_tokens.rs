@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use stonechat::formats::{GgufWriter, ModelFile, TensorInfo};
 use stonechat_server::{ModelOption, ServerOptions};
 
-use crate::support::{App, test_data};
+use crate::support::{App, with_metadata};
 
 /// Tokens that take the place of the digits and the punctuation of the tiny model's vocabulary.
 const TOKENS: [(&str, bool); 10] = [
@@ -48,25 +47,19 @@ pub(crate) fn tiny() -> ModelOption {
 
 /// The tiny model with tokens, each normal or control, in the place of the digits and what follows them.
 pub(crate) fn with_tokens(replaced: &[(&str, bool)]) -> Vec<u8> {
-    let file = ModelFile::open(test_data("golden/llm/llama.gguf")).unwrap();
-    let mut metadata = file.metadata().clone();
-    let key = "tokenizer.ggml.tokens";
-    let mut tokens = metadata.strings(key).unwrap().to_vec();
-    let mut types = vec![1_i32; tokens.len()];
-    types[..2].fill(3);
-    let first = tokens.iter().position(|token| token == "0").unwrap();
-    for (i, (text, is_control)) in (first..).zip(replaced) {
-        (*text).clone_into(&mut tokens[i]);
-        types[i] = if *is_control { 3 } else { 1 };
-    }
-    metadata.set(key, tokens);
-    metadata.set("tokenizer.ggml.token_type", types);
-    let infos = file.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
-    let mut writer = GgufWriter::new(Vec::new(), &metadata, infos).unwrap();
-    for tensor in file.tensors() {
-        writer.write_tensor(tensor.name, &tensor.data.load().unwrap()).unwrap();
-    }
-    writer.finish().unwrap()
+    with_metadata(|metadata| {
+        let key = "tokenizer.ggml.tokens";
+        let mut tokens = metadata.strings(key).unwrap().to_vec();
+        let mut types = vec![1_i32; tokens.len()];
+        types[..2].fill(3);
+        let first = tokens.iter().position(|token| token == "0").unwrap();
+        for (i, (text, is_control)) in (first..).zip(replaced) {
+            (*text).clone_into(&mut tokens[i]);
+            types[i] = if *is_control { 3 } else { 1 };
+        }
+        metadata.set(key, tokens);
+        metadata.set("tokenizer.ggml.token_type", types);
+    })
 }
 
 /// Servers of the tiny model, and of SmolLM2 if it is installed.

@@ -8,6 +8,8 @@ mod abuse_transport;
 mod anthropic;
 mod audio;
 mod client_secrets;
+mod clients;
+mod complaints;
 mod control_tokens;
 mod deadlines;
 mod drafts;

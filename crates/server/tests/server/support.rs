@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request};
 use serde_json::Value;
 use stonechat::Device;
+use stonechat::formats::{GgufWriter, Metadata, ModelFile, TensorInfo};
 use stonechat_server::{AppState, ModelOption, ServerOptions, router};
 use tokio::runtime::Handle;
 use tower::ServiceExt;
@@ -19,6 +20,19 @@ pub(crate) fn test_data(path: &str) -> PathBuf {
 /// Language model of random weights.
 pub(crate) fn language(name: &str) -> ModelOption {
     ModelOption { name: name.to_owned(), path: test_data("golden/llm/llama.gguf") }
+}
+
+/// File of the language model of random weights with other metadata.
+pub(crate) fn with_metadata(change: impl FnOnce(&mut Metadata)) -> Vec<u8> {
+    let file = ModelFile::open(language("").path).unwrap();
+    let mut metadata = file.metadata().clone();
+    change(&mut metadata);
+    let infos = file.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
+    let mut writer = GgufWriter::new(Vec::new(), &metadata, infos).unwrap();
+    for tensor in file.tensors() {
+        writer.write_tensor(tensor.name, &tensor.data.load().unwrap()).unwrap();
+    }
+    writer.finish().unwrap()
 }
 
 /// Speech model of random weights.
