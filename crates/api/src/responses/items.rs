@@ -67,11 +67,14 @@ pub(super) enum ItemObject<'a> {
 }
 
 #[derive(Debug, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(tag = "type")]
 pub(super) enum Part<'a> {
-    ReasoningText { text: &'a str },
-    SummaryText { text: &'a str },
-    OutputText { text: &'a str, annotations: [(); 0], logprobs: [(); 0] },
+    #[serde(rename = "reasoning_text")]
+    Reasoning { text: &'a str },
+    #[serde(rename = "summary_text")]
+    Summary { text: &'a str },
+    #[serde(rename = "output_text")]
+    Output { text: &'a str, annotations: [(); 0], logprobs: [(); 0] },
 }
 
 impl ItemKind {
@@ -158,9 +161,9 @@ impl Item {
     pub(super) fn part(&self) -> Option<Part<'_>> {
         let text = self.text.as_str();
         match self.kind {
-            ItemKind::Reasoning => Some(Part::ReasoningText { text }),
-            ItemKind::Summary => Some(Part::SummaryText { text }),
-            ItemKind::Message => Some(Part::OutputText { text, annotations: [], logprobs: [] }),
+            ItemKind::Reasoning => Some(Part::Reasoning { text }),
+            ItemKind::Summary => Some(Part::Summary { text }),
+            ItemKind::Message => Some(Part::Output { text, annotations: [], logprobs: [] }),
             ItemKind::Call { .. } => None,
         }
     }
