@@ -1,14 +1,12 @@
 //! Bodies and headers of clients as they send them, and what they read; `docs/notes/complaints.md` lists the others.
 
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::{Value, json};
 use stonechat_server::{ModelOption, ServerOptions};
 
-use crate::support::{Answer, App, language, with_metadata};
+use crate::responses::caller;
+use crate::support::{Answer, App, language};
 use crate::text::{chunks, with};
 use crate::{anthropic, text};
 
@@ -16,8 +14,6 @@ const CHAT: &str = "/v1/chat/completions";
 /// Template with tools and calls in the form of Hermes.
 const TOOLS: &str = "{{ tools|tojson if tools }}{% for m in messages %}{{ m.content }}\
     {% for c in m.tool_calls or [] %}<tool_call>\n{{ c.function|tojson }}\n</tool_call>{% endfor %}{% endfor %}";
-/// Signs of these calls that the vocabulary of the tiny model lacks.
-const SIGNS: [&str; 8] = ["<", ">", "_", "{", "}", "\"", ":", "/"];
 
 async fn send(app: &App, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
     let mut request = Request::post(path).header("content-type", "application/json");
@@ -33,26 +29,6 @@ async fn roomy(model: ModelOption, template: Option<&str>) -> App {
     options.engine.n_ctx = Some(4096);
     options.engine.chat_template = template.map(str::to_owned);
     App::new(options).await
-}
-
-/// A server whose model can write calls of tools: the signs take the place of digits.
-async fn calling() -> App {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    let path = PATH.get_or_init(|| {
-        let file = with_metadata(|metadata| {
-            let key = "tokenizer.ggml.tokens";
-            let mut tokens = metadata.strings(key).unwrap().to_vec();
-            let digits = tokens.iter().position(|token| token == "0").unwrap();
-            for (token, sign) in tokens[digits..].iter_mut().zip(SIGNS) {
-                sign.clone_into(token);
-            }
-            metadata.set(key, tokens);
-        });
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tiny-calls.gguf");
-        std::fs::write(&path, file).unwrap();
-        path
-    });
-    roomy(ModelOption { name: "m".to_owned(), path: path.clone() }, Some(TOOLS)).await
 }
 
 /// Argument of the call, longer than its name and all white space before it.
@@ -248,7 +224,7 @@ async fn open_webui_reads_that_there_is_no_speech_output() {
 /// LangChain, the AI SDK, Copilot CLI and others read calls in the form of their API.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_has_the_form_of_each_api() {
-    let app = calling().await;
+    let app = roomy(caller(), Some(TOOLS)).await;
     let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     let arguments = json!({"n": VALUE});
     let whole = app.post(CHAT, &forced(400)).await.json();
@@ -302,7 +278,7 @@ async fn a_call_has_the_form_of_each_api() {
 /// ollama 17250 and 17883: an empty answer with 200, and a slot that was not free for the next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_is_cut_off_ends_by_length_and_the_next_one_is_whole() {
-    let app = calling().await;
+    let app = roomy(caller(), Some(TOOLS)).await;
     for stream in [false, true] {
         let cut = app.post(CHAT, &with(forced(60), json!({"stream": stream}))).await;
         assert!(cut.text.contains("\"finish_reason\":\"length\""), "{cut:?}");

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use crate::deadlines::{endless, occupy, options as one_slot};
-use crate::live::{PATIENCE, Running};
+use crate::live_client::{PATIENCE, Running};
 use crate::operation::wait_for;
 use crate::support::{App, language, test_data, with_metadata};
 use crate::text::{greedy, with};

@@ -31,15 +31,20 @@ const TEMPLATE: &str = "{#- <think> </think> -#}
 /// Tokens of `</think>`: `<`, `/`, `t`, `h`, `in`, `k`, `>`.
 const N_CLOSING: u64 = 7;
 
-/// Options of a server of the tiny model; texts of requests without a limit do not end.
-pub(crate) fn options() -> ServerOptions {
+/// The tiny model with these tokens.
+pub(crate) fn caller() -> ModelOption {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let path = PATH.get_or_init(|| {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tiny-tools.gguf");
         std::fs::write(&path, with_tokens(&TOKENS)).unwrap();
         path
     });
-    let models = vec![ModelOption { name: "m".to_owned(), path: path.clone() }];
+    ModelOption { name: "m".to_owned(), path: path.clone() }
+}
+
+/// Options of a server of this model; texts of requests without a limit do not end.
+pub(crate) fn options() -> ServerOptions {
+    let models = vec![caller()];
     let mut options = ServerOptions { models, context_shift: true, ..ServerOptions::default() };
     options.engine.chat_template = Some(TEMPLATE.to_owned());
     options.engine.n_ctx = Some(4096);
