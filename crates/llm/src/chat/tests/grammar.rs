@@ -217,7 +217,7 @@ fn calls_without_markers_are_constrained_by_name() {
         ] {
             let mut lazy = LazyGrammar::new(&grammar, &start).unwrap();
             for token in tokenizer.tokenize(&text, false, true) {
-                lazy.accept(token, &tokenizer.token_piece(token, true)).unwrap();
+                lazy.accept(token, tokenizer.token_piece(token, true)).unwrap();
             }
             assert!(lazy.is_active() && lazy.allows(END).unwrap(), "{text}");
         }
@@ -227,7 +227,7 @@ fn calls_without_markers_are_constrained_by_name() {
         {
             let mut lazy = LazyGrammar::new(&grammar, &start).unwrap();
             for token in tokenizer.tokenize(&text, false, true) {
-                lazy.accept(token, &tokenizer.token_piece(token, true)).unwrap();
+                lazy.accept(token, tokenizer.token_piece(token, true)).unwrap();
             }
             assert!(!lazy.is_active(), "{text}");
         }
