@@ -5,7 +5,7 @@ import re
 import tempfile
 from pathlib import Path
 
-FAMILIES = "crates/server/src/metrics/families.rs"
+FAMILIES = ["crates/server/src/metrics/families.rs", "crates/server/src/metrics/speech.rs"]
 LABELS = "crates/server/src/metrics/labels.rs"
 NAME = re.compile(r"\b(?:stonechat|llamacpp):[a-z0-9_]+")
 # Labels that Prometheus adds.
@@ -28,7 +28,7 @@ def label_sets(text: str) -> dict[str, set[str]]:
 
 def samples(root: Path) -> dict[str, set[str]]:
     """Names of the samples of /metrics with their labels."""
-    text = (root / FAMILIES).read_text()
+    text = "\n".join((root / file).read_text() for file in FAMILIES)
     labels = label_sets((root / LABELS).read_text())
     found = {}
     for structure, body in re.findall(r"struct (\w+) \{(.*?)\n\}", text, re.DOTALL):
@@ -37,7 +37,7 @@ def samples(root: Path) -> dict[str, set[str]]:
         prefix = re.search(r'prefix: "(\w+)"', new).group(1)
         registered = re.findall(r'(\w+): names\s*\.(?:add|histogram)\(\s*"(\w+)"', new)
         if len(registered) != len(types):
-            raise ValueError(f"{FAMILIES}: {structure} has {len(types)} fields, {len(registered)} are registered")
+            raise ValueError(f"{structure} has {len(types)} fields, {len(registered)} are registered")
         for field, name in registered:
             kind = types[field]
             of_type = next((labels[name] for name in labels if name in kind), None)

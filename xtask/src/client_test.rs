@@ -7,7 +7,7 @@
 //! | `server` | the server, one for each suite |
 //!
 //! The checks are in `crates/server/tests/python` and `crates/server/tests/node`. A suite whose packages or models cannot be
-//! installed is skipped.
+//! installed is skipped. `live-figures` measures: its checks print delays and word error rates, and fail beyond their targets.
 
 mod install;
 mod server;
@@ -47,6 +47,9 @@ pub(crate) struct ClientTestArgs {
     /// Only checks whose names contain this text; repeatable
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
+    /// Folder of recordings with a manifest.jsonl, for live-figures [default: that of `STONECHAT_CORPUS`]
+    #[arg(long, value_name = "DIR")]
+    corpus: Option<PathBuf>,
     /// Print passed checks and tracebacks
     #[arg(short, long)]
     verbose: bool,
@@ -82,6 +85,9 @@ pub(crate) fn run(args: &ClientTestArgs) -> Result<()> {
             checks.args(["--only", text]);
         }
         checks.args(args.verbose.then_some("--verbose"));
+        if let Some(corpus) = &args.corpus {
+            checks.arg("--corpus").arg(corpus);
+        }
         if let Some(program) = &program {
             return check_server(program, suite, checks);
         }
@@ -189,6 +195,7 @@ mod tests {
     fn a_running_server_has_a_url_and_a_model() {
         assert!(is_valid(&[]));
         assert!(is_valid(&["--suite", "live", "--suite", "sdk"]));
+        assert!(is_valid(&["--suite", "live-figures", "--corpus", "recordings"]));
         assert!(is_valid(&["--stonechat", "x", "--only", "chat", "--only", "audio"]));
         assert!(is_valid(&["--url", "http://h:1", "--model", "m", "--api-key", "k"]));
         assert!(!is_valid(&["--url", "http://h:1"]));

@@ -10,6 +10,7 @@ mod features;
 mod graph;
 mod how_to_add;
 mod lexer;
+mod named_tests;
 mod names;
 mod quotes;
 mod text;
@@ -61,6 +62,7 @@ pub(crate) fn run() -> Result<()> {
     let mut findings = Vec::new();
     findings.extend(text::check(&files));
     findings.extend(names::check(&files));
+    findings.extend(named_tests::check(&files));
     findings.extend(quotes::check(&files));
     findings.extend(words::check(&files));
     findings.extend(features::check(&files));

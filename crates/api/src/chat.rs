@@ -3,10 +3,10 @@
 //! The order of a stream is OpenAI's: the role in the first chunk of a choice alone, its parts, a chunk of its own with the
 //! reason of the end, the counts last in a chunk without choices.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use stonechat::Finish;
 use stonechat::llm::ModelInfo;
 use stonechat::llm::chat::{ChatEvent, ToolCall};
@@ -15,10 +15,8 @@ use crate::ApiResult;
 use crate::chat_answer::{
     ChatAnswer, ChatContext, ChatDialect, ChatStep, ChatWriter, FinishReason,
 };
-use crate::completion::NativeAnswer;
-use crate::generation::{
-    Counts, ProbFields, Progress, RequestStats, Timings, Usage, chat_logprobs,
-};
+use crate::completion::{NativeAnswer, NativeObject};
+use crate::generation::{ChatLogprobs, Counts, ProbFields, Progress, RequestStats, Timings, Usage};
 use crate::ids::{new_id, unix_seconds};
 use crate::text::{Frame, Model};
 
@@ -51,13 +49,13 @@ pub(crate) struct AnswerObject<'a, C> {
     system_fingerprint: &'static str,
     choices: Vec<C>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Counts>,
+    pub(crate) usage: Option<Counts>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    timings: Option<Timings>,
+    pub(crate) timings: Option<Timings>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_progress: Option<Progress>,
     #[serde(rename = "__verbose", skip_serializing_if = "Option::is_none")]
-    verbose: Option<Value>,
+    pub(crate) verbose: Option<NativeObject<'a>>,
 }
 
 impl AnswerHead {
@@ -109,7 +107,7 @@ struct ChunkChoice {
     index: usize,
     delta: Delta,
     finish_reason: Option<FinishReason>,
-    logprobs: Option<Value>,
+    logprobs: Option<ChatLogprobs>,
 }
 
 /// Part of a message. The reasoning has two names: that of `DeepSeek` and llama-server, and that of vLLM and `OpenRouter`.
@@ -152,7 +150,7 @@ struct WholeChoice<'a> {
     index: usize,
     message: Message<'a>,
     finish_reason: FinishReason,
-    logprobs: Option<Value>,
+    logprobs: Option<ChatLogprobs>,
 }
 
 #[derive(Debug, Serialize)]
@@ -168,8 +166,9 @@ struct Message<'a> {
     tool_calls: Vec<Call<'a>>,
 }
 
+/// Tool call of a message.
 #[derive(Debug, Serialize)]
-struct Call<'a> {
+pub(crate) struct Call<'a> {
     id: &'a str,
     #[serde(rename = "type")]
     kind: &'static str,
@@ -178,8 +177,20 @@ struct Call<'a> {
 
 #[derive(Debug, Serialize)]
 struct Function<'a> {
-    name: &'a str,
-    arguments: &'a str,
+    name: Cow<'a, str>,
+    arguments: Cow<'a, str>,
+}
+
+impl<'a> Call<'a> {
+    /// Call of the function `name`.
+    pub(crate) fn new(
+        id: &'a str,
+        name: impl Into<Cow<'a, str>>,
+        arguments: impl Into<Cow<'a, str>>,
+    ) -> Self {
+        let function = Function { name: name.into(), arguments: arguments.into() };
+        Self { id, kind: "function", function }
+    }
 }
 
 impl ChatDialect for ChatFields {
@@ -246,16 +257,14 @@ impl ChatObjects {
     }
 
     fn whole_choice<'a>(&self, (index, answer): (usize, &'a ChatAnswer)) -> WholeChoice<'a> {
-        let ChatAnswer { message, completion } = answer;
-        let call = |call: &'a ToolCall| Call {
-            id: call.id.as_deref().unwrap_or_default(),
-            kind: "function",
-            function: Function { name: &call.name, arguments: &call.arguments },
+        let ChatAnswer { message, completion, .. } = answer;
+        let call = |call: &'a ToolCall| {
+            Call::new(call.id.as_deref().unwrap_or_default(), &call.name, &call.arguments)
         };
         let tool_calls: Vec<Call<'_>> = message.tool_calls.iter().map(call).collect();
         let reasoning = Some(message.reasoning.as_str()).filter(|text| !text.is_empty());
         let is_null = message.content.is_empty() && !tool_calls.is_empty();
-        let probs = |fields| chat_logprobs(self.model.tokenizer(), &completion.probs, fields);
+        let probs = |fields| ChatLogprobs::new(self.model.tokenizer(), &completion.probs, fields);
         WholeChoice {
             index,
             message: Message {
@@ -296,7 +305,7 @@ impl ChatWriter for ChatObjects {
         let chunk = |event: ChatEvent| {
             let mut chunk = self.chunk(choice, event.into(), None);
             if let Some(fields) = logprobs.take() {
-                let probs = chat_logprobs(self.model.tokenizer(), &probs, fields);
+                let probs = ChatLogprobs::new(self.model.tokenizer(), &probs, fields);
                 chunk.choices[0].logprobs = Some(probs);
             }
             chunk.timings = self.has_timings_per_token.then(|| stats.usage().timings());
@@ -318,7 +327,7 @@ impl ChatWriter for ChatObjects {
         }
         if self.includes_usage {
             let mut chunk = self.head.object::<ChunkChoice>("chat.completion.chunk", Vec::new());
-            chunk.usage = Some(usage.counts());
+            chunk.usage = Some(counts(answers));
             chunk.timings = Some(usage.timings());
             frames.push(Frame::new(&chunk));
         }
@@ -330,7 +339,7 @@ impl ChatWriter for ChatObjects {
         let choices = answers.iter().enumerate().map(|choice| self.whole_choice(choice)).collect();
         let mut object = self.head.object("chat.completion", choices);
         let usage = usage(answers);
-        object.usage = Some(usage.counts());
+        object.usage = Some(counts(answers));
         object.timings = Some(usage.timings());
         let native = self.native.as_ref().zip(answers.first());
         object.verbose = native.map(|(native, it)| native.last((0, 0), &it.completion, true));
@@ -338,7 +347,16 @@ impl ChatWriter for ChatObjects {
     }
 }
 
-/// Counts of all choices.
+/// Counts and durations of all choices.
 fn usage(answers: &[ChatAnswer]) -> Usage {
     Usage::of(answers.iter().map(|answer| &answer.completion))
 }
+
+/// `usage` of all choices.
+fn counts(answers: &[ChatAnswer]) -> Counts {
+    let reasoning = answers.iter().map(|answer| answer.reasoning_tokens).sum();
+    usage(answers).counts().with_reasoning(reasoning)
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,11 +7,13 @@
 //! ```
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use stonechat::llm::TokenProbs;
 use stonechat::llm::chat::{AnswerParser, ChatEvent, ChatMessage};
+use stonechat::llm::{ModelInfo, TokenProbs};
+use stonechat::text::StreamDecoder;
 use stonechat::{ChatRequest, Completion, PreparedChat, Request, RequestEvent};
 
 use crate::chat_body::ChatBody;
@@ -116,6 +118,8 @@ pub struct ChatAnswer {
     pub message: ChatMessage,
     /// Text with counts and times.
     pub completion: Completion,
+    /// Generated tokens of reasoning, its markers included.
+    pub reasoning_tokens: usize,
 }
 
 impl ChatAnswer {
@@ -175,26 +179,30 @@ impl<D: ChatDialect> Dialect for Chat<D> {
     ) -> ApiResult<Prepared> {
         let info = model.llm.info();
         let n_probs = fields.chat_probs()?;
-        let options = fields.options(info, defaults, n_probs.map_or(0, |n| n.max(1)))?;
+        let options = fields.free_options(info, defaults, n_probs.map_or(0, |n| n.max(1)))?;
+        let grammar = fields.grammar_source()?;
         let chat = self.chat.request(defaults.chat, fields.is_stream())?;
-        let chat = ChatRequest { options, ..chat };
+        let chat = ChatRequest { options, grammar, ..chat };
         let PreparedChat { request, parser, .. } = model.llm.prepare_chat(chat)?;
         let request = fields.schedule(request);
         let writer = self.own.writer(&ChatContext { model, fields, request: &request })?;
         let control = request.options.reasoning.as_ref().map(|reasoning| reasoning.control.clone());
         let control = writer.id().map(str::to_owned).zip(control);
-        Ok(Prepared { control, ..prepared(request, parser, writer) })
+        Ok(Prepared { control, ..prepared(&info.model, request, parser, writer) })
     }
 }
 
 /// A request whose texts are parsed and written by the given ones.
 pub(crate) fn prepared(
+    model: &Arc<ModelInfo>,
     mut request: Request,
     parser: AnswerParser,
     writer: Box<dyn ChatWriter>,
 ) -> Prepared {
+    let visible = request.options.visible_special.as_slice().into();
+    let counter = ReasoningCounter { model: Arc::clone(model), parser: parser.clone(), visible };
     let choice = Choice { parser, message: ChatMessage::default() };
-    let answer = ChatAnswers { choices: vec![choice; request.n_choices], writer };
+    let answer = ChatAnswers { choices: vec![choice; request.n_choices], counter, writer };
     let prompts = vec![std::mem::take(&mut request.prompt)];
     Prepared::new(prompts, request, answer)
 }
@@ -219,10 +227,45 @@ impl Choice {
     }
 }
 
+/// Counter of the tokens of reasoning. The text of the reasoning is tokenized otherwise than the model has written it, so
+/// that the tokens of the model are parsed once more, one by one.
+#[derive(Debug)]
+struct ReasoningCounter {
+    model: Arc<ModelInfo>,
+    /// Parser before the first token.
+    parser: AnswerParser,
+    /// Special tokens that the parser reads.
+    visible: Arc<[u32]>,
+}
+
+impl ReasoningCounter {
+    /// Tokens of a text that begin, continue or end its reasoning.
+    fn count(&self, tokens: &[u32]) -> usize {
+        let decoder = StreamDecoder::continuing(self.model.tokenizer().as_ref());
+        let mut decoder = decoder.with_visible(Arc::clone(&self.visible));
+        let mut parser = self.parser.clone();
+        let is_reasoning = |&&token: &&u32| {
+            let was_reasoning = parser.is_reasoning();
+            let events = decoder.push(token).map_or_else(Vec::new, |text| parser.push(&text));
+            let is_part = |event: &ChatEvent| matches!(event, ChatEvent::Reasoning(_));
+            was_reasoning || parser.is_reasoning() || events.iter().any(is_part)
+        };
+        tokens.iter().filter(is_reasoning).count()
+    }
+
+    /// An answer with its count.
+    fn answer(&self, message: ChatMessage, completion: &Completion) -> ChatAnswer {
+        let has_reasoning = !message.reasoning.is_empty();
+        let reasoning_tokens = if has_reasoning { self.count(&completion.tokens) } else { 0 };
+        ChatAnswer { message, completion: completion.clone(), reasoning_tokens }
+    }
+}
+
 /// Answer of a chat: parsers of the choices, and the writer of the dialect.
 #[derive(Debug)]
 struct ChatAnswers {
     choices: Vec<Choice>,
+    counter: ReasoningCounter,
     writer: Box<dyn ChatWriter>,
 }
 
@@ -255,7 +298,7 @@ impl Answer for ChatAnswers {
                 frames.extend(self.writer.step(ChatStep { choice, events, probs: vec![], stats }));
             }
             let message = std::mem::take(&mut state.message);
-            answers.push(ChatAnswer { message, completion: completion.clone() });
+            answers.push(self.counter.answer(message, completion));
         }
         frames.extend(self.writer.end(&answers));
         frames
@@ -268,7 +311,7 @@ impl Answer for ChatAnswers {
             let mut events = choice.parser.push(&completion.text);
             events.extend(choice.parser.finish(completion.finish.is_complete()));
             choice.collect(events, self.writer.call_prefix());
-            ChatAnswer { message: choice.message, completion: completion.clone() }
+            self.counter.answer(choice.message, completion)
         };
         let answers: Vec<_> = self.choices.iter().zip(completions).map(answer).collect();
         self.writer.whole(&answers)

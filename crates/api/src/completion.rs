@@ -1,20 +1,25 @@
 //! `/completion` and `/infill` of llama-server.
 
+mod object;
+
 use std::sync::Arc;
 
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use stonechat::llm::{ModelInfo, TokenProbs};
 use stonechat::text::Tokenizer;
 use stonechat::{Completion, Finish, GenerateOptions, Request, RequestEvent};
 
 use crate::generation::{
-    GenerationFields, ProbFields, RequestStats, Usage, native_probabilities, prompts, settings,
+    GenerationFields, ProbFields, RequestStats, Settings, TokenEntry, Usage, prompts, token_entries,
 };
-use crate::json::JsonFields;
+use crate::json::{JsonFields, to_value};
 use crate::limits::{MAX_TEXTS, check_items, check_texts};
 use crate::text::{Answer, Dialect, Frame, Framing, Model, Prepared};
 use crate::{ApiResult, Defaults};
+
+use object::NativeEnd;
+pub(crate) use object::NativeObject;
 
 /// Fields of `/completion` beside those of generation.
 #[derive(Debug, Deserialize)]
@@ -167,68 +172,73 @@ impl NativeAnswer {
     }
 
     /// `generation_settings` of an ended text.
-    fn settings(&self, completion: &Completion) -> Value {
+    fn settings(&self, completion: &Completion, is_stream: bool) -> Settings {
         let Self { options, probs, .. } = self;
         let mut sampling = options.sampling.clone();
         if options.ignore_eos {
             let ends = self.tokenizer().ends_of_generation();
             sampling.logit_bias.extend(ends.map(|token| (token, f32::NEG_INFINITY)));
         }
-        let mut settings = settings(&sampling, options.n_predict);
-        settings["seed"] = completion.seed.into();
-        settings["stop"] = json!(options.stop);
-        settings["ignore_eos"] = options.ignore_eos.into();
-        settings["n_probs"] = probs.n.into();
-        settings["post_sampling_probs"] = probs.is_post_sampling.into();
-        settings["timings_per_token"] = self.has_timings_per_token.into();
+        let mut settings = Settings::new(&sampling, options.n_predict);
+        settings.seed = completion.seed;
+        settings.stop.clone_from(&options.stop);
+        settings.ignore_eos = options.ignore_eos;
+        settings.n_probs = probs.n;
+        settings.post_sampling_probs = probs.is_post_sampling;
+        settings.timings_per_token = self.has_timings_per_token;
+        settings.stream = is_stream;
         settings
     }
 
+    /// Probabilities of tokens, if they were asked for.
+    fn entries(&self, probs: &[TokenProbs]) -> Option<Vec<TokenEntry>> {
+        let has_probs = self.probs.n > 0;
+        has_probs.then(|| token_entries(self.tokenizer(), probs, self.probs))
+    }
+
     /// The object of an ended text, with or without its content.
-    pub(crate) fn last(
-        &self,
+    pub(crate) fn last<'a>(
+        &'a self,
         (prompt, choice): (usize, usize),
-        completion: &Completion,
+        completion: &'a Completion,
         is_whole: bool,
-    ) -> Value {
+    ) -> NativeObject<'a> {
         let (stop_type, word) = match completion.finish {
             Finish::EndOfText | Finish::GrammarEnd => ("eos", ""),
             Finish::StopString => ("word", completion.stop.as_deref().unwrap_or_default()),
             _ => ("limit", ""),
         };
-        let usage = Usage::of([completion]);
-        let mut settings = self.settings(completion);
-        settings["stream"] = (!is_whole).into();
-        let mut object = json!({
-            "index": prompt * self.n_choices + choice,
-            "content": if is_whole { completion.text.as_str() } else { "" },
-            "tokens": if is_whole && self.returns_tokens { json!(completion.tokens) } else { json!([]) },
-            "id_slot": self.id_slot,
-            "stop": true,
-            "model": self.id,
-            "tokens_predicted": completion.tokens.len(),
-            "tokens_evaluated": completion.prompt_tokens,
-            "generation_settings": settings,
-            "prompt": self.prompts[prompt],
-            "has_new_line": completion.text.contains('\n'),
-            "truncated": completion.finish == Finish::ContextFull,
-            "stop_type": stop_type,
-            "stopping_word": word,
-            "tokens_cached": completion.prompt_tokens + completion.tokens.len().saturating_sub(1),
-            "timings": usage.timings(),
-        });
-        if is_whole && self.probs.n > 0 {
-            object["completion_probabilities"] =
-                native_probabilities(self.tokenizer(), &completion.probs, self.probs);
+        let n_tokens = completion.tokens.len();
+        NativeObject {
+            index: prompt * self.n_choices + choice,
+            content: if is_whole { &completion.text } else { "" },
+            tokens: match is_whole && self.returns_tokens {
+                true => completion.tokens.clone(),
+                false => Vec::new(),
+            },
+            stop: true,
+            id_slot: self.id_slot,
+            tokens_predicted: n_tokens,
+            tokens_evaluated: completion.prompt_tokens,
+            end: Some(NativeEnd {
+                model: &self.id,
+                generation_settings: self.settings(completion, !is_whole),
+                prompt: &self.prompts[prompt],
+                has_new_line: completion.text.contains('\n'),
+                truncated: completion.finish == Finish::ContextFull,
+                stop_type,
+                stopping_word: word,
+                tokens_cached: completion.prompt_tokens + n_tokens.saturating_sub(1),
+            }),
+            prompt_progress: None,
+            completion_probabilities: is_whole.then(|| self.entries(&completion.probs)).flatten(),
+            timings: Some(Usage::of([completion]).timings()),
         }
-        object
     }
 
     /// The fields that the client asked for.
-    fn selected(&self, object: Value) -> Value {
-        if self.selection.is_empty() {
-            return object;
-        }
+    fn selected(&self, object: &NativeObject<'_>) -> ApiResult<Value> {
+        let object = to_value(object)?;
         let mut selected = Map::new();
         for field in &self.selection {
             let found = field.split('/').try_fold(&object, |value, key| value.get(key));
@@ -236,20 +246,30 @@ impl NativeAnswer {
                 selected.insert(field.clone(), value.clone());
             }
         }
-        selected.into()
+        Ok(selected.into())
     }
 
     /// Object of a step of the text with this index.
-    fn partial(&self, stats: &RequestStats, index: usize, text: &str, tokens: &[u32]) -> Value {
-        json!({
-            "index": index,
-            "content": text,
-            "tokens": tokens,
-            "stop": false,
-            "id_slot": self.id_slot,
-            "tokens_predicted": stats.generated_tokens,
-            "tokens_evaluated": stats.prompt_tokens,
-        })
+    fn partial<'a>(
+        &self,
+        stats: &RequestStats,
+        index: usize,
+        content: &'a str,
+        tokens: Vec<u32>,
+    ) -> NativeObject<'a> {
+        NativeObject {
+            index,
+            content,
+            tokens,
+            stop: false,
+            id_slot: self.id_slot,
+            tokens_predicted: stats.generated_tokens,
+            tokens_evaluated: stats.prompt_tokens,
+            end: None,
+            prompt_progress: None,
+            completion_probabilities: None,
+            timings: None,
+        }
     }
 }
 
@@ -262,27 +282,23 @@ impl Answer for NativeAnswer {
         let first = self.prompt * self.n_choices;
         match event {
             RequestEvent::Started { .. } | RequestEvent::Prompt { .. } if self.has_progress => {
-                let mut object = self.partial(stats, first, "", &[]);
-                object["prompt_progress"] = json!(stats.progress());
-                object["timings"] = json!(stats.usage().timings());
-                vec![Frame::new(&object)]
+                vec![Frame::new(&NativeObject {
+                    prompt_progress: Some(stats.progress()),
+                    timings: Some(stats.usage().timings()),
+                    ..self.partial(stats, first, "", Vec::new())
+                })]
             }
             RequestEvent::Text { choice, tokens, text } => {
                 if text.is_empty() && tokens.is_empty() {
                     return Vec::new();
                 }
-                let ids: Vec<u32> = tokens.iter().map(|token| token.token).collect();
-                let mut object = self.partial(stats, first + choice, &text, &ids);
-                if self.probs.n > 0 {
-                    let probs: Vec<TokenProbs> =
-                        tokens.into_iter().filter_map(|token| token.probs).collect();
-                    object["completion_probabilities"] =
-                        native_probabilities(self.tokenizer(), &probs, self.probs);
-                }
-                if self.has_timings_per_token {
-                    object["timings"] = json!(stats.usage().timings());
-                }
-                vec![Frame::new(&object)]
+                let ids = tokens.iter().map(|token| token.token).collect();
+                let probs: Vec<_> = tokens.into_iter().filter_map(|token| token.probs).collect();
+                vec![Frame::new(&NativeObject {
+                    completion_probabilities: self.entries(&probs),
+                    timings: self.has_timings_per_token.then(|| stats.usage().timings()),
+                    ..self.partial(stats, first + choice, &text, ids)
+                })]
             }
             _ => Vec::new(),
         }
@@ -299,9 +315,24 @@ impl Answer for NativeAnswer {
     fn whole(&self, texts: &[Vec<Completion>]) -> Frame {
         let mut answers = Vec::new();
         for (prompt, completions) in texts.iter().enumerate() {
-            let object = |(choice, it)| self.selected(self.last((prompt, choice), it, true));
+            let object = |(choice, it)| self.last((prompt, choice), it, true);
             answers.extend(completions.iter().enumerate().map(object));
         }
-        if answers.len() == 1 { Frame::new(&answers[0]) } else { Frame::new(&answers) }
+        if self.selection.is_empty() {
+            return list_or_one(&answers);
+        }
+        let selected = answers.iter().map(|object| self.selected(object));
+        match selected.collect::<ApiResult<Vec<Value>>>() {
+            Ok(answers) => list_or_one(&answers),
+            Err(error) => Frame::new(&error.to_json()),
+        }
+    }
+}
+
+/// One object by itself, several as a list.
+fn list_or_one(objects: &[impl Serialize]) -> Frame {
+    match objects {
+        [object] => Frame::new(object),
+        _ => Frame::new(&objects),
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use stonechat::llm::{ModelInfo, TokenProbs};
 use stonechat::{Completion, Request, RequestEvent};
 
-use crate::chat::{AnswerHead, finish_reason};
+use crate::chat::{AnswerHead, AnswerObject, finish_reason};
 use crate::chat_answer::FinishReason;
 use crate::completion::NativeAnswer;
 use crate::generation::{
@@ -56,6 +56,15 @@ struct CompletionAnswer {
     prompt: usize,
     /// Counts of the prompts that have ended.
     usage: Usage,
+}
+
+/// Choice of an answer.
+#[derive(Debug, Serialize)]
+struct CompletionChoice {
+    index: usize,
+    text: String,
+    finish_reason: Option<FinishReason>,
+    logprobs: Option<CompletionLogprobs>,
 }
 
 impl Dialect for CompletionFields {
@@ -111,8 +120,19 @@ impl Dialect for CompletionFields {
 }
 
 impl CompletionAnswer {
-    fn object(&self, choices: Vec<Value>) -> Value {
-        json!(self.head.object("text_completion", choices))
+    fn object(&self, choices: Vec<CompletionChoice>) -> AnswerObject<'_, CompletionChoice> {
+        self.head.object("text_completion", choices)
+    }
+
+    /// Object of all prompts, with their counts.
+    fn last_object(
+        &self,
+        choices: Vec<CompletionChoice>,
+        usage: Usage,
+    ) -> AnswerObject<'_, CompletionChoice> {
+        let mut object = self.object(choices);
+        (object.usage, object.timings) = (Some(usage.counts()), Some(usage.timings()));
+        object
     }
 
     fn echo(&self, prompt: usize) -> &str {
@@ -160,16 +180,12 @@ impl CompletionAnswer {
     fn chunk(
         &self,
         (prompt, choice): (usize, usize),
-        text: &str,
+        text: String,
         logprobs: Option<CompletionLogprobs>,
-        finish: Option<FinishReason>,
-    ) -> Value {
-        self.object(vec![json!({
-            "index": prompt * self.n_choices + choice,
-            "text": text,
-            "finish_reason": finish,
-            "logprobs": logprobs,
-        })])
+        finish_reason: Option<FinishReason>,
+    ) -> AnswerObject<'_, CompletionChoice> {
+        let index = prompt * self.n_choices + choice;
+        self.object(vec![CompletionChoice { index, text, finish_reason, logprobs }])
     }
 }
 
@@ -195,7 +211,7 @@ impl Answer for CompletionAnswer {
             Some(offset) => self.logprobs(&probs, offset),
             None => self.logprobs_from_start(self.prompt, &self.prompt_probs, &probs),
         };
-        vec![Frame::new(&self.chunk((self.prompt, choice), &text, logprobs, None))]
+        vec![Frame::new(&self.chunk((self.prompt, choice), text, logprobs, None))]
     }
 
     fn end(&mut self, _: &RequestStats, completions: &[Completion]) -> Vec<Frame> {
@@ -214,19 +230,16 @@ impl Answer for CompletionAnswer {
             let length = self.lengths[choice].unwrap_or(echo.chars().count());
             self.push_end(&mut logprobs, completion, length);
             let finish = Some(finish_reason(completion.finish));
-            let mut chunk = self.chunk((prompt, choice), echo, logprobs, finish);
-            if let Some(native) = &self.native {
-                chunk["__verbose"] = native.last((prompt, choice), completion, false);
-            }
+            let mut chunk = self.chunk((prompt, choice), echo.to_owned(), logprobs, finish);
+            let native = self.native.as_ref();
+            chunk.verbose = native.map(|native| native.last((prompt, choice), completion, false));
             chunks.push(Frame::new(&chunk));
         }
         self.lengths.fill(None);
         self.prompt_probs = Arc::default();
         self.prompt += 1;
         if self.includes_usage && self.prompt == self.n_prompts {
-            let mut chunk = self.object(Vec::new());
-            self.usage.write(&mut chunk);
-            chunks.push(Frame::new(&chunk));
+            chunks.push(Frame::new(&self.last_object(Vec::new(), self.usage)));
         }
         chunks
     }
@@ -241,21 +254,19 @@ impl Answer for CompletionAnswer {
                 let mut logprobs = self.logprobs_from_start(prompt, prompt_probs, probs);
                 let length = echo.chars().count() + text.chars().count();
                 self.push_end(&mut logprobs, completion, length);
-                choices.push(json!({
-                    "index": prompt * self.n_choices + choice,
-                    "text": format!("{echo}{text}"),
-                    "finish_reason": finish_reason(completion.finish),
-                    "logprobs": logprobs,
-                }));
+                choices.push(CompletionChoice {
+                    index: prompt * self.n_choices + choice,
+                    text: format!("{echo}{text}"),
+                    finish_reason: Some(finish_reason(completion.finish)),
+                    logprobs,
+                });
             }
             usage = usage.sum(Usage::of(completions));
         }
-        let mut object = self.object(choices);
+        let mut object = self.last_object(choices, usage);
         let first = texts.first().and_then(|completions| completions.first());
-        if let (Some(native), Some(first)) = (&self.native, first) {
-            object["__verbose"] = native.last((0, 0), first, true);
-        }
-        usage.write(&mut object);
+        let native = self.native.as_ref().zip(first);
+        object.verbose = native.map(|(native, first)| native.last((0, 0), first, true));
         Frame::new(&object)
     }
 }

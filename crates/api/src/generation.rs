@@ -11,10 +11,10 @@ mod usage;
 
 pub use fields::{GenerationFields, ResponseFormat, Samplers, Stop, StreamOptions};
 pub use run::{RequestStats, Run};
-pub use settings::settings;
+pub use settings::Settings;
 
 pub(crate) use completion_logprobs::CompletionLogprobs;
-pub(crate) use probabilities::{ProbFields, chat_logprobs, native_probabilities};
+pub(crate) use probabilities::{ChatLogprobs, ProbFields, TokenEntry, token_entries};
 pub(crate) use prompt::prompts;
 pub(crate) use run::Progress;
 pub(crate) use usage::{Counts, Timings, Usage};

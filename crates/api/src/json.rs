@@ -1,7 +1,7 @@
 //! JSON bodies with limits of nesting, whose errors name the field.
 
 use serde::de::{DeserializeOwned, Deserializer, Visitor};
-use serde::forward_to_deserialize_any;
+use serde::{Serialize, forward_to_deserialize_any};
 use serde_json::{Map, Value};
 
 use crate::{ApiError, ApiResult, Defaults, limits};
@@ -138,6 +138,14 @@ fn field_error(error: serde_path_to_error::Error<serde_json::Error>) -> ApiError
         path if is_data => ApiError::bad_request(format!("`{path}`: {error}")).with_param(path),
         path => ApiError::bad_request(format!("the body is no JSON at `{path}`: {error}")),
     }
+}
+
+/// JSON of an object.
+///
+/// # Errors
+/// 500 if it has none, which no object of this crate does.
+pub(crate) fn to_value(object: impl Serialize) -> ApiResult<Value> {
+    serde_json::to_value(object).map_err(|error| ApiError::server(error.to_string()))
 }
 
 /// Kind of a JSON value, for messages.

@@ -14,14 +14,18 @@
 //! Names are those of the GA interface; clients of the beta one get its names (`transcription_session.created`,
 //! `conversation.item.created`).
 
+mod action;
 mod client;
 mod config;
+mod secret;
 mod server;
 mod session;
 
+pub use action::{Action, Dialect, Update};
 pub use config::{Config, InputFormat, ServerVad};
+pub use secret::{ClientSecret, ClientSecretBody, ExpiresAfter};
 pub use server::{Logprob, ServerEvent};
-pub use session::{Action, Dialect, Session, Update};
+pub use session::Session;
 
 /// Maximum bytes of `audio` in base64, as in OpenAI's API.
 pub const MAX_AUDIO_BYTES: usize = 15 << 20;

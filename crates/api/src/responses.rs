@@ -1,43 +1,48 @@
-//! OpenAI's Responses: the fields of a body, kept responses, the length of a prompt.
+//! OpenAI's Responses: a body as that of a chat, kept responses, the length of a prompt.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `input` | items, tools and choices in the form of chat completions |
-//! | `objects` | the object `response` and the events of a stream |
+//! | `fields` | fields that a response repeats |
+//! | `input`, `tools` | items, tools and choices in the form of chat completions |
+//! | `items`, `objects` | the object `response`, its items, the events of a stream |
+//! | `writer` | the answer from the parts of a chat |
 
+mod fields;
 mod input;
+mod items;
 mod objects;
 #[cfg(test)]
 mod tests;
+mod tools;
+mod writer;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use stonechat::LlmInfo;
 
 use crate::chat_answer::{Chat, ChatContext, ChatDialect, ChatWriter};
 use crate::error_shape::responses_code;
-use crate::json::{JsonFields, kind_of};
+use crate::json::to_value;
 use crate::template::InputTokens;
 use crate::text::Frame;
 use crate::{ApiError, ApiResult, Defaults};
 
-use objects::{Head, ResponseObjects};
+use fields::Echo;
+use input::Message;
+use objects::Head;
+use writer::ResponseWriter;
 
 /// Body of OpenAI's Responses.
 pub type Responses = Chat<ResponseFields>;
 
 /// Field of a rewritten body with [`OwnFields`].
 const OWN: &str = "__response";
-/// Fields that must be absent or null.
-const REFUSED: [(&str, &str); 4] = [
-    ("conversation", "none: `previous_response_id` continues a response"),
-    ("prompt", "none: there are no stored prompts"),
-    ("context_management", "none: no context is compacted"),
-    ("messages", "none: `input` has the messages"),
-];
 
 /// Fields that the dialect has alone.
 #[derive(Debug, Deserialize)]
@@ -52,87 +57,12 @@ pub struct ResponseFields {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct OwnFields {
     echo: Echo,
+    /// Items of the input, if some of them stand for kept ones.
+    items: Option<Vec<Value>>,
     /// Messages without the instructions, to keep.
     history: Vec<Value>,
     /// Namespace and own name of functions by their joined names.
     namespaces: HashMap<String, [String; 2]>,
-}
-
-/// Fields that a response repeats.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default)]
-struct Echo {
-    background: bool,
-    instructions: Option<String>,
-    max_output_tokens: Option<u32>,
-    max_tool_calls: Option<u32>,
-    metadata: BTreeMap<String, String>,
-    parallel_tool_calls: bool,
-    previous_response_id: Option<String>,
-    prompt_cache_key: Option<String>,
-    reasoning: Reasoning,
-    safety_identifier: Option<String>,
-    service_tier: String,
-    store: bool,
-    temperature: Option<f64>,
-    text: TextFields,
-    tool_choice: Value,
-    tools: Vec<Value>,
-    top_logprobs: u32,
-    top_p: Option<f64>,
-    truncation: String,
-    user: Option<String>,
-    #[serde(skip_serializing)]
-    include: Vec<String>,
-}
-
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default)]
-struct Reasoning {
-    effort: Option<String>,
-    summary: Option<String>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default)]
-struct TextFields {
-    format: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verbosity: Option<String>,
-}
-
-impl Default for TextFields {
-    fn default() -> Self {
-        Self { format: json!({"type": "text"}), verbosity: None }
-    }
-}
-
-impl Default for Echo {
-    fn default() -> Self {
-        Self {
-            background: false,
-            instructions: None,
-            max_output_tokens: None,
-            max_tool_calls: None,
-            metadata: BTreeMap::new(),
-            parallel_tool_calls: true,
-            previous_response_id: None,
-            prompt_cache_key: None,
-            reasoning: Reasoning::default(),
-            safety_identifier: None,
-            service_tier: "default".to_owned(),
-            store: true,
-            temperature: None,
-            text: TextFields::default(),
-            tool_choice: "auto".into(),
-            tools: Vec::new(),
-            top_logprobs: 0,
-            top_p: None,
-            truncation: "disabled".to_owned(),
-            user: None,
-            include: Vec::new(),
-        }
-    }
 }
 
 /// Response to keep for a later request.
@@ -144,6 +74,14 @@ pub struct KeptResponse {
     pub body: String,
     /// Messages before the answer, a list.
     pub messages: String,
+    /// Identifiers of the output items.
+    pub items: Vec<String>,
+}
+
+/// Output of a kept response.
+#[derive(Debug, Deserialize)]
+struct KeptOutput {
+    output: Vec<Value>,
 }
 
 /// Receiver of a response at its end, and the identifier of the response.
@@ -170,57 +108,40 @@ impl FailedResponse {
         let is_read = ["context_length_exceeded", "rate_limit_exceeded"];
         let Self(head) = self;
         let fails = is_read.contains(&responses_code(error));
-        fails.then(|| ResponseObjects::new(head).error(error))
+        fails.then(|| ResponseWriter::new(head).error(error))
     }
 }
 
-impl Echo {
-    /// Parses the fields of a body.
-    fn parse(body: &Map<String, Value>) -> ApiResult<Self> {
-        // `null` is the default of every field.
-        let given = body.iter().filter(|(_, value)| !value.is_null());
-        let is_copied = |name: &str| name != "input" && name != "messages";
-        let given = given.filter(|(name, _)| is_copied(name));
-        let given = given.map(|(name, value)| (name.clone(), value.clone())).collect();
-        let echo: Self = JsonFields::new(Value::Object(given))?.take()?;
-        if echo.background {
-            return Err(ApiError::field("background", "false: no request runs detached", "true"));
-        }
-        if echo.truncation != "disabled" {
-            let got = format!("`{}`", echo.truncation.chars().take(80).collect::<String>());
-            return Err(ApiError::field("truncation", "`disabled`", got));
-        }
-        if echo.top_logprobs > 0 {
-            let expected = "0: `/v1/chat/completions` has probabilities";
-            return Err(ApiError::field("top_logprobs", expected, echo.top_logprobs));
-        }
-        if echo.include.iter().any(|name| name == "message.output_text.logprobs") {
-            let expected = "no probabilities, which `/v1/chat/completions` has";
-            return Err(ApiError::field("include", expected, "`message.output_text.logprobs`"));
-        }
-        Ok(echo)
+impl KeptResponse {
+    /// Output items. The arguments of a call that was cut off are no JSON: it is left out.
+    fn output(&self) -> ApiResult<Vec<Value>> {
+        let KeptOutput { mut output } = parse(&self.body)?;
+        output.retain(|item| item["type"] != "function_call" || item["status"] == "completed");
+        Ok(output)
     }
+}
+
+/// Parses a text that this crate has written.
+fn parse<T: DeserializeOwned>(text: &str) -> ApiResult<T> {
+    serde_json::from_str(text).map_err(|error| ApiError::server(error.to_string()))
 }
 
 impl ChatDialect for ResponseFields {
     fn adapt(body: &mut Map<String, Value>) -> ApiResult<()> {
-        for (name, expected) in REFUSED {
-            if let Some(value) = body.get(name).filter(|value| !value.is_null()) {
-                return Err(ApiError::field(name, expected, kind_of(value)));
-            }
-        }
-        for name in ["n", "n_cmpl"] {
-            if let Some(n) = body.get(name).filter(|n| !n.is_null() && **n != 1) {
-                return Err(ApiError::field(name, "1", n));
-            }
-        }
         let echo = Echo::parse(body)?;
-        let history = input::messages(body.remove("input").as_ref())?;
-        let mut tools = input::tools(&echo.tools)?;
-        let choice = input::tool_choice(&echo.tool_choice, &mut tools.list)?;
-        let instructions = echo.instructions.iter();
-        let instructions = instructions.map(|text| json!({"role": "system", "content": text}));
-        let messages: Vec<Value> = instructions.chain(history.iter().cloned()).collect();
+        let input = body.remove("input");
+        let history = input::messages(input.as_ref())?;
+        let items = match input {
+            Some(Value::Array(items)) if items.iter().any(input::is_reference) => Some(items),
+            _ => None,
+        };
+        let mut tools = tools::tools(&echo.tools)?;
+        let choice = tools::tool_choice(&echo.tool_choice, &mut tools.list)?;
+        let mut messages = Vec::with_capacity(history.len() + 1);
+        if let Some(text) = &echo.instructions {
+            messages.push(to_value(Message::new("system", text.clone()))?);
+        }
+        messages.extend_from_slice(&history);
         body.insert("messages".to_owned(), messages.into());
         body.insert("tools".to_owned(), tools.list.into());
         body.insert("tool_choice".to_owned(), choice);
@@ -228,55 +149,66 @@ impl ChatDialect for ResponseFields {
         if let Some(n) = echo.max_output_tokens {
             body.insert("max_tokens".to_owned(), n.into());
         }
-        if let Some(format) = response_format(&echo.text.format)? {
-            body.insert("response_format".to_owned(), format);
+        if let Some(format) = echo.text.response_format()? {
+            body.insert("response_format".to_owned(), to_value(format)?);
         }
-        let own = OwnFields { echo, history, namespaces: tools.namespaces };
-        let own = serde_json::to_value(own).map_err(|error| ApiError::server(error.to_string()))?;
-        body.insert(OWN.to_owned(), own);
+        let own = OwnFields { echo, items, history, namespaces: tools.namespaces };
+        body.insert(OWN.to_owned(), to_value(own)?);
         Ok(())
     }
 
     fn writer(self, context: &ChatContext<'_>) -> ApiResult<Box<dyn ChatWriter>> {
         let Self { own, keeper } = self;
         let id = keeper.as_ref().map(|keeper| keeper.id.clone());
-        let head = Head::new(id, context.model.name, own.echo);
-        let mut objects = ResponseObjects::new(head);
-        objects.model = Some(context.model.llm.info().model.clone());
-        objects.namespaces = own.namespaces;
-        if let Some(keeper) = keeper.filter(|_| objects.head.echo.store) {
-            objects.kept = Some((keeper, Value::Array(own.history).to_string()));
+        let mut writer = ResponseWriter::new(Head::new(id, context.model.name, own.echo));
+        writer.namespaces = own.namespaces;
+        if let Some(keeper) = keeper.filter(|_| writer.head.echo.store) {
+            writer.kept = Some((keeper, Value::Array(own.history).to_string()));
         }
-        Ok(Box::new(objects))
-    }
-}
-
-/// `response_format` of chat completions; `None` for text.
-fn response_format(format: &Value) -> ApiResult<Option<Value>> {
-    match format["type"].as_str() {
-        _ if format.is_null() => Ok(None),
-        Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(json!({"type": "json_object"}))),
-        Some("json_schema") if format["schema"].is_object() => {
-            let schema = json!({ "schema": format["schema"] });
-            Ok(Some(json!({"type": "json_schema", "json_schema": schema})))
-        }
-        Some("json_schema") => {
-            let got = kind_of(&format["schema"]);
-            Err(ApiError::field("text.format.schema", "an object", got))
-        }
-        other => {
-            let got = other.map_or_else(
-                || kind_of(&format["type"]).to_owned(),
-                |kind| format!("`{}`", kind.chars().take(80).collect::<String>()),
-            );
-            let expected = "`text`, `json_object` or `json_schema`";
-            Err(ApiError::field("text.format.type", expected, got))
-        }
+        Ok(Box::new(writer))
     }
 }
 
 impl Responses {
+    /// Puts items of kept responses, which `find` knows by the identifiers of the items, in the place of references: the AI
+    /// SDK sends these for all that it has received.
+    ///
+    /// # Errors
+    /// 404 for an item that is not kept; 400 if an item is invalid.
+    pub fn resolve(&mut self, find: impl Fn(&str) -> Option<Arc<KeptResponse>>) -> ApiResult<()> {
+        let Some(items) = self.own.own.items.take() else { return Ok(()) };
+        let mut resolved = Vec::with_capacity(items.len());
+        let (mut outputs, mut seen) = (HashMap::<String, Vec<Value>>::new(), HashSet::new());
+        for (index, item) in items.into_iter().enumerate() {
+            if !input::is_reference(&item) {
+                resolved.push(item);
+                continue;
+            }
+            let id = item["id"].as_str().unwrap_or_default();
+            // A short reference must not stand for a large item many times.
+            if !seen.insert(id.to_owned()) {
+                continue;
+            }
+            let Some(kept) = find(id) else { return Err(unknown_item(index, id)) };
+            let output = match outputs.entry(kept.id.clone()) {
+                Entry::Occupied(entry) => entry.into_mut(),
+                Entry::Vacant(entry) => entry.insert(kept.output()?),
+            };
+            resolved.extend(output.iter().find(|item| item["id"] == id).cloned());
+        }
+        let history = input::item_messages(&resolved)?;
+        self.replace_history(history);
+        Ok(())
+    }
+
+    /// Replaces the messages after the instructions.
+    fn replace_history(&mut self, history: Vec<Value>) {
+        let messages = &mut self.chat.messages;
+        messages.truncate(messages.len() - self.own.own.history.len());
+        messages.extend_from_slice(&history);
+        self.own.own.history = history;
+    }
+
     /// Identifier of the response that this one continues.
     #[must_use]
     pub fn previous_response(&self) -> Option<&str> {
@@ -288,23 +220,11 @@ impl Responses {
     /// # Errors
     /// If the response is not one that this crate has written.
     pub fn continue_from(&mut self, kept: &KeptResponse) -> ApiResult<()> {
-        let parse = |text: &str| {
-            serde_json::from_str::<Value>(text).map_err(|error| ApiError::server(error.to_string()))
-        };
-        let mut body = parse(&kept.body)?;
-        let mut history = match parse(&kept.messages)? {
-            Value::Array(messages) => messages,
-            _ => Vec::new(),
-        };
-        if let Value::Array(items) = &mut body["output"] {
-            // The arguments of a call that was cut off are no JSON.
-            items.retain(|item| item["type"] != "function_call" || item["status"] == "completed");
-        }
-        history.extend(input::messages(body.get("output"))?);
-        let messages = &mut self.chat.messages;
-        let at = messages.len() - self.own.own.history.len();
-        messages.splice(at..at, history.iter().cloned());
-        self.own.own.history.splice(..0, history);
+        let mut history: Vec<Value> = parse(&kept.messages)?;
+        history.extend(input::item_messages(&kept.output()?)?);
+        history.extend_from_slice(&self.own.own.history);
+        input::name_results(&mut history);
+        self.replace_history(history);
         Ok(())
     }
 
@@ -327,4 +247,14 @@ impl Responses {
     pub fn input_tokens(self, model: &LlmInfo, defaults: &Defaults<'_>) -> ApiResult<InputTokens> {
         Ok(InputTokens::new(self.chat.n_tokens(model, defaults.chat)?))
     }
+}
+
+/// Error of a reference to an item that is not kept; another client's item looks the same.
+fn unknown_item(index: usize, id: &str) -> ApiError {
+    let param = format!("input[{index}]");
+    let id = input::quoted(id);
+    let message = format!(
+        "`{param}`: no item {id}: its response was not stored, was deleted, or had to make room for others"
+    );
+    ApiError::not_found(message).with_param(param)
 }

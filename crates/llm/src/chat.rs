@@ -24,7 +24,7 @@ pub(crate) mod syntax;
 mod tests;
 mod tools;
 
-pub use answer::{AnswerFormat, AnswerOptions, ReasoningMarkers, ToolGrammar};
+pub use answer::{AnswerFormat, AnswerGrammar, AnswerOptions, ReasoningMarkers};
 pub use event::{ChatEvent, ChatMessage, ToolCall};
 pub use parser::AnswerParser;
 pub use tools::{Tool, ToolChoice};

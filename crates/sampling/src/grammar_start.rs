@@ -38,6 +38,11 @@ pub enum Trigger {
         /// Whether the grammar's text starts with it.
         is_included: bool,
     },
+    /// A JSON object at the start of a line; the grammar's text starts with it.
+    Object {
+        /// Text that the object begins with, without white space, which does not count in the object.
+        text: String,
+    },
 }
 
 impl Trigger {
@@ -52,12 +57,13 @@ impl Trigger {
         Self::Text { text: text.into(), is_included: true }
     }
 
-    /// The same trigger before the grammar's text, for example the end of reasoning.
+    /// The same trigger before the grammar's text, for example the end of reasoning; an object stays as it is.
     #[must_use]
     pub fn excluded(self) -> Self {
         match self {
             Self::Token { token, .. } => Self::Token { token, is_included: false },
             Self::Text { text, .. } => Self::Text { text, is_included: false },
+            Self::Object { text } => Self::Object { text },
         }
     }
 }
@@ -83,7 +89,7 @@ impl GrammarStart {
             return refused(format!("expected 1 to {MAX_TRIGGERS}, got {}", triggers.len()));
         }
         for trigger in triggers {
-            if let Trigger::Text { text, .. } = trigger
+            if let Trigger::Text { text, .. } | Trigger::Object { text } = trigger
                 && !(1..=MAX_TRIGGER_BYTES).contains(&text.len())
             {
                 let expected = format!("expected a text of 1 to {MAX_TRIGGER_BYTES} bytes");

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use crate::Error;
 use crate::grammar::{CompiledGrammar, Grammar};
 use crate::grammar_start::{GrammarStart, Trigger};
+use crate::object_start::ObjectStart;
 use crate::sampler::{SampleScratch, Sampler};
 use crate::text_match::TextMatch;
 
@@ -36,6 +37,7 @@ struct Armed {
     grammar: Arc<CompiledGrammar>,
     is_required: bool,
     triggers: Vec<Watched>,
+    objects: Option<ObjectStart>,
     /// Bytes before the next token that an included trigger may start with, at least.
     reach: usize,
     recent: Recent,
@@ -74,20 +76,29 @@ impl LazyGrammar {
         }
         let watched = |trigger: &Trigger| match trigger {
             &Trigger::Token { token, is_included } => {
-                Watched { pattern: Pattern::Token(token), is_included }
+                Some(Watched { pattern: Pattern::Token(token), is_included })
             }
             Trigger::Text { text, is_included } => {
                 let search = TextMatch::new(text.as_bytes());
-                Watched { pattern: Pattern::Text(search), is_included: *is_included }
+                Some(Watched { pattern: Pattern::Text(search), is_included: *is_included })
             }
+            Trigger::Object { .. } => None,
         };
-        let triggers: Vec<Watched> = start.triggers().iter().map(watched).collect();
-        let reach = triggers.iter().filter(|trigger| trigger.is_included).map(Watched::len).max();
+        let triggers: Vec<Watched> = start.triggers().iter().filter_map(watched).collect();
+        let objects = start.triggers().iter().filter_map(|trigger| match trigger {
+            Trigger::Object { text } => Some(text.as_str()),
+            _ => None,
+        });
+        let mut objects = objects.peekable();
+        let objects = objects.peek().is_some().then(|| ObjectStart::new(objects));
+        let included = triggers.iter().filter(|trigger| trigger.is_included).map(Watched::len);
+        let reach = included.chain(objects.as_ref().map(ObjectStart::reach)).max();
         Ok(Self {
             phase: Phase::Armed(Box::new(Armed {
                 grammar: Arc::clone(grammar),
                 is_required: matches!(start, GrammarStart::Required(_)),
                 triggers,
+                objects,
                 reach: reach.unwrap_or(0).saturating_sub(1),
                 recent: Recent::default(),
             })),
@@ -177,6 +188,7 @@ impl LazyGrammar {
     pub fn interrupt(&mut self) {
         if let Phase::Armed(armed) = &mut self.phase {
             armed.recent = Recent::default();
+            armed.objects.iter_mut().for_each(ObjectStart::reset);
             for trigger in &mut armed.triggers {
                 if let Pattern::Text(search) = &mut trigger.pattern {
                     search.reset();
@@ -220,6 +232,11 @@ impl Armed {
                         }
                     }
                 }
+            }
+        }
+        for (end, &byte) in (before + 1..).zip(bytes) {
+            if let Some(len) = self.objects.as_mut().and_then(|objects| objects.push(byte)) {
+                found(end - len);
             }
         }
         starts[..n].sort_unstable();

@@ -20,7 +20,7 @@
 //! | `entropy.rs`, `logits.rs` | entropy; log-sum-exp and maximum |
 //! | `healing.rs` | [`PrefixConstraint`]: token healing |
 //! | `grammar.rs`, `gbnf.rs` | [`CompiledGrammar`], [`Grammar`]: constrained decoding by token masks (feature `grammar`) |
-//! | `lazy.rs`, `grammar_start.rs` | [`LazyGrammar`]: a grammar that starts at a [`Trigger`] |
+//! | `lazy.rs`, `grammar_start.rs`, `object_start.rs` | [`LazyGrammar`]: a grammar that starts at a [`Trigger`] |
 //! | `text_match.rs` | [`TextMatch`]: search for a text in a stream of tokens |
 //! | `grammar_source.rs`, `no_grammar.rs` | [`GrammarSource`]; the same API without the feature |
 //! | `mt19937.rs` | the seeded generator of the draws, that of llama.cpp |
@@ -50,6 +50,8 @@ mod mirostat;
 mod mt19937;
 #[cfg(not(feature = "grammar"))]
 mod no_grammar;
+#[cfg(feature = "grammar")]
+mod object_start;
 mod options;
 mod penalties;
 mod rng;

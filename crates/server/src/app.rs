@@ -41,6 +41,7 @@ pub fn router(state: AppState) -> Router {
         .merge(routes::ollama_manage::router())
         .merge(routes::ollama_models::router())
         .merge(routes::realtime::router())
+        .merge(routes::client_secrets::router())
         .merge(routes::page::router(state.options()))
         .route("/openapi.json", get(document));
     let cors = cors(&state.options().cors_origins);

@@ -1,6 +1,8 @@
-//! API keys: `Authorization: Bearer KEY` or `X-Api-Key: KEY`; a WebSocket of a browser has it in a subprotocol.
+//! API keys: `Authorization: Bearer KEY` or `X-Api-Key: KEY`; a WebSocket of a browser has it in a subprotocol. A client secret is
+//! a key of live sessions alone.
 
 use std::path::Path;
+use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
@@ -9,24 +11,35 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::{Choice, ConstantTimeEq};
 
-use crate::routes::page;
+use crate::client_secrets::SecretConfig;
+use crate::routes::{page, realtime};
 use crate::{ApiError, AppState, ErrorResponse};
 
 /// Routes that need no key: probes.
 const PUBLIC: [&str; 2] = ["/health", "/v1/health"];
 
 /// Refuses requests without a key, but for public routes and `OPTIONS`, which browsers send without one.
-pub(crate) async fn check(State(state): State<AppState>, request: Request, next: Next) -> Response {
+pub(crate) async fn check(
+    State(state): State<AppState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let keys = state.credentials().keys();
     let path = request.uri().path();
     let is_free = request.method() == Method::OPTIONS
         || is_public(path)
         || page::is_static(path, state.options());
-    if keys.is_empty() || is_free || has_key(request.headers(), &keys) {
-        next.run(request).await
-    } else {
-        ErrorResponse(ApiError::unauthorized()).into_response()
+    let secrets = state.credentials().secrets();
+    let takes_secrets = realtime::PATHS.contains(&path);
+    let secret = takes_secrets.then(|| secrets.find(sent(request.headers()), Instant::now()));
+    let secret = secret.flatten();
+    if !keys.is_empty() && !is_free && secret.is_none() && !has_key(request.headers(), &keys) {
+        return ErrorResponse(ApiError::unauthorized()).into_response();
     }
+    if let Some(config) = secret {
+        request.extensions_mut().insert(SecretConfig(config));
+    }
+    next.run(request).await
 }
 
 /// Tells if a route is a probe.
@@ -43,6 +56,11 @@ fn has_key(headers: &HeaderMap, keys: &[String]) -> bool {
 
 /// Key of a request that is one of `keys`.
 pub(crate) fn key_of<'a>(headers: &'a HeaderMap, keys: &[String]) -> Option<&'a [u8]> {
+    sent(headers).find(|key| is_one_of(key, keys))
+}
+
+/// Keys that a client sends, at most one in each place.
+fn sent(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| {
         let (scheme, key) = value.as_bytes().split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(key)
@@ -52,7 +70,7 @@ pub(crate) fn key_of<'a>(headers: &'a HeaderMap, keys: &[String]) -> Option<&'a 
     let protocols = protocols.filter_map(|value| value.to_str().ok());
     let mut protocols = protocols.flat_map(|value| value.split(',')).map(str::trim);
     let protocol = protocols.find_map(|name| name.strip_prefix(KEY_PROTOCOL)).map(str::as_bytes);
-    [bearer, header, protocol].into_iter().flatten().find(|key| is_one_of(key, keys))
+    [bearer, header, protocol].into_iter().flatten()
 }
 
 /// Compares with every key, each in a time that depends on lengths alone.

@@ -1,4 +1,4 @@
-//! API keys and TLS of a server, which can be replaced while it runs.
+//! API keys and TLS of a server, which can be replaced while it runs, and the secrets that keys made.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio_rustls::TlsAcceptor;
 
 use crate::ServerError;
+use crate::client_secrets::ClientSecrets;
 
 /// The keys, and TLS for new connections. Clones share them.
 #[derive(Clone)]
@@ -14,6 +15,7 @@ pub(crate) struct Credentials(Arc<Shared>);
 struct Shared {
     keys: RwLock<Arc<[String]>>,
     tls: RwLock<Option<TlsAcceptor>>,
+    secrets: ClientSecrets,
 }
 
 impl fmt::Debug for Credentials {
@@ -27,19 +29,27 @@ impl Credentials {
     /// Keys without TLS.
     pub(crate) fn new(keys: &[String]) -> Self {
         let (keys, tls) = (RwLock::new(keys.into()), RwLock::default());
-        Self(Arc::new(Shared { keys, tls }))
+        Self(Arc::new(Shared { keys, tls, secrets: ClientSecrets::default() }))
     }
 
     pub(crate) fn keys(&self) -> Arc<[String]> {
         Arc::clone(&self.0.keys.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the keys. An empty list is an error for a server with keys: it would open the server to everybody.
+    /// Client secrets.
+    pub(crate) fn secrets(&self) -> &ClientSecrets {
+        &self.0.secrets
+    }
+
+    /// Replaces the keys; other ones end the client secrets. An empty list is an error for a server with keys: it would open the server to everybody.
     pub(crate) fn set_keys(&self, keys: &[String]) -> Result<(), ServerError> {
         check_keys(keys)?;
         let mut held = self.0.keys.write().unwrap_or_else(PoisonError::into_inner);
         if keys.is_empty() && !held.is_empty() {
             return Err(ServerError::NoKeys);
+        }
+        if **held != *keys {
+            self.secrets().clear();
         }
         *held = keys.into();
         Ok(())

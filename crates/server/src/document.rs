@@ -26,6 +26,7 @@ mod tests {
             crate::routes::audio::webservice::asr,
             crate::routes::audio::webservice::detect_language,
             crate::routes::chat::chat,
+            crate::routes::client_secrets::client_secret,
             crate::routes::completion::completion,
             crate::routes::completion::infill,
             crate::routes::completions::completions,

@@ -1,20 +1,16 @@
 //! Checks of a request before any handler sees it: host and origin on loopback, encoding, and the time of its body.
 
-use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+mod body;
 
-use axum::body::{Body, Bytes, HttpBody};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering;
+
 use axum::extract::{Request, State};
 use axum::http::header::{CONNECTION, CONTENT_ENCODING, HOST, ORIGIN};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tokio::time::{Sleep, sleep};
 
 use crate::{ApiError, ApiResult, AppState, ErrorResponse, ServerOptions, auth};
 
@@ -34,24 +30,11 @@ pub(crate) async fn check(State(state): State<AppState>, request: Request, next:
     let is_public = auth::is_public(request.uri().path());
     let headers = request.headers();
     let site = if is_loopback && !is_public { check_site(headers, options) } else { Ok(()) };
-    if let Err(error) = site.and_then(|()| check_encoding(headers)) {
+    let checked = site.and_then(|()| check_encoding(headers));
+    let (request, is_late) = body::timed(request, options);
+    if let Err(error) = checked {
         return ErrorResponse(error).into_response();
     }
-    let is_late = Arc::new(AtomicBool::new(false));
-    let whole = options.request_timeout.unwrap_or(Duration::MAX).min(options.body_timeout);
-    let request = request.map(|body| {
-        if body.is_end_stream() {
-            return body;
-        }
-        Body::new(TimedBody {
-            body,
-            start: Instant::now(),
-            whole,
-            idle: options.body_idle_timeout,
-            timer: None,
-            is_late: Arc::clone(&is_late),
-        })
-    });
     let response = next.run(request).await;
     if !is_late.load(Ordering::Acquire) {
         return response;
@@ -125,55 +108,6 @@ fn is_loopback(name: &str) -> bool {
     let name = name.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
     let is_address = name.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
     is_address || name == "localhost" || name.ends_with(".localhost")
-}
-
-/// Body of a request that ends with an error if it does not arrive in time.
-struct TimedBody {
-    body: Body,
-    start: Instant,
-    /// Time of the whole body.
-    whole: Duration,
-    /// Time between two parts.
-    idle: Duration,
-    /// Runs while a part is waited for.
-    timer: Option<Pin<Box<Sleep>>>,
-    is_late: Arc<AtomicBool>,
-}
-
-/// The body of a request did not arrive in time.
-#[derive(Debug, thiserror::Error)]
-#[error("the body did not arrive in time")]
-struct BodyTimeout;
-
-impl HttpBody for TimedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, axum::Error>>> {
-        let left = self.whole.saturating_sub(self.start.elapsed());
-        if !left.is_zero()
-            && let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context)
-        {
-            self.timer = None;
-            return Poll::Ready(frame);
-        }
-        let wait = left.min(self.idle);
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(wait)));
-        ready!(timer.as_mut().poll(context));
-        self.is_late.store(true, Ordering::Release);
-        Poll::Ready(Some(Err(axum::Error::new(BodyTimeout))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> hyper::body::SizeHint {
-        self.body.size_hint()
-    }
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@
 mod app;
 mod audio_memory;
 mod auth;
+mod client_secrets;
 mod controls;
 mod credentials;
 mod dialect_errors;

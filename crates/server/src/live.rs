@@ -10,6 +10,7 @@
 //! task, which cancels its job.
 
 mod inbox;
+mod record;
 mod worker;
 
 use std::collections::HashMap;
@@ -22,8 +23,11 @@ use stonechat_api::realtime::{Config, Update};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::{ApiError, ApiResult, AppState, SpeechGuard};
+use crate::models::WindowMemory;
+use crate::otlp::LiveTrace;
+use crate::{ApiError, ApiResult, AppState, Metrics, SpeechGuard};
 pub(crate) use inbox::{Command, Inbox};
+use record::Record;
 use worker::Worker;
 
 /// State of the live sessions of a server.
@@ -46,9 +50,35 @@ enum Phase {
     Stopped,
 }
 
+/// Protocol of a session, a label of its metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Realtime,
+    Wyoming,
+}
+
+impl Protocol {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Realtime => "realtime",
+            Self::Wyoming => "wyoming",
+        }
+    }
+}
+
 /// Right to a session.
 #[derive(Debug)]
-pub(crate) struct LivePermit(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
+pub(crate) struct LivePermit {
+    metrics: Arc<Metrics>,
+    protocol: Protocol,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for LivePermit {
+    fn drop(&mut self) {
+        self.metrics.live_closed(self.protocol.name());
+    }
+}
 
 impl Live {
     pub(crate) fn new(max_sessions: usize) -> Self {
@@ -65,14 +95,21 @@ impl Live {
     ///
     /// # Errors
     /// 429 if there are too many, 503 if the server stops.
-    pub(crate) fn admit(&self) -> ApiResult<LivePermit> {
+    pub(crate) fn admit(
+        &self,
+        protocol: Protocol,
+        metrics: &Arc<Metrics>,
+    ) -> ApiResult<LivePermit> {
         if *self.phase.borrow() != Phase::Running {
             return Err(ApiError::unavailable("the server stops"));
         }
-        let max = self.max_sessions;
-        let full = || ApiError::overloaded(format!("{max} live sessions are open, the maximum"));
-        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| full())?;
-        Ok(LivePermit(permit))
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+            metrics.live_refused(protocol.name());
+            let max = self.max_sessions;
+            return Err(ApiError::overloaded(format!("{max} live sessions are open, the maximum")));
+        };
+        metrics.live_opened(protocol.name());
+        Ok(LivePermit { metrics: Arc::clone(metrics), protocol, _permit: permit })
     }
 
     /// Number of open sessions.
@@ -117,6 +154,7 @@ impl Live {
         let started = Instant::now();
         let decoding = LiveOptions::default().decoding;
         let n_windows = self.max_sessions.min(state.options().engine.audio_windows).max(1);
+        let memory = guard.charge_windows(n_windows)?;
         let (panics, panicked) = (Arc::clone(state.metrics()), model.clone());
         let builder = Whisper::builder()
             .parallel(n_windows)
@@ -125,7 +163,7 @@ impl Live {
         let whisper = guard.in_foreground(builder).await?;
         let seconds = started.elapsed().as_secs_f64();
         tracing::info!(model, seconds, "live engine opened");
-        let _ended = OnBlockingThread(Some(whisper.clone()));
+        let _ended = OnBlockingThread(Some((whisper.clone(), memory)));
         let engine = Arc::new(LiveEngine { whisper, guard, _ended });
         engines.insert(model, Arc::downgrade(&engine));
         Ok(engine)
@@ -137,8 +175,9 @@ impl Live {
 struct LiveEngine {
     whisper: Whisper,
     guard: SpeechGuard,
-    /// Dropped last: the end of the engine waits for its running step, and so is left to a thread that may block.
-    _ended: OnBlockingThread<Whisper>,
+    /// Dropped last: the end of the engine waits for its running step, and so is left to a thread that may block. The memory
+    /// is free after it.
+    _ended: OnBlockingThread<(Whisper, WindowMemory)>,
 }
 
 /// Drops a value on a thread that may block.
@@ -191,11 +230,12 @@ pub(crate) struct LiveSession {
 
 impl LiveSession {
     /// Starts a session, which opens its model.
-    pub(crate) fn start(state: &AppState, setup: Setup) -> Self {
+    pub(crate) fn start(state: &AppState, setup: Setup, trace: LiveTrace) -> Self {
         let inbox = Arc::<Inbox>::default();
         // Pending audio bounds the updates.
         let (sender, updates) = mpsc::unbounded_channel();
-        let worker = Worker::new(state.clone(), Arc::clone(&inbox), sender, setup);
+        let record = Record::new(Arc::clone(state.metrics()), trace);
+        let worker = Worker::new(state.clone(), Arc::clone(&inbox), sender, setup, record);
         Self { inbox, updates, task: tokio::spawn(worker.run()) }
     }
 

@@ -5,11 +5,13 @@
 //! | [`Metrics::request_finished`] | a generation route | at the end of a request, also of an aborted one |
 //! | [`Metrics::step`] | the engine of a language model | after a step, and without requests |
 //! | [`Metrics::audio_finished`], [`Metrics::audio_queued`] | the audio routes | at the end of an upload; when the queue changes |
+//! | [`Metrics::live_opened`] to [`Metrics::live_utterance`] | live sessions | at their start, refusal and end; at the end of an utterance |
 //! | [`Metrics::http`] | the log of requests | at the end of a response |
 
 mod families;
 mod labels;
 mod reports;
+mod speech;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,8 +26,9 @@ use stonechat::llm::StepReport;
 pub use reports::{AudioReport, RequestEnd, RequestReport};
 
 use crate::models::Memory;
-use families::{AudioMetrics, EngineHistograms, EngineMetrics, LlamaMetrics, ServerMetrics};
-use labels::{FinishLabels, HttpLabels, ModelLabel, RouteLabel};
+use families::{EngineHistograms, EngineMetrics, LlamaMetrics, ServerMetrics};
+use labels::{FinishLabels, HttpLabels, ModelLabel, ProtocolLabel, RouteLabel};
+use speech::{AudioMetrics, LiveMetrics};
 
 /// Requests of a model in its last step.
 #[derive(Debug, Default, Clone, Copy)]
@@ -49,6 +52,7 @@ pub struct Metrics {
     engine: EngineMetrics,
     histograms: EngineHistograms,
     audio: AudioMetrics,
+    live: LiveMetrics,
     server: ServerMetrics,
     sums: Mutex<Sums>,
     n_panics: AtomicU64,
@@ -76,6 +80,7 @@ impl Metrics {
             engine: EngineMetrics::new(&mut registry),
             histograms: EngineHistograms::new(&mut registry),
             audio: AudioMetrics::new(&mut registry),
+            live: LiveMetrics::new(&mut registry),
             server: ServerMetrics::new(&mut registry),
             sums: Mutex::default(),
             n_panics: AtomicU64::new(0),
@@ -205,6 +210,32 @@ impl Metrics {
         let label = ModelLabel { model_name: model.to_owned() };
         self.audio.waiting.get_or_create(&label).set(n_waiting as i64);
         self.audio.waiting_seconds.get_or_create(&label).set(seconds);
+    }
+
+    /// Records the start of a live session of a protocol.
+    pub(crate) fn live_opened(&self, protocol: &'static str) {
+        let label = ProtocolLabel { protocol };
+        self.live.opened.get_or_create(&label).inc();
+        self.live.sessions.get_or_create(&label).inc();
+    }
+
+    /// Records the end of a live session.
+    pub(crate) fn live_closed(&self, protocol: &'static str) {
+        self.live.sessions.get_or_create(&ProtocolLabel { protocol }).dec();
+    }
+
+    /// Records a live session that the maximum refused.
+    pub(crate) fn live_refused(&self, protocol: &'static str) {
+        self.live.refused.get_or_create(&ProtocolLabel { protocol }).inc();
+    }
+
+    /// Records an utterance of a live session, and the seconds to its first text if it has any.
+    pub(crate) fn live_utterance(&self, model: &str, time_to_first_text: Option<f64>) {
+        let label = ModelLabel { model_name: model.to_owned() };
+        self.live.utterances.get_or_create(&label).inc();
+        if let Some(seconds) = time_to_first_text {
+            self.live.first_text.get_or_create(&label).observe(seconds);
+        }
     }
 
     /// Records a panic on the thread of a model.

@@ -13,6 +13,7 @@ mod registry;
 mod scan;
 mod spec;
 mod table;
+mod windows;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,6 +30,7 @@ pub(crate) use memory::Memory;
 pub use memory::machine_memory;
 pub use spec::ModelSpec;
 pub use table::ModelStatus;
+pub(crate) use windows::WindowMemory;
 
 use crate::trace::note_model;
 use crate::{ApiError, Metrics, ServerOptions};

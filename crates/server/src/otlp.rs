@@ -11,6 +11,9 @@
 //! └─ speech_request
 //!    ├─ queue
 //!    └─ transcribe
+//! GET /v1/realtime                  the handshake
+//! └─ live_session                   to the end of the connection; of Wyoming without the handshake
+//!    └─ utterance                   from the start of the speech to its last text
 //! ```
 //!
 //! Spans below the first are made at the end of a request, with the times of its report. A thread of the SDK sends them in
@@ -22,6 +25,8 @@ mod absent;
 mod client;
 mod endpoint;
 #[cfg(feature = "traces")]
+mod live;
+#[cfg(feature = "traces")]
 mod request;
 #[cfg(feature = "traces")]
 mod sdk;
@@ -29,14 +34,16 @@ mod sdk;
 mod times;
 
 #[cfg(not(feature = "traces"))]
-pub(crate) use absent::RequestTrace;
-#[cfg(not(feature = "traces"))]
 pub use absent::Traces;
+#[cfg(not(feature = "traces"))]
+pub(crate) use absent::{LiveTrace, RequestTrace};
+#[cfg(feature = "traces")]
+pub(crate) use live::LiveTrace;
 #[cfg(feature = "traces")]
 pub(crate) use request::RequestTrace;
 #[cfg(feature = "traces")]
 pub use sdk::Traces;
-pub(crate) use times::{SpeechTimes, TextTimes};
+pub(crate) use times::{SpeechTimes, TextTimes, UtteranceTimes};
 
 /// Error of the options of traces.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,7 @@
 //! Responses that clients may continue, read and delete: bounded by their number, their bytes and their age.
+//!
+//! Each API key has a shelf of its own. What exceeds the bounds leaves the largest shelf, so that a key with at most its share
+//! of the store loses nothing to the others.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -14,8 +17,8 @@ use crate::{ApiError, ApiResult};
 const MAX_RESPONSES: usize = 1024;
 /// Maximum bytes of all responses.
 const MAX_BYTES: usize = 64 << 20;
-/// Maximum bytes of one response: others stay beside it.
-const MAX_RESPONSE_BYTES: usize = MAX_BYTES / 8;
+/// Maximum bytes of one response; of others the store keeps the identifier.
+pub(crate) const MAX_RESPONSE_BYTES: usize = MAX_BYTES / 8;
 /// Maximum age.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Bytes of the random part of an identifier.
@@ -24,21 +27,36 @@ const ID_BYTES: usize = 24;
 /// API key that a response belongs to; `None` for a server without keys.
 pub(crate) type Owner = Option<Box<[u8]>>;
 
-/// Responses, of which the one that was used longest ago goes first. Clones share them.
+/// Reason why there is no response. Another client's response is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    Unknown,
+    TooLarge,
+}
+
+/// Responses of all owners. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct ResponseStore(Arc<Mutex<Entries>>);
+pub(crate) struct ResponseStore(Arc<Mutex<Shelves>>);
 
 #[derive(Default)]
-struct Entries {
-    entries: HashMap<String, Entry>,
-    n_bytes: usize,
+struct Shelves {
+    shelves: HashMap<Owner, Shelf>,
     /// Number of uses so far.
     n_uses: u64,
 }
 
+/// Responses of one owner, of which the one that was used longest ago goes first.
+#[derive(Default)]
+struct Shelf {
+    entries: HashMap<String, Entry>,
+    /// Identifiers of responses by those of their items.
+    items: HashMap<String, String>,
+    n_bytes: usize,
+}
+
 struct Entry {
-    owner: Owner,
-    response: Arc<KeptResponse>,
+    /// The response; `None` if it was too large.
+    response: Option<Arc<KeptResponse>>,
     n_bytes: usize,
     inserted: Instant,
     last_use: u64,
@@ -66,148 +84,120 @@ impl ResponseStore {
         })
     }
 
-    /// Adds a response. One that is too large is not kept.
-    pub(crate) fn insert(&self, owner: Owner, response: KeptResponse) {
+    /// Adds a response.
+    pub(crate) fn insert(&self, owner: &Owner, response: KeptResponse) {
         self.insert_at(owner, response, Instant::now());
     }
 
-    fn insert_at(&self, owner: Owner, response: KeptResponse, now: Instant) {
+    fn insert_at(&self, owner: &Owner, response: KeptResponse, now: Instant) {
         let id = response.id.clone();
-        let key_bytes = owner.as_ref().map_or(0, |key| key.len());
-        let n_bytes = 2 * id.len() + key_bytes + response.body.len() + response.messages.len();
-        if n_bytes > MAX_RESPONSE_BYTES {
-            return;
-        }
-        let mut all = self.entries();
-        all.remove(&id);
-        all.expire(now);
-        while all.entries.len() >= MAX_RESPONSES || all.n_bytes + n_bytes > MAX_BYTES {
-            let oldest = all.entries.iter().min_by_key(|(_, entry)| entry.last_use);
-            let Some(oldest) = oldest.map(|(id, _)| id.clone()) else { break };
-            all.remove(&oldest);
-        }
+        let items = response.items.iter().map(|item| 2 * item.len() + id.len());
+        let texts = response.body.len() + response.messages.len();
+        let n_bytes = 2 * id.len() + items.sum::<usize>() + texts;
+        let is_kept = n_bytes <= MAX_RESPONSE_BYTES;
+        let mut all = self.lock(now);
         let last_use = all.next_use();
-        all.n_bytes += n_bytes;
-        let response = Arc::new(response);
-        all.entries.insert(id, Entry { owner, response, n_bytes, inserted: now, last_use });
+        let shelf = all.shelves.entry(owner.clone()).or_default();
+        shelf.remove(&id);
+        let n_bytes = if is_kept { n_bytes } else { id.len() };
+        if is_kept {
+            shelf.items.extend(response.items.iter().map(|item| (item.clone(), id.clone())));
+        }
+        shelf.n_bytes += n_bytes;
+        let response = is_kept.then(|| Arc::new(response));
+        shelf.entries.insert(id, Entry { response, n_bytes, inserted: now, last_use });
+        all.make_room();
     }
 
-    /// The response of an owner; `None` if there is none, or it belongs to another one.
-    pub(crate) fn get(&self, owner: &Owner, id: &str) -> Option<Arc<KeptResponse>> {
+    /// The response of an owner.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(crate) fn get(&self, owner: &Owner, id: &str) -> Result<Arc<KeptResponse>, Missing> {
         self.get_at(owner, id, Instant::now())
     }
 
-    fn get_at(&self, owner: &Owner, id: &str, now: Instant) -> Option<Arc<KeptResponse>> {
-        let mut all = self.entries();
-        all.expire(now);
+    fn get_at(&self, owner: &Owner, id: &str, now: Instant) -> Result<Arc<KeptResponse>, Missing> {
+        let mut all = self.lock(now);
         let last_use = all.next_use();
-        let entry = all.entries.get_mut(id).filter(|entry| entry.owner == *owner)?;
+        let shelf = all.shelves.get_mut(owner);
+        let entry = shelf.and_then(|shelf| shelf.entries.get_mut(id)).ok_or(Missing::Unknown)?;
         entry.last_use = last_use;
-        Some(Arc::clone(&entry.response))
+        entry.response.clone().ok_or(Missing::TooLarge)
+    }
+
+    /// The response of an owner that has this output item.
+    pub(crate) fn with_item(&self, owner: &Owner, item: &str) -> Option<Arc<KeptResponse>> {
+        let now = Instant::now();
+        let id = self.lock(now).shelves.get(owner)?.items.get(item)?.clone();
+        self.get_at(owner, &id, now).ok()
     }
 
     /// Removes the response of an owner; false if there is none.
     pub(crate) fn delete(&self, owner: &Owner, id: &str) -> bool {
-        let mut all = self.entries();
-        all.expire(Instant::now());
-        let is_own = all.entries.get(id).is_some_and(|entry| entry.owner == *owner);
-        if is_own {
-            all.remove(id);
-        }
-        is_own
+        let mut all = self.lock(Instant::now());
+        all.shelves.get_mut(owner).is_some_and(|shelf| shelf.remove(id))
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The shelves without the responses that are too old.
+    fn lock(&self, now: Instant) -> MutexGuard<'_, Shelves> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.shelves.retain(|_, shelf| {
+            shelf.expire(now);
+            !shelf.entries.is_empty()
+        });
+        all
     }
 }
 
-impl Entries {
+impl Shelves {
     fn next_use(&mut self) -> u64 {
         self.n_uses += 1;
         self.n_uses
     }
 
-    fn remove(&mut self, id: &str) {
-        if let Some(entry) = self.entries.remove(id) {
-            self.n_bytes -= entry.n_bytes;
+    /// Removes responses until the bounds hold: each time the oldest of the shelf with the most bytes, or the most responses.
+    fn make_room(&mut self) {
+        loop {
+            let shelves = self.shelves.values();
+            let n_responses: usize = shelves.clone().map(|shelf| shelf.entries.len()).sum();
+            let n_bytes: usize = shelves.map(|shelf| shelf.n_bytes).sum();
+            let shelves = self.shelves.values_mut();
+            let largest = if n_bytes > MAX_BYTES {
+                shelves.max_by_key(|shelf| shelf.n_bytes)
+            } else if n_responses > MAX_RESPONSES {
+                shelves.max_by_key(|shelf| shelf.entries.len())
+            } else {
+                return;
+            };
+            let Some(shelf) = largest else { return };
+            let oldest = shelf.entries.iter().min_by_key(|(_, entry)| entry.last_use);
+            let Some(oldest) = oldest.map(|(id, _)| id.clone()) else { return };
+            shelf.remove(&oldest);
         }
+    }
+}
+
+impl Shelf {
+    /// Removes a response; false if there is none.
+    fn remove(&mut self, id: &str) -> bool {
+        let Some(entry) = self.entries.remove(id) else { return false };
+        self.n_bytes -= entry.n_bytes;
+        for item in entry.response.iter().flat_map(|response| &response.items) {
+            self.items.remove(item);
+        }
+        true
     }
 
     /// Removes responses that are too old.
     fn expire(&mut self, now: Instant) {
-        let Self { entries, n_bytes, .. } = self;
-        entries.retain(|_, entry| {
-            let is_young = now.saturating_duration_since(entry.inserted) <= MAX_AGE;
-            if !is_young {
-                *n_bytes -= entry.n_bytes;
-            }
-            is_young
-        });
+        let is_old = |entry: &Entry| now.saturating_duration_since(entry.inserted) > MAX_AGE;
+        let old = self.entries.iter().filter(|(_, entry)| is_old(entry));
+        for id in old.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            self.remove(&id);
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-    use std::time::{Duration, Instant};
-
-    use stonechat_api::responses::KeptResponse;
-
-    use super::{MAX_AGE, MAX_BYTES, MAX_RESPONSE_BYTES, MAX_RESPONSES, ResponseStore};
-
-    fn response(id: &str, n_bytes: usize) -> KeptResponse {
-        let (body, messages) = ("b".repeat(n_bytes), "[]".to_owned());
-        KeptResponse { id: id.to_owned(), body, messages }
-    }
-
-    #[test]
-    fn a_response_belongs_to_the_key_that_made_it() {
-        let store = ResponseStore::default();
-        let key = |key: &str| Some(key.as_bytes().into());
-        store.insert(key("one"), response("a", 1));
-        assert!(store.get(&key("one"), "a").is_some());
-        for other in [key("two"), None] {
-            assert!(store.get(&other, "a").is_none());
-            assert!(!store.delete(&other, "a"));
-        }
-        assert!(store.delete(&key("one"), "a"));
-        assert!(store.get(&key("one"), "a").is_none());
-        assert_eq!(store.entries().n_bytes, 0);
-    }
-
-    #[test]
-    fn number_bytes_and_age_are_bounded() {
-        let store = ResponseStore::default();
-        let start = Instant::now();
-        for i in 0..MAX_RESPONSES {
-            store.insert_at(None, response(&i.to_string(), 1), start);
-        }
-        // The first one was used last.
-        assert!(store.get_at(&None, "0", start).is_some());
-        store.insert_at(None, response("more", 1), start);
-        assert!(store.get_at(&None, "0", start).is_some());
-        assert!(store.get_at(&None, "1", start).is_none());
-        assert_eq!(store.entries().entries.len(), MAX_RESPONSES);
-
-        let late = start + MAX_AGE + Duration::from_secs(1);
-        assert!(store.get_at(&None, "0", late).is_none());
-        assert_eq!(store.entries().n_bytes, 0);
-
-        store.insert_at(None, response("large", MAX_RESPONSE_BYTES), late);
-        assert!(store.get_at(&None, "large", late).is_none());
-        for i in 0..20 {
-            store.insert_at(None, response(&i.to_string(), MAX_RESPONSE_BYTES - 100), late);
-            assert!(store.entries().n_bytes <= MAX_BYTES);
-        }
-        assert!(store.get_at(&None, "19", late).is_some());
-        assert!(store.get_at(&None, "0", late).is_none());
-    }
-
-    #[test]
-    fn identifiers_cannot_be_guessed() {
-        let ids: HashSet<String> = (0..100).map(|_| ResponseStore::new_id().unwrap()).collect();
-        assert_eq!(ids.len(), 100);
-        assert!(ids.iter().all(|id| id.starts_with("resp_") && id.len() == 53));
-    }
-}
+mod tests;

@@ -22,12 +22,14 @@
 //! | `ollama_manage` | `/api/pull`, `/api/delete` |
 //! | `audio` | `/v1/audio/transcriptions`, `/v1/audio/translations`, `/asr`, `/detect-language` |
 //! | `realtime` | `/v1/realtime` |
+//! | `client_secrets` | `/v1/realtime/client_secrets` |
 //! | `rerank` | `/v1/rerank`, `/v1/score` |
 //! | `page` | `/`, `/web/` |
 
 pub(crate) mod anthropic;
 pub(crate) mod audio;
 pub(crate) mod chat;
+pub(crate) mod client_secrets;
 pub(crate) mod completion;
 pub(crate) mod completions;
 pub(crate) mod control;

@@ -11,7 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::live::{Command, LivePermit, LiveSession, Setup};
+use crate::live::{Command, LivePermit, LiveSession, Protocol, Setup};
+use crate::otlp::LiveTrace;
 use crate::server::ACCEPT_PAUSE;
 use crate::tasks::blocking;
 use crate::write_limit::WriteLimit;
@@ -180,9 +181,11 @@ impl Connection {
                 self.state.models().check::<Whisper>(model.as_deref()).await?;
                 let language = options.decoding.language.map(|language| language.code.to_owned());
                 self.transcript.language = language;
-                let permit = self.state.live().admit()?;
+                let state = &self.state;
+                let permit = state.live().admit(Protocol::Wyoming, state.metrics())?;
                 let setup = Setup { model, options: *options, is_manual: false };
-                self.live = Some((LiveSession::start(&self.state, setup), permit));
+                let live = LiveSession::start(state, setup, LiveTrace::wyoming(state));
+                self.live = Some((live, permit));
             }
             Action::Audio(samples) => self.push(Command::Audio(samples))?,
             Action::Stop => {

@@ -26,7 +26,8 @@ pub struct ChatRequest {
     pub reasoning: ReasoningOptions,
     /// Options of the answer.
     pub options: GenerateOptions,
-    /// Grammar in place of that of `options`; it is compiled for the vocabulary of the model.
+    /// Grammar of the content in place of that of `options`; it is compiled for the vocabulary of the model. Beside tools that
+    /// the answer may call it is a JSON schema.
     pub grammar: Option<GrammarSource>,
 }
 
@@ -148,7 +149,7 @@ impl ChatRequest {
         self
     }
 
-    /// Constrains the answer to JSON that conforms to a schema.
+    /// Constrains the answer to JSON that conforms to a schema. With tools the answer is calls or the JSON.
     #[must_use]
     pub fn json_schema(self, schema: &Value) -> Self {
         self.grammar(GrammarSource::JsonSchema(schema.to_string()))

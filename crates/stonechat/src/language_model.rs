@@ -264,8 +264,8 @@ impl LlmInfo {
         let prompt = self.chat_prompt(&chat)?;
         let Self { model, chat_format, .. } = self;
         let ChatRequest { mut options, grammar, .. } = chat;
-        if let Some(source) = &grammar {
-            options.grammar = Some(Arc::new(model.compile_grammar(source)?));
+        if grammar.is_some() {
+            options.grammar = None;
         }
         let tools = chat.conversation.tools.as_ref().map(Tool::of_definitions).unwrap_or_default();
         let format = chat_format.answer_format(
@@ -276,6 +276,7 @@ impl LlmInfo {
                 choice: &chat.tool_choice,
                 parallel: chat.parallel_tool_calls,
                 splits_reasoning: chat.reasoning.is_split,
+                content: grammar.as_ref(),
             },
         )?;
         let parser = format.apply(model, &mut options, chat.reasoning.budget)?;

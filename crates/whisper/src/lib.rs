@@ -80,7 +80,9 @@ pub use error::Error;
 pub use export::{ExportFormat, export};
 pub use fallback::DecodedWindow;
 pub use languages::{LANGUAGES, Language};
-pub use live::{LiveDecoder, LiveEvent, LiveOptions, LiveStream, LiveWord, OnEvent};
+pub use live::{
+    DetectedSpeech, LiveDecoder, LiveEvent, LiveOptions, LiveStream, LiveWord, OnEvent,
+};
 pub use model::Model;
 pub use options::{Options, Task, VadMode};
 pub use output::{OutputFormat, SubtitleLayout, TranscriptWriter};

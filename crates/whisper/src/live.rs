@@ -11,87 +11,24 @@
 //! Source: Macháček, Dabre, Bojar 2023, `whisper_streaming`.
 
 mod agreement;
+mod buffer;
 mod decoder;
+mod event;
+mod hypothesis;
 mod options;
-
-use std::collections::HashMap;
 
 use stonechat_audio::SpeechGate;
 use stonechat_audio::vad::{STEP, Turn};
 
+use crate::SAMPLE_RATE;
 use crate::error::Error;
 use crate::languages::Language;
-use crate::loops::{self, LoopLimits};
-use crate::options::{Options, VadMode};
-use crate::times::samples;
-use crate::transcript::{Segment, Word};
-use crate::{SAMPLE_RATE, WINDOW_SAMPLES};
-use agreement::{Agreement, key, letters};
+use crate::options::VadMode;
+use agreement::Agreement;
+use buffer::MAX_BUFFER;
 pub use decoder::LiveDecoder;
+pub use event::{LiveEvent, LiveWord, OnEvent};
 pub use options::LiveOptions;
-
-/// Maximum samples of the buffer: less than a window, with room for a further VAD step.
-const MAX_BUFFER: usize = WINDOW_SAMPLES - 2 * SAMPLE_RATE;
-/// Maximum seconds kept of a buffer that reached [`MAX_BUFFER`].
-const MAX_KEPT_S: f64 = 20.0;
-/// Maximum characters of the prompt.
-const PROMPT_CHARS: usize = 200;
-/// Consecutive words that also occur in the prompt, above which they count as copied from it.
-const COPIED_WORDS: usize = 4;
-/// Letters in those words.
-const COPIED_LETTERS: usize = 12;
-/// Loops of words are rejected: two hypotheses with the same loop would agree.
-const LOOP: LoopLimits = LoopLimits { min_rounds: 4, min_tokens: 12 };
-
-/// Event of a live stream. Times are seconds from the start of the stream.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum LiveEvent {
-    /// Speech has begun; only with voice activity detection.
-    SpeechStart {
-        /// Start of the utterance with its padding, in seconds.
-        time: f64,
-    },
-    /// Speech has ended, before its last words are decoded; only with voice activity detection.
-    SpeechEnd {
-        /// End of the utterance with its padding, in seconds.
-        time: f64,
-    },
-    /// The language was detected; it stays for the rest of the stream.
-    Language {
-        /// Language code.
-        language: &'static str,
-    },
-    /// Text after the committed words, not final; replaces the previous partial text.
-    Partial {
-        /// Text, with its leading space.
-        text: String,
-    },
-    /// Final words after those committed before; they replace the partial text.
-    Committed {
-        /// The words, at least one.
-        words: Vec<LiveWord>,
-    },
-    /// The utterance has ended; there is no partial text.
-    End {
-        /// End of the utterance, in seconds.
-        time: f64,
-    },
-}
-
-/// A committed word.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct LiveWord {
-    /// The word with its times.
-    #[serde(flatten)]
-    pub word: Word,
-    /// Seconds of the stream between the end of the word and its commit.
-    pub latency: f64,
-}
-
-/// Callback of the events of a stream.
-pub type OnEvent<'a> = dyn FnMut(LiveEvent) + Send + 'a;
 
 /// A live stream of 16 kHz mono samples. Several streams can share one transcriber.
 ///
@@ -137,7 +74,7 @@ pub struct LiveStream {
     is_accepted: bool,
     is_speaking: bool,
     agreement: Agreement,
-    /// Committed text before the buffer, at most [`PROMPT_CHARS`] long: the next prompt.
+    /// Committed text before the buffer, at most [`buffer::PROMPT_CHARS`] long: the next prompt.
     previous_text: String,
     /// Partial text emitted last.
     partial: String,
@@ -145,16 +82,12 @@ pub struct LiveStream {
     committed_until: f64,
 }
 
-/// Result of decoding the buffer; times are seconds of the stream.
+/// Samples and the turns of speech in them, by [`LiveStream::detect`].
 #[derive(Debug)]
-struct Hypothesis {
-    words: Vec<Word>,
-    /// End of each segment, in seconds.
-    ends: Vec<f64>,
-    /// Unknown if it was cancelled before.
-    language: Option<Language>,
-    /// Whether it failed every attempt, was cancelled or repeats itself.
-    is_rejected: bool,
+pub struct DetectedSpeech<'a> {
+    samples: &'a [f32],
+    /// Turns, each with the index of the step that completes it.
+    turns: Vec<(usize, Turn)>,
 }
 
 impl LiveStream {
@@ -261,11 +194,38 @@ impl LiveStream {
         samples: &[f32],
         on_event: &mut OnEvent<'_>,
     ) -> Result<(), D::Error> {
+        let speech = self.detect(samples);
+        self.push_detected(decoder, speech, on_event).await
+    }
+
+    /// Runs voice activity detection on the next samples, which [`push_detected`](Self::push_detected) must get.
+    ///
+    /// CPU work without waiting, for programs that keep it off the threads of their runtime.
+    pub fn detect<'a>(&mut self, samples: &'a [f32]) -> DetectedSpeech<'a> {
+        let mut turns = Vec::new();
+        if let Some(gate) = &mut self.gate {
+            for (i, step) in samples.chunks(STEP).enumerate() {
+                turns.extend(gate.push(step).into_iter().map(|turn| (i, turn)));
+            }
+        }
+        DetectedSpeech { samples, turns }
+    }
+
+    /// Like [`push_with`](Self::push_with), after [`detect`](Self::detect) of the same samples.
+    ///
+    /// # Errors
+    /// If an option does not fit the model or the device fails.
+    pub async fn push_detected<D: LiveDecoder>(
+        &mut self,
+        decoder: &mut D,
+        DetectedSpeech { samples, turns }: DetectedSpeech<'_>,
+        on_event: &mut OnEvent<'_>,
+    ) -> Result<(), D::Error> {
         self.n_pushed += samples.len() as u64;
-        for step in samples.chunks(STEP) {
+        let mut turns = turns.into_iter().peekable();
+        for (i, step) in samples.chunks(STEP).enumerate() {
             self.buffer.extend_from_slice(step);
-            let turns = self.gate.as_mut().map(|gate| gate.push(step)).unwrap_or_default();
-            for turn in turns {
+            while let Some((_, turn)) = turns.next_if(|(at, _)| *at == i) {
                 match turn {
                     Turn::Start(at) => {
                         self.begin_utterance(at.saturating_sub(self.padding()), on_event);
@@ -305,23 +265,6 @@ impl LiveStream {
             self.is_speaking = self.gate.is_none();
         }
         Ok(())
-    }
-
-    /// Samples decoded before and after speech.
-    fn padding(&self) -> u64 {
-        u64::from(self.options.decoding.vad_options.speech_pad_ms) * SAMPLE_RATE as u64 / 1000
-    }
-
-    /// End of the buffer in the stream, in samples.
-    fn buffer_end(&self) -> u64 {
-        self.buffer_start + self.buffer.len() as u64
-    }
-
-    /// Removes the samples before `position` of the stream from the buffer.
-    fn drop_before(&mut self, position: u64) {
-        let n = position.saturating_sub(self.buffer_start).min(self.buffer.len() as u64);
-        self.buffer.drain(..n as usize);
-        self.buffer_start += n;
     }
 
     /// Begins an utterance at sample `position` of the stream.
@@ -368,199 +311,11 @@ impl LiveStream {
         on_event(LiveEvent::End { time });
         Ok(())
     }
-
-    /// Decodes the buffer, commits confirmed words, and trims a long buffer at a committed segment.
-    async fn update<D: LiveDecoder>(
-        &mut self,
-        decoder: &mut D,
-        on_event: &mut OnEvent<'_>,
-    ) -> Result<(), D::Error> {
-        let hypothesis = self.decode(decoder, self.buffer_end(), false).await?;
-        self.is_accepted = !hypothesis.is_rejected;
-        if hypothesis.is_rejected {
-            return Ok(());
-        }
-        let words = self.agreement.push(hypothesis.words);
-        self.fix_language(hypothesis.language, &words, on_event);
-        self.commit(words, on_event);
-        self.emit_partial(on_event);
-        let trim = samples(self.options.trim_s);
-        if self.buffer.len() > trim
-            && let Some(committed) = self.agreement.committed_until()
-        {
-            // The last segment may not be complete.
-            let ends = hypothesis.ends.split_last().map_or(&[][..], |(_, ends)| ends);
-            if let Some(&end) = ends.iter().rev().find(|&&end| end <= committed) {
-                self.trim_until(end);
-            }
-        }
-        Ok(())
-    }
-
-    /// Trims a buffer that reached [`MAX_BUFFER`]: commits all segments but the last, and all words
-    /// older than `trim_s` or half of [`MAX_KEPT_S`], whichever is less.
-    async fn shorten_buffer<D: LiveDecoder>(
-        &mut self,
-        decoder: &mut D,
-        on_event: &mut OnEvent<'_>,
-    ) -> Result<(), D::Error> {
-        let hypothesis = self.decode(decoder, self.buffer_end(), true).await?;
-        let end = seconds(self.buffer_end());
-        let last = hypothesis.ends.iter().rev().nth(1).copied().unwrap_or(0.0);
-        let cut = last.max(end - self.options.trim_s.min(MAX_KEPT_S / 2.0));
-        let words = self.agreement.push_until(hypothesis.words, cut);
-        self.fix_language(hypothesis.language, &words, on_event);
-        self.commit(words, on_event);
-        // Not within a word, if that leaves at most `MAX_KEPT_S`.
-        let cut = self.agreement.unconfirmed_start().map_or(cut, |start| start.min(cut));
-        self.trim_until(cut.max(end - MAX_KEPT_S));
-        self.emit_partial(on_event);
-        Ok(())
-    }
-
-    /// Removes audio before `time` (seconds) from the buffer; the text of its committed words becomes
-    /// the prompt.
-    fn trim_until(&mut self, time: f64) {
-        for word in self.agreement.trim_until(time) {
-            self.previous_text += &word.word;
-        }
-        let n_chars = self.previous_text.chars().count();
-        if let Some(excess) = n_chars.checked_sub(PROMPT_CHARS).filter(|&n| n > 0) {
-            let from = self.previous_text.char_indices().nth(excess).map_or(0, |(at, _)| at);
-            // The prompt begins with a whole word, if there are spaces.
-            let from = self.previous_text[from..].find(' ').map_or(from, |space| from + space);
-            self.previous_text.drain(..from);
-        }
-        if time.is_finite() {
-            self.drop_before((time * SAMPLE_RATE as f64) as u64);
-        }
-    }
-
-    /// Decodes the buffer up to sample `position` of the stream, with the previous text as prompt.
-    /// If the words are copied from the prompt, decodes again without it.
-    async fn decode<D: LiveDecoder>(
-        &mut self,
-        decoder: &mut D,
-        position: u64,
-        is_last: bool,
-    ) -> Result<Hypothesis, D::Error> {
-        let mut options = self.options.hypothesis_options(is_last);
-        options.language = self.language;
-        self.decoded_until = position;
-        if options.condition_on_previous_text && !self.previous_text.is_empty() {
-            let initial_prompt = Some(self.previous_text.clone());
-            let with_prompt = Options { initial_prompt, ..options.clone() };
-            let hypothesis = self.decode_with(decoder, position, &with_prompt).await?;
-            if !copies_prompt(&hypothesis.words, &self.previous_text) {
-                return Ok(hypothesis);
-            }
-            // With a short buffer, the model may copy its prompt. Words that are really repeated are
-            // decoded without a prompt too.
-            self.previous_text.clear();
-        }
-        self.decode_with(decoder, position, &options).await
-    }
-
-    /// Decodes the buffer up to sample `position` of the stream with `options`.
-    async fn decode_with<D: LiveDecoder>(
-        &self,
-        decoder: &mut D,
-        position: u64,
-        options: &Options,
-    ) -> Result<Hypothesis, D::Error> {
-        let audio = &self.buffer[..(position - self.buffer_start) as usize];
-        let offset = seconds(self.buffer_start);
-        let transcript = decoder.decode(audio, options).await?;
-        let language = Language::find(&transcript.language);
-        let is_incomplete = transcript.has_failed || transcript.cancelled;
-        let (mut words, mut ends) = (Vec::new(), Vec::new());
-        for Segment { words: new, end, .. } in transcript.segments {
-            ends.push(end + offset);
-            words.extend(new.unwrap_or_default().into_iter().map(|word| Word {
-                start: word.start + offset,
-                end: word.end + offset,
-                ..word
-            }));
-        }
-        let n_kept = without_loop(&words);
-        let is_rejected = is_incomplete || n_kept < words.len();
-        words.truncate(n_kept);
-        Ok(Hypothesis { words, ends, language, is_rejected })
-    }
-
-    /// Fixes the language at the first committed words.
-    fn fix_language(
-        &mut self,
-        language: Option<Language>,
-        words: &[Word],
-        on_event: &mut OnEvent<'_>,
-    ) {
-        if self.language.is_none()
-            && !words.is_empty()
-            && let Some(language) = language
-        {
-            self.language = Some(language);
-            on_event(LiveEvent::Language { language: language.code });
-        }
-    }
-
-    /// Emits committed words, with times that ascend within the stream.
-    fn commit(&mut self, words: Vec<Word>, on_event: &mut OnEvent<'_>) {
-        if words.is_empty() {
-            return;
-        }
-        // Committed words replace the partial text.
-        self.partial.clear();
-        let now = self.seconds();
-        let mut live = Vec::with_capacity(words.len());
-        for mut word in words {
-            word.start = word.start.clamp(self.committed_until, now);
-            word.end = word.end.clamp(word.start, now);
-            self.committed_until = word.end;
-            live.push(LiveWord { latency: now - word.end, word });
-        }
-        on_event(LiveEvent::Committed { words: live });
-    }
-
-    /// Emits the unconfirmed text, if it changed.
-    fn emit_partial(&mut self, on_event: &mut OnEvent<'_>) {
-        let text = self.agreement.unconfirmed_text();
-        if text != self.partial {
-            self.partial.clone_from(&text);
-            on_event(LiveEvent::Partial { text });
-        }
-    }
 }
 
 /// Seconds of a number of samples.
 fn seconds(n_samples: u64) -> f64 {
     n_samples as f64 / SAMPLE_RATE as f64
-}
-
-/// Whether at least [`COPIED_WORDS`] consecutive words occur in `prompt` in the same order.
-fn copies_prompt(words: &[Word], prompt: &str) -> bool {
-    let prompt = letters(prompt);
-    let keys: Vec<String> = words.iter().map(|word| letters(&word.word)).collect();
-    let is_copied = |first: usize| {
-        let mut run = String::new();
-        keys[first..].iter().enumerate().any(|(i, key)| {
-            run += key;
-            let is_long = i + 1 >= COPIED_WORDS && run.chars().count() >= COPIED_LETTERS;
-            is_long && prompt.contains(&run)
-        })
-    };
-    (0..keys.len()).any(is_copied)
-}
-
-/// Number of words left after the loop at the end is cut to one round.
-fn without_loop(words: &[Word]) -> usize {
-    let mut ids = HashMap::new();
-    let numbered = |word: &Word| {
-        let n = ids.len() as u32;
-        *ids.entry(key(word)).or_insert(n)
-    };
-    let numbers: Vec<u32> = words.iter().map(numbered).collect();
-    loops::without_repeats(&numbers, |_| true, LOOP).map_or(words.len(), <[u32]>::len)
 }
 
 #[cfg(test)]

@@ -44,6 +44,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { is_default: true, models: &[LANGUAGE], ..python("anthropic", "requirements-anthropic.txt") },
     Suite { is_default: true, models: &[LANGUAGE], ..python("ollama", "requirements-ollama.txt") },
     python("live", "requirements.txt"),
+    Suite { models: &[SPEECH], ..python("live-figures", "requirements-live-figures.txt") },
     Suite { models: &[], ..python("agents", "requirements-agents.txt") },
     Suite { models: &[SPEECH], ..python("voice", "requirements-voice.txt") },
     Suite { name: "sdk", node: Some("sdk"), ..NODE },

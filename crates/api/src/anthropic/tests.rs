@@ -166,7 +166,8 @@ fn answer(events: Vec<ChatEvent>, finish: Finish) -> ChatAnswer {
     (completion.finish, completion.tokens) = (finish, vec![1, 2, 3]);
     (completion.prompt_tokens, completion.cached_tokens) = (9, 4);
     completion.stop = (finish == Finish::StopString).then(|| "END".to_owned());
-    ChatAnswer { message: events.into_iter().collect::<ChatMessage>(), completion }
+    let message = events.into_iter().collect::<ChatMessage>();
+    ChatAnswer { message, completion, reasoning_tokens: 0 }
 }
 
 fn writer() -> MessageObjects {

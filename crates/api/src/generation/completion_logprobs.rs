@@ -8,22 +8,22 @@ use serde_json::{Map, Value};
 use stonechat::llm::TokenProbs;
 use stonechat::text::{StreamDecoder, Tokenizer};
 
-use super::ProbFields;
-use super::probabilities::{entries, finite};
+use super::probabilities::finite;
+use super::{ProbFields, TokenEntry, token_entries};
 
 /// `logprobs` of a completion. All lists have the same length, but `content`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
     /// Null for the first token of a prompt, which nothing precedes.
-    token_logprobs: Vec<Option<f32>>,
+    token_logprobs: Vec<Option<f64>>,
     /// Most probable tokens by text, and the token itself; null without `logprobs` of 1 or more.
     top_logprobs: Option<Vec<Option<Map<String, Value>>>>,
     /// Place of each token in the text, in characters.
     text_offset: Vec<usize>,
     /// llama-server's form of the same, of generated tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<Vec<Value>>,
+    content: Option<Vec<TokenEntry>>,
 }
 
 impl CompletionLogprobs {
@@ -39,7 +39,7 @@ impl CompletionLogprobs {
             lists.push(tokenizer, (token.token, Some(token)), fields, offset);
             offset += name(tokenizer, token.token).chars().count();
         }
-        lists.content = Some(entries(tokenizer, probs, fields));
+        lists.content = Some(token_entries(tokenizer, probs, fields));
         lists
     }
 
@@ -94,7 +94,7 @@ impl CompletionLogprobs {
         offset: usize,
     ) {
         self.tokens.push(name(tokenizer, token));
-        self.token_logprobs.push(probs.map(|probs| finite(probs.logprob)));
+        self.token_logprobs.push(probs.map(|probs| finite(probs.logprob).into()));
         self.text_offset.push(offset);
         if let Some(tops) = &mut self.top_logprobs {
             tops.push(probs.map(|probs| top(tokenizer, probs, fields.n)));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stonechat::LlmInfo;
 use stonechat::llm::{GenerateOptions, ModelInfo, OnFull, Request};
@@ -177,7 +177,7 @@ pub enum Samplers {
 }
 
 /// Format of the text.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ResponseFormat {
     /// `text`, `json_object` or `json_schema`.
@@ -185,9 +185,11 @@ pub struct ResponseFormat {
     pub(crate) kind: String,
     /// llama-server: the schema of `json_object`.
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) schema: Option<Value>,
     /// The schema of `json_schema`, as `{"schema": …}`.
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) json_schema: Option<Value>,
 }
 
@@ -261,16 +263,26 @@ impl GenerationFields {
         defaults: &Defaults<'_>,
         n_probs: usize,
     ) -> ApiResult<GenerateOptions> {
+        let grammar = self.grammar_source()?;
+        let grammar = grammar.map(|source| model.model.compile_grammar(&source)).transpose()?;
+        let options = self.free_options(model, defaults, n_probs)?;
+        Ok(GenerateOptions { grammar: grammar.map(Arc::new), ..options })
+    }
+
+    /// As [`options`](Self::options), without the grammar.
+    pub(crate) fn free_options(
+        &self,
+        model: &LlmInfo,
+        defaults: &Defaults<'_>,
+        n_probs: usize,
+    ) -> ApiResult<GenerateOptions> {
         if self.lora.as_ref().is_some_and(|adapters| !adapters.is_empty()) {
             return Err(ApiError::field("lora", "no adapters: none is loaded", "some"));
         }
         let LlmInfo { model, n_ctx, .. } = model;
-        let grammar = self.grammar_source()?;
-        let grammar = grammar.map(|source| model.compile_grammar(&source)).transpose()?;
         Ok(GenerateOptions {
             n_predict: self.max_tokens(defaults),
             sampling: self.sampling(defaults.sampling, model, *n_ctx)?,
-            grammar: grammar.map(Arc::new),
             stop: self.stop_strings(),
             n_probs,
             post_sampling_probs: self.post_sampling_probs.unwrap_or(false),
@@ -412,7 +424,7 @@ impl GenerationFields {
     }
 
     /// Grammar of the text.
-    fn grammar_source(&self) -> ApiResult<Option<GrammarSource>> {
+    pub(crate) fn grammar_source(&self) -> ApiResult<Option<GrammarSource>> {
         let mut sources = Vec::new();
         if let Some(grammar) = self.grammar.as_ref().filter(|grammar| !grammar.is_empty()) {
             sources.push(GrammarSource::Gbnf(grammar.clone()));

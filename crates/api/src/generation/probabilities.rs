@@ -1,6 +1,6 @@
 //! Log-probabilities of tokens in the shapes of OpenAI and llama-server.
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use stonechat::llm::TokenProbs;
 use stonechat::text::Tokenizer;
 
@@ -13,18 +13,43 @@ pub(crate) struct ProbFields {
     pub(crate) is_post_sampling: bool,
 }
 
-/// A token: its id, text, bytes and log-probability, or probability. JSON has no infinity, so that −∞ is the smallest
-/// number.
-fn entry(tokenizer: &Tokenizer, id: u32, logprob: f32, is_post_sampling: bool) -> Value {
-    let bytes = tokenizer.token_piece(id, true);
-    let (name, value) =
-        if is_post_sampling { ("prob", logprob.exp()) } else { ("logprob", finite(logprob)) };
-    json!({
-        "id": id,
-        "token": String::from_utf8_lossy(bytes),
-        "bytes": bytes,
-        name: value,
-    })
+/// A token with its log-probability or probability; that of a text has the most probable tokens in its place.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct TokenEntry {
+    id: u32,
+    token: String,
+    bytes: Vec<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prob: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprob: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_probs: Option<Vec<Self>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_logprobs: Option<Vec<Self>>,
+}
+
+/// `logprobs` of OpenAI's chat.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ChatLogprobs {
+    content: Vec<TokenEntry>,
+    /// Always null.
+    refusal: Option<()>,
+}
+
+impl TokenEntry {
+    fn new(tokenizer: &Tokenizer, id: u32, logprob: f32, is_post_sampling: bool) -> Self {
+        let bytes = tokenizer.token_piece(id, true);
+        Self {
+            id,
+            token: String::from_utf8_lossy(bytes).into_owned(),
+            bytes: bytes.to_vec(),
+            prob: is_post_sampling.then(|| logprob.exp().into()),
+            logprob: (!is_post_sampling).then(|| finite(logprob).into()),
+            top_probs: None,
+            top_logprobs: None,
+        }
+    }
 }
 
 /// JSON has no infinity: −∞ is the smallest number.
@@ -32,37 +57,26 @@ pub(super) fn finite(logprob: f32) -> f32 {
     logprob.clamp(f32::MIN, f32::MAX)
 }
 
-/// Tokens with the most probable ones of each.
-pub(super) fn entries(
+/// Tokens with the most probable ones of each: `completion_probabilities` of llama-server.
+pub(crate) fn token_entries(
     tokenizer: &Tokenizer,
     probs: &[TokenProbs],
     fields: ProbFields,
-) -> Vec<Value> {
+) -> Vec<TokenEntry> {
     let is_post = fields.is_post_sampling;
+    let entry = |id, logprob| TokenEntry::new(tokenizer, id, logprob, is_post);
     let of_token = |probs: &TokenProbs| {
-        let mut value = entry(tokenizer, probs.token, probs.logprob, is_post);
         let top = probs.top.iter().take(fields.n);
-        let top = top.map(|prob| entry(tokenizer, prob.token, prob.logprob, is_post));
-        value[if is_post { "top_probs" } else { "top_logprobs" }] = top.collect();
-        value
+        let top = Some(top.map(|prob| entry(prob.token, prob.logprob)).collect());
+        let (top_probs, top_logprobs) = if is_post { (top, None) } else { (None, top) };
+        TokenEntry { top_probs, top_logprobs, ..entry(probs.token, probs.logprob) }
     };
     probs.iter().map(of_token).collect()
 }
 
-/// `completion_probabilities` of llama-server.
-pub(crate) fn native_probabilities(
-    tokenizer: &Tokenizer,
-    probs: &[TokenProbs],
-    fields: ProbFields,
-) -> Value {
-    entries(tokenizer, probs, fields).into()
-}
-
-/// `logprobs` of OpenAI's chat.
-pub(crate) fn chat_logprobs(
-    tokenizer: &Tokenizer,
-    probs: &[TokenProbs],
-    fields: ProbFields,
-) -> Value {
-    json!({"content": entries(tokenizer, probs, fields), "refusal": null})
+impl ChatLogprobs {
+    /// Lists of the tokens of a text.
+    pub(crate) fn new(tokenizer: &Tokenizer, probs: &[TokenProbs], fields: ProbFields) -> Self {
+        Self { content: token_entries(tokenizer, probs, fields), refusal: None }
+    }
 }

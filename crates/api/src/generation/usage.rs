@@ -1,7 +1,6 @@
 //! Tokens and durations of an answer.
 
 use serde::Serialize;
-use serde_json::{Value, json};
 use stonechat::Completion;
 
 /// `usage` of OpenAI.
@@ -11,11 +10,19 @@ pub(crate) struct Counts {
     prompt_tokens: usize,
     total_tokens: usize,
     prompt_tokens_details: PromptDetails,
+    /// Of chats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_tokens_details: Option<CompletionDetails>,
 }
 
 #[derive(Debug, Clone, Serialize)]
 struct PromptDetails {
     cached_tokens: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: usize,
 }
 
 /// `timings` of llama-server.
@@ -55,6 +62,13 @@ pub(crate) struct Usage {
     pub(crate) drafted: usize,
     /// Tokens of drafts that were accepted.
     pub(crate) accepted: usize,
+}
+
+impl Counts {
+    /// The counts with that of the tokens of reasoning.
+    pub(crate) fn with_reasoning(self, reasoning_tokens: usize) -> Self {
+        Self { completion_tokens_details: Some(CompletionDetails { reasoning_tokens }), ..self }
+    }
 }
 
 impl Usage {
@@ -104,13 +118,8 @@ impl Usage {
             prompt_tokens: self.prompt_tokens,
             total_tokens: self.prompt_tokens + self.generated,
             prompt_tokens_details: PromptDetails { cached_tokens: self.cached_tokens },
+            completion_tokens_details: None,
         }
-    }
-
-    /// Writes [`counts`](Self::counts) as `usage`, and [`timings`](Self::timings).
-    pub(crate) fn write(self, object: &mut Value) {
-        object["usage"] = json!(self.counts());
-        object["timings"] = json!(self.timings());
     }
 
     /// Counts of the texts after several prompts.
@@ -152,12 +161,13 @@ mod tests {
             decode_ms: 1000.0,
             ..Usage::default()
         };
-        let mut object = json!({});
-        usage.write(&mut object);
-        let timings = &object["timings"];
+        let (timings, counts) = (json!(usage.timings()), json!(usage.counts()));
         let prompt = (&timings["prompt_n"], &timings["prompt_per_second"]);
         assert_eq!(prompt, (&20.into(), &200.0.into()));
         assert_eq!(timings["predicted_per_second"], 20.0);
-        assert_eq!(object["usage"]["total_tokens"], 52);
+        assert_eq!(counts["total_tokens"], 52);
+        assert!(counts.get("completion_tokens_details").is_none(), "{counts}");
+        let counts = json!(usage.counts().with_reasoning(3));
+        assert_eq!(counts["completion_tokens_details"]["reasoning_tokens"], 3);
     }
 }

@@ -14,7 +14,7 @@ use web_time::{Instant, SystemTime, UNIX_EPOCH};
 use crate::ApiError;
 use crate::chat_answer::{ChatAnswer, ChatStep, ChatWriter};
 use crate::error_shape::OllamaError;
-use crate::generation::{ProbFields, RequestStats, native_probabilities};
+use crate::generation::{ProbFields, RequestStats, TokenEntry, token_entries};
 use crate::json::arguments;
 use crate::text::{Frame, Framing, Model};
 
@@ -54,7 +54,7 @@ struct Line<'a> {
     done: bool,
     /// Tokens of the line.
     #[serde(skip_serializing_if = "Option::is_none")]
-    logprobs: Option<Value>,
+    logprobs: Option<Vec<TokenEntry>>,
     #[serde(flatten)]
     end: Option<End>,
 }
@@ -184,15 +184,15 @@ impl Lines {
     }
 
     /// Log-probabilities of the tokens since the last line.
-    fn take_logprobs(&mut self) -> Option<Value> {
+    fn take_logprobs(&mut self) -> Option<Vec<TokenEntry>> {
         let probs = std::mem::take(&mut self.pending);
         if probs.is_empty() { None } else { self.logprobs(&probs) }
     }
 
     /// Log-probabilities of tokens, if they were asked for.
-    fn logprobs(&self, probs: &[TokenProbs]) -> Option<Value> {
+    fn logprobs(&self, probs: &[TokenProbs]) -> Option<Vec<TokenEntry>> {
         let (model, fields) = self.probs.as_ref()?;
-        Some(native_probabilities(model.tokenizer(), probs, *fields))
+        Some(token_entries(model.tokenizer(), probs, *fields))
     }
 
     /// Line in the form of the route.

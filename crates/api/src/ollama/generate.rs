@@ -83,17 +83,20 @@ impl Dialect for OllamaGenerate {
     ) -> ApiResult<Prepared> {
         let Self { own, chat } = self;
         let info = model.llm.info();
-        let n_probs = fields.chat_probs()?;
-        let options = fields.options(info, defaults, n_probs.map_or(0, |n| n.max(1)))?;
+        let probs = fields.chat_probs()?;
+        let n_probs = probs.map_or(0, |n| n.max(1));
+        let options = || fields.options(info, defaults, n_probs);
         let (mut request, parser) = if let Some(suffix) = &own.suffix {
             let prompt = info.model.infill(&own.prompt, suffix)?;
-            (Request::new(prompt, options), AnswerParser::default())
+            (Request::new(prompt, options()?), AnswerParser::default())
         } else if own.raw {
             let prompt = info.model.tokenize_prompt(&own.prompt);
-            (Request::new(prompt, options), AnswerParser::default())
+            (Request::new(prompt, options()?), AnswerParser::default())
         } else {
+            let options = fields.free_options(info, defaults, n_probs)?;
+            let grammar = fields.grammar_source()?;
             let chat = chat.request(defaults.chat, fields.is_stream())?;
-            let chat = ChatRequest { options, ..chat };
+            let chat = ChatRequest { options, grammar, ..chat };
             let PreparedChat { request, parser, .. } = model.llm.prepare_chat(chat)?;
             (request, parser)
         };
@@ -103,9 +106,8 @@ impl Dialect for OllamaGenerate {
         }
         request.prompt.splice(..0, own.context);
         let context = (!own.raw && own.suffix.is_none()).then(|| request.prompt.clone());
-        let probs = n_probs.map(|n| fields.prob_fields(n));
+        let probs = probs.map(|n| fields.prob_fields(n));
         let writer = Lines::new(model.name, Route::Generate { context }).with_probs(model, probs);
-        let writer = Box::new(writer);
-        Ok(prepared(fields.schedule(request), parser, writer))
+        Ok(prepared(&info.model, fields.schedule(request), parser, Box::new(writer)))
     }
 }

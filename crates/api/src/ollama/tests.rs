@@ -174,7 +174,8 @@ fn answer(finish: Finish) -> ChatAnswer {
     (completion.finish, completion.tokens) = (finish, vec![1, 2, 3]);
     completion.prompt_tokens = 9;
     completion.timings.prompt_ms = 1.5;
-    ChatAnswer { message: parts().into_iter().collect::<ChatMessage>(), completion }
+    let message = parts().into_iter().collect::<ChatMessage>();
+    ChatAnswer { message, completion, reasoning_tokens: 0 }
 }
 
 /// Lines without their times.

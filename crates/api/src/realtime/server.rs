@@ -3,8 +3,8 @@
 use serde::Serialize;
 use stonechat::Word;
 
+use super::action::Dialect;
 use super::config::{Config, InputFormat, LOGPROBS, ServerVad};
-use super::session::Dialect;
 use crate::ApiError;
 use crate::ids::new_id;
 
@@ -220,6 +220,18 @@ struct TranscriptionView {
     keywords: Vec<String>,
 }
 
+impl TranscriptionView {
+    fn new(config: &Config) -> Self {
+        Self {
+            model: config.model.clone(),
+            language: config.language.clone(),
+            languages: config.languages.clone(),
+            prompt: config.prompt.clone(),
+            keywords: config.keywords.clone(),
+        }
+    }
+}
+
 /// A session in the beta interface.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct BetaSessionView {
@@ -236,41 +248,52 @@ const SESSION: &str = "realtime.transcription_session";
 
 /// Event of a session that is created or updated.
 pub(super) fn session(id: &str, config: &Config, dialect: Dialect, is_created: bool) -> Body {
-    let transcription = TranscriptionView {
-        model: config.model.clone(),
-        language: config.language.clone(),
-        languages: config.languages.clone(),
-        prompt: config.prompt.clone(),
-        keywords: config.keywords.clone(),
-    };
-    let (format, beta_format) = match config.format {
-        InputFormat::Pcm { rate } => (FormatView { kind: "audio/pcm", rate: Some(rate) }, "pcm16"),
-        InputFormat::MuLaw => (FormatView { kind: "audio/pcmu", rate: None }, "g711_ulaw"),
-        InputFormat::ALaw => (FormatView { kind: "audio/pcma", rate: None }, "g711_alaw"),
-    };
-    let (id, turn_detection) = (id.to_owned(), config.turn_detection);
-    let include = if config.has_logprobs { vec![LOGPROBS] } else { Vec::new() };
     match dialect {
         Dialect::Ga => {
-            let noise_reduction = None;
-            let input = InputView { format, transcription, noise_reduction, turn_detection };
-            let audio = AudioView { input };
-            let session =
-                SessionView { kind: "transcription", object: SESSION, id, audio, include };
-            let session = Box::new(session);
+            let session = Box::new(view(id, config));
             if is_created { Body::Created { session } } else { Body::Updated { session } }
         }
         Dialect::Beta => {
             let session = Box::new(BetaSessionView {
                 object: SESSION,
-                id,
-                input_audio_format: beta_format,
-                input_audio_transcription: transcription,
+                id: id.to_owned(),
+                input_audio_format: match config.format {
+                    InputFormat::Pcm { .. } => "pcm16",
+                    InputFormat::MuLaw => "g711_ulaw",
+                    InputFormat::ALaw => "g711_alaw",
+                },
+                input_audio_transcription: TranscriptionView::new(config),
                 input_audio_noise_reduction: None,
-                turn_detection,
-                include,
+                turn_detection: config.turn_detection,
+                include: include(config),
             });
             if is_created { Body::BetaCreated { session } } else { Body::BetaUpdated { session } }
         }
     }
+}
+
+/// A session in the GA interface.
+pub(super) fn view(id: &str, config: &Config) -> SessionView {
+    let (kind, rate) = match config.format {
+        InputFormat::Pcm { rate } => ("audio/pcm", Some(rate)),
+        InputFormat::MuLaw => ("audio/pcmu", None),
+        InputFormat::ALaw => ("audio/pcma", None),
+    };
+    let input = InputView {
+        format: FormatView { kind, rate },
+        transcription: TranscriptionView::new(config),
+        noise_reduction: None,
+        turn_detection: config.turn_detection,
+    };
+    SessionView {
+        kind: "transcription",
+        object: SESSION,
+        id: id.to_owned(),
+        audio: AudioView { input },
+        include: include(config),
+    }
+}
+
+fn include(config: &Config) -> Vec<&'static str> {
+    if config.has_logprobs { vec![LOGPROBS] } else { Vec::new() }
 }

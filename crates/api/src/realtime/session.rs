@@ -6,6 +6,7 @@ use stonechat::Word;
 use stonechat::audio::{PcmStream, SAMPLE_RATE};
 
 use super::MAX_PENDING_S;
+use super::action::{Action, Dialect, Update};
 use super::client::{ClientEvent, ClientMessage};
 use super::config::Config;
 use super::server::{self, Body, ErrorView, ItemView, Logprob, ServerEvent, Usage};
@@ -16,73 +17,6 @@ use crate::{ApiError, ApiResult};
 const MIN_COMMIT: u64 = SAMPLE_RATE as u64 / 10;
 /// Code of the error of a commit without audio.
 const COMMIT_EMPTY: &str = "input_audio_buffer_commit_empty";
-
-/// Names of the server's events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dialect {
-    /// The interface without a header.
-    #[default]
-    Ga,
-    /// The interface of the header `OpenAI-Beta: realtime=v1`.
-    Beta,
-}
-
-/// Effect of an event of the client, in order.
-#[derive(Debug, PartialEq)]
-pub enum Action {
-    /// Send an event.
-    Send(ServerEvent),
-    /// Check the model of a configuration, then call [`Session::configure`].
-    Check {
-        /// Configuration after the update.
-        config: Box<Config>,
-        /// Identifier of the client's event.
-        event_id: Option<String>,
-    },
-    /// Append 16 kHz mono samples to the live stream.
-    Audio(Vec<f32>),
-    /// End the utterance, for the event of this identifier.
-    Commit(Option<String>),
-    /// Drop the audio that is not committed.
-    Clear,
-}
-
-/// Update of the live stream, in order. Times are seconds from its start.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Update {
-    /// Speech has begun.
-    SpeechStart {
-        /// Start of the utterance.
-        time: f64,
-    },
-    /// Speech has ended; its last words follow.
-    SpeechEnd {
-        /// End of the utterance.
-        time: f64,
-    },
-    /// Final text of the first utterance that is not complete.
-    Text {
-        /// Text, with its leading space.
-        text: String,
-        /// Words of the text.
-        words: Vec<Word>,
-    },
-    /// The first utterance that is not complete has all of its text.
-    End {
-        /// Length of the utterance in seconds.
-        seconds: f64,
-    },
-    /// The first utterance that is not complete has failed.
-    Failed(ApiError),
-    /// A commit found no speech.
-    NoSpeech(Option<String>),
-    /// The audio that was not committed is gone.
-    Cleared,
-    /// The language was detected.
-    Language(&'static str),
-    /// A commit has ended: all text of the audio before it was sent.
-    Done,
-}
 
 /// An utterance.
 #[derive(Debug)]

@@ -1,10 +1,13 @@
-//! Items, tools and choices of OpenAI's Responses in the form of chat completions.
+//! Items of OpenAI's Responses as messages of chat completions.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
-use crate::json::kind_of;
+use super::tools::joined;
+use crate::chat::Call;
+use crate::json::{kind_of, to_value};
 use crate::{ApiError, ApiResult};
 
 /// Items that record tools of OpenAI's servers and of clients' built-in tools, which no model here has called.
@@ -29,13 +32,35 @@ const HOSTED: [&str; 18] = [
     "tool_search_output",
 ];
 
-/// Functions of a request, and the parts of their names.
-#[derive(Debug, Default)]
-pub(super) struct Tools {
-    /// Definitions in the form of chat completions.
-    pub(super) list: Vec<Value>,
-    /// Namespace and own name of each function of a namespace, by the joined name.
-    pub(super) namespaces: HashMap<String, [String; 2]>,
+/// Message of chat completions.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Message<'a> {
+    role: &'a str,
+    content: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reasoning_content: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Call<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_call_id: Option<&'a str>,
+}
+
+impl<'a> Message<'a> {
+    /// Message of one text.
+    pub(super) fn new(role: &'a str, content: String) -> Self {
+        Self { role, content, ..Self::default() }
+    }
+}
+
+/// Text of a custom tool as arguments, for templates that know functions alone.
+#[derive(Debug, Serialize)]
+struct CustomArguments<'a> {
+    input: &'a str,
+}
+
+/// Whether an item stands for one of a kept response.
+pub(super) fn is_reference(item: &Value) -> bool {
+    item["type"] == "item_reference"
 }
 
 /// Messages of the field `input`.
@@ -44,14 +69,8 @@ pub(super) struct Tools {
 /// 400 with the item, what was expected and what was found.
 pub(super) fn messages(input: Option<&Value>) -> ApiResult<Vec<Value>> {
     match input {
-        Some(Value::String(text)) => Ok(vec![json!({"role": "user", "content": text})]),
-        Some(Value::Array(items)) => {
-            let mut messages = Messages::default();
-            for (index, item) in items.iter().enumerate() {
-                messages.item(item, &format!("input[{index}]"))?;
-            }
-            Ok(messages.list.into_iter().map(Value::Object).collect())
-        }
+        Some(Value::String(text)) => Ok(vec![to_value(Message::new("user", text.clone()))?]),
+        Some(Value::Array(items)) => item_messages(items),
         other => {
             let got = other.map_or("nothing", kind_of);
             Err(ApiError::field("input", "a string or a list of items", got))
@@ -59,18 +78,47 @@ pub(super) fn messages(input: Option<&Value>) -> ApiResult<Vec<Value>> {
     }
 }
 
-/// Messages of the items so far.
-#[derive(Debug, Default)]
-struct Messages {
-    list: Vec<Map<String, Value>>,
-    /// Reasoning before the next part of the assistant.
-    reasoning: String,
-    /// Names of called tools by the identifiers of the calls.
-    names: HashMap<String, String>,
+/// Messages of items; references have none.
+///
+/// # Errors
+/// 400 with the item, what was expected and what was found.
+pub(super) fn item_messages(items: &[Value]) -> ApiResult<Vec<Value>> {
+    let mut messages = Messages::default();
+    for (index, item) in items.iter().enumerate() {
+        messages.item(item, &format!("input[{index}]"))?;
+    }
+    let mut list = messages.list.into_iter().map(to_value).collect::<ApiResult<Vec<_>>>()?;
+    name_results(&mut list);
+    Ok(list)
 }
 
-impl Messages {
-    fn item(&mut self, item: &Value, name: &str) -> ApiResult<()> {
+/// Names the tools of results whose calls are in the list: some templates write the name.
+pub(super) fn name_results(messages: &mut [Value]) {
+    let mut names = HashMap::new();
+    for message in messages {
+        let calls = message.get("tool_calls").and_then(Value::as_array);
+        for call in calls.into_iter().flatten() {
+            names.insert(call["id"].to_string(), call["function"]["name"].clone());
+        }
+        let id = message.get("tool_call_id").map(Value::to_string);
+        if let (Some(name), Some(fields)) =
+            (id.and_then(|id| names.get(&id)), message.as_object_mut())
+        {
+            fields.insert("name".to_owned(), name.clone());
+        }
+    }
+}
+
+/// Messages of the items so far.
+#[derive(Debug, Default)]
+struct Messages<'a> {
+    list: Vec<Message<'a>>,
+    /// Reasoning before the next part of the assistant.
+    reasoning: String,
+}
+
+impl<'a> Messages<'a> {
+    fn item(&mut self, item: &'a Value, name: &str) -> ApiResult<()> {
         let Value::Object(fields) = item else {
             return Err(ApiError::field(name, "an object", kind_of(item)));
         };
@@ -90,6 +138,7 @@ impl Messages {
             Some("function_call") => self.call(fields, "arguments", name),
             Some("custom_tool_call") => self.call(fields, "input", name),
             Some("function_call_output" | "custom_tool_call_output") => self.output(fields, name),
+            Some(_) if is_reference(item) => Ok(()),
             Some(kind) if HOSTED.contains(&kind) => Ok(()),
             Some(kind) => {
                 let expected = "`message`, `reasoning`, `function_call` or `function_call_output`";
@@ -98,22 +147,17 @@ impl Messages {
         }
     }
 
-    fn message(&mut self, fields: &Map<String, Value>, name: &str) -> ApiResult<()> {
+    fn message(&mut self, fields: &'a Map<String, Value>, name: &str) -> ApiResult<()> {
         let role = string(fields, "role", name)?;
         if !["user", "assistant", "system", "developer"].contains(&role) {
             let expected = "`user`, `assistant`, `system` or `developer`";
             return Err(ApiError::field(&format!("{name}.role"), expected, quoted(role)));
         }
         let content = text(fields.get("content"), &format!("{name}.content"))?;
-        let mut message = Map::new();
-        message.insert("role".to_owned(), role.into());
-        message.insert("content".to_owned(), content.into());
         // Reasoning that no part of the assistant follows belongs to nothing.
         let reasoning = std::mem::take(&mut self.reasoning);
-        if role == "assistant" && !reasoning.is_empty() {
-            message.insert("reasoning_content".to_owned(), reasoning.into());
-        }
-        self.list.push(message);
+        let reasoning_content = if role == "assistant" { reasoning } else { String::new() };
+        self.list.push(Message { reasoning_content, ..Message::new(role, content) });
         Ok(())
     }
 
@@ -130,51 +174,30 @@ impl Messages {
     }
 
     /// Adds a call to the message of the assistant at the end, if there is one.
-    fn call(&mut self, fields: &Map<String, Value>, input: &str, name: &str) -> ApiResult<()> {
+    fn call(&mut self, fields: &'a Map<String, Value>, input: &str, name: &str) -> ApiResult<()> {
         let (id, tool) = (string(fields, "call_id", name)?, string(fields, "name", name)?);
         let namespace = fields.get("namespace").and_then(Value::as_str);
         let tool = namespace.map_or_else(|| tool.to_owned(), |namespace| joined(namespace, tool));
-        let input_text = string(fields, input, name)?;
+        let text = string(fields, input, name)?;
         let arguments = match input {
-            // The text of a custom tool, for templates that know functions alone.
-            "input" => json!({ "input": input_text }).to_string(),
-            _ => input_text.to_owned(),
+            "input" => to_value(CustomArguments { input: text })?.to_string(),
+            _ => text.to_owned(),
         };
-        self.names.insert(id.to_owned(), tool.clone());
-        let call = json!({
-            "id": id, "type": "function", "function": {"name": tool, "arguments": arguments},
-        });
-        if self.list.last().is_none_or(|last| last["role"] != "assistant") {
-            let message = [("role", "assistant"), ("content", "")];
-            let message = message.map(|(name, value)| (name.to_owned(), Value::from(value)));
-            self.list.push(Map::from_iter(message));
-        }
-        let Some(message) = self.list.last_mut() else { return Ok(()) };
         let reasoning = std::mem::take(&mut self.reasoning);
-        if !reasoning.is_empty() {
-            let known = message.entry("reasoning_content").or_insert_with(|| "".into());
-            let mut all = known.as_str().unwrap_or_default().to_owned();
-            append(&mut all, &reasoning);
-            *known = all.into();
+        if self.list.last().is_none_or(|last| last.role != "assistant") {
+            self.list.push(Message::new("assistant", String::new()));
         }
-        let calls = message.entry("tool_calls").or_insert_with(|| Value::Array(Vec::new()));
-        if let Value::Array(calls) = calls {
-            calls.push(call);
+        if let Some(message) = self.list.last_mut() {
+            append(&mut message.reasoning_content, &reasoning);
+            message.tool_calls.push(Call::new(id, tool, arguments));
         }
         Ok(())
     }
 
-    fn output(&mut self, fields: &Map<String, Value>, name: &str) -> ApiResult<()> {
+    fn output(&mut self, fields: &'a Map<String, Value>, name: &str) -> ApiResult<()> {
         let id = string(fields, "call_id", name)?;
         let content = text(fields.get("output"), &format!("{name}.output"))?;
-        let mut message = Map::new();
-        for (name, value) in [("role", "tool"), ("tool_call_id", id), ("content", &content)] {
-            message.insert(name.to_owned(), value.into());
-        }
-        if let Some(tool) = self.names.get(id) {
-            message.insert("name".to_owned(), tool.as_str().into());
-        }
-        self.list.push(message);
+        self.list.push(Message { tool_call_id: Some(id), ..Message::new("tool", content) });
         Ok(())
     }
 }
@@ -188,7 +211,7 @@ fn append(all: &mut String, text: &str) {
 }
 
 /// Text of a client for an error, shortened.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     format!("`{}`", text.chars().take(80).collect::<String>())
 }
 
@@ -243,103 +266,4 @@ fn part_text<'a>(part: &'a Value, name: &str) -> ApiResult<&'a str> {
     value
         .as_str()
         .ok_or_else(|| ApiError::field(&format!("{name}.{field}"), "a string", kind_of(value)))
-}
-
-/// Name of a function of a namespace. Codex names namespaces `mcp__server__`.
-fn joined(namespace: &str, tool: &str) -> String {
-    let separator = if namespace.ends_with("__") { "" } else { "__" };
-    format!("{namespace}{separator}{tool}")
-}
-
-/// Functions of the field `tools`, those of namespaces included. Other types are left out: clients list tools of OpenAI's
-/// servers with every request (codex 10635).
-///
-/// # Errors
-/// 400 with the tool.
-pub(super) fn tools(tools: &[Value]) -> ApiResult<Tools> {
-    let mut found = Tools::default();
-    for (index, tool) in tools.iter().enumerate() {
-        let name = format!("tools[{index}]");
-        match tool["type"].as_str() {
-            Some("function") => found.list.push(function(tool, None, &name)?),
-            Some("namespace") => {
-                let namespace = own_name(tool, &name)?;
-                let Some(inner) = tool["tools"].as_array() else {
-                    let got = kind_of(&tool["tools"]);
-                    return Err(ApiError::field(&format!("{name}.tools"), "a list of tools", got));
-                };
-                let functions = inner.iter().enumerate();
-                for (i, tool) in functions.filter(|(_, tool)| tool["type"] == "function") {
-                    let name = format!("{name}.tools[{i}]");
-                    let own = own_name(tool, &name)?.to_owned();
-                    found.list.push(function(tool, Some(namespace), &name)?);
-                    let names = [namespace.to_owned(), own];
-                    found.namespaces.insert(joined(namespace, &names[1]), names);
-                }
-            }
-            Some(_) => {}
-            None => {
-                let got = kind_of(&tool["type"]);
-                return Err(ApiError::field(&format!("{name}.type"), "a string", got));
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// Name of a tool, which chat completions put into `function`.
-fn own_name<'a>(tool: &'a Value, name: &str) -> ApiResult<&'a str> {
-    let value = tool.get("function").unwrap_or(tool).get("name");
-    value.and_then(Value::as_str).ok_or_else(|| {
-        let got = value.map_or("nothing", kind_of);
-        ApiError::field(&format!("{name}.name"), "a string", got)
-    })
-}
-
-/// A function in the form of chat completions.
-fn function(tool: &Value, namespace: Option<&str>, name: &str) -> ApiResult<Value> {
-    let own = own_name(tool, name)?;
-    let own = namespace.map_or_else(|| own.to_owned(), |namespace| joined(namespace, own));
-    let definition = tool.get("function").unwrap_or(tool);
-    let mut function = Map::from_iter([("name".to_owned(), Value::from(own))]);
-    for field in ["description", "parameters", "strict"] {
-        if let Some(value) = definition.get(field).filter(|value| !value.is_null()) {
-            function.insert(field.to_owned(), value.clone());
-        }
-    }
-    Ok(json!({ "type": "function", "function": function }))
-}
-
-/// The field `tool_choice` in the form of chat completions. Allowed tools are those that stay in `tools`.
-///
-/// # Errors
-/// 400 for a choice of another tool than a function.
-pub(super) fn tool_choice(choice: &Value, tools: &mut Vec<Value>) -> ApiResult<Value> {
-    let Value::Object(fields) = choice else { return Ok(choice.clone()) };
-    let name = |tool: &Value| {
-        let own = tool["name"].as_str()?;
-        let namespace = tool["namespace"].as_str();
-        Some(namespace.map_or_else(|| own.to_owned(), |namespace| joined(namespace, own)))
-    };
-    match fields.get("type").and_then(Value::as_str) {
-        Some("function") if fields.contains_key("function") => Ok(choice.clone()),
-        Some("function") => Ok(json!({"type": "function", "name": name(choice)})),
-        Some("allowed_tools") => {
-            let allowed = choice["tools"].as_array().map_or(&[][..], Vec::as_slice);
-            let allowed: HashSet<String> = allowed.iter().filter_map(name).collect();
-            let is_allowed = |tool: &Value| {
-                tool["function"]["name"].as_str().is_some_and(|name| allowed.contains(name))
-            };
-            tools.retain(is_allowed);
-            if tools.is_empty() {
-                let got = "other ones";
-                return Err(ApiError::field("tool_choice.tools", "functions of `tools`", got));
-            }
-            Ok(choice["mode"].clone())
-        }
-        other => {
-            let got = other.map_or_else(|| "nothing".to_owned(), quoted);
-            Err(ApiError::field("tool_choice.type", "`function` or `allowed_tools`", got))
-        }
-    }
 }

@@ -1,154 +1,31 @@
-//! Bodies and writers of Responses, with parts of answers made by hand.
+//! Responses from parts of answers made by hand.
+
+mod bodies;
 
 use std::sync::mpsc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use stonechat::llm::chat::{ChatEvent, ChatMessage};
 use stonechat::{Completion, Finish};
 
-use super::objects::{Head, ResponseObjects};
-use super::{Echo, Keeper, KeptResponse, ResponseFields, input};
-use crate::chat_answer::{ChatAnswer, ChatDialect, ChatStep, ChatWriter};
+use super::fields::Echo;
+use super::objects::Head;
+use super::writer::ResponseWriter;
+use super::{Keeper, KeptResponse, input};
+use crate::ApiError;
+use crate::chat_answer::{ChatAnswer, ChatStep, ChatWriter};
 use crate::generation::RequestStats;
 use crate::text::Frame;
-use crate::{ApiError, ApiResult};
+use bodies::{adapted, messages};
 
-/// A body of this input after its rewriting.
-fn adapted(mut body: Value) -> ApiResult<Map<String, Value>> {
-    let fields = body.as_object_mut().unwrap();
-    ResponseFields::adapt(fields)?;
-    Ok(std::mem::take(fields))
+fn objects() -> ResponseWriter {
+    objects_of(&json!({"input": "a"}))
 }
 
-fn messages(input: Value) -> Value {
-    input::messages(Some(&input)).unwrap().into()
-}
-
-#[track_caller]
-fn refused(body: Value, expected: &str) {
-    let error = adapted(body).unwrap_err();
-    assert_eq!((error.status(), error.message()), (400, expected));
-}
-
-#[test]
-fn items_become_messages() {
-    let got = messages(json!([
-        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
-        {"role": "user", "content": "Weather?"},
-        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x",
-            "content": [{"type": "reasoning_text", "text": "Two cities."}]},
-        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
-        {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{\"x\":1}"},
-        {"type": "function_call", "call_id": "b", "name": "g", "namespace": "mcp__s__", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "7"}]},
-        {"type": "function_call_output", "call_id": "c", "output": "8"},
-        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
-    ]));
-    let call = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-    let expected = json!([
-        {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": "Weather?"},
-        {"role": "assistant", "content": "", "reasoning_content": "Two cities.",
-            "tool_calls": [call("a", "f", "{\"x\":1}"), call("b", "mcp__s__g", "{}")]},
-        {"role": "tool", "tool_call_id": "b", "name": "mcp__s__g", "content": "7"},
-        {"role": "tool", "tool_call_id": "c", "content": "8"},
-        {"role": "assistant", "content": "No."},
-    ]);
-    assert_eq!(got, expected);
-}
-
-/// `LocalAI` 10040.
-#[test]
-fn bare_items_with_a_role_are_messages() {
-    let got =
-        messages(json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]));
-    assert_eq!(got[1], json!({"role": "assistant", "content": "b"}));
-}
-
-/// ollama 15424.
-#[test]
-fn an_item_without_type_and_role_is_named() {
-    refused(
-        json!({"input": [{"content": "a"}]}),
-        "`input[0]`: expected an item with a `type`, or a message with a `role`, got neither",
-    );
-}
-
-#[test]
-fn invalid_fields_are_named() {
-    let image = json!([{"role": "user", "content": [{"type": "input_image"}]}]);
-    for (fields, expected) in [
-        (
-            json!({"input": image}),
-            "`input[0].content[0].type`: expected `input_text`, `output_text` or `refusal`, got `input_image`, which needs a model that sees",
-        ),
-        (
-            json!({"input": [{"type": "compaction"}]}),
-            "`input[0].type`: expected `message`, `reasoning`, `function_call` or `function_call_output`, got `compaction`",
-        ),
-        (json!({}), "`input`: expected a string or a list of items, got nothing"),
-        (
-            json!({"input": "a", "background": true}),
-            "`background`: expected false: no request runs detached, got true",
-        ),
-        (
-            json!({"input": "a", "truncation": "auto"}),
-            "`truncation`: expected `disabled`, got `auto`",
-        ),
-        (
-            json!({"input": "a", "tool_choice": {"type": "web_search"}, "tools": [{"type": "web_search"}]}),
-            "`tool_choice.type`: expected `function` or `allowed_tools`, got `web_search`",
-        ),
-        (
-            json!({"input": "a", "text": {"format": {"type": "json_schema"}}}),
-            "`text.format.schema`: expected an object, got null",
-        ),
-        (
-            json!({"input": "a", "conversation": "c"}),
-            "`conversation`: expected none: `previous_response_id` continues a response, got a string",
-        ),
-        (
-            json!({"input": "a", "tools": [{"type": "function"}]}),
-            "`tools[0].name`: expected a string, got nothing",
-        ),
-    ] {
-        refused(fields, expected);
-    }
-    let error = adapted(json!({"input": "a", "store": "yes"})).unwrap_err();
-    assert!(error.message().starts_with("`store`: "), "{error}");
-}
-
-/// codex 10635 and 36942.
-#[test]
-fn tools_of_servers_are_ignored_and_namespaces_expanded() {
-    let function =
-        |name: &str| json!({"type": "function", "name": name, "parameters": {"type": "object"}});
-    let body = adapted(json!({
-        "input": "a",
-        "tools": [
-            function("f"), {"type": "web_search"}, {"type": "custom", "name": "patch"},
-            {"type": "image_generation"},
-            {"type": "namespace", "name": "mcp__s", "tools": [function("g"), {"type": "custom"}]},
-        ],
-        "max_output_tokens": 7, "instructions": "Be brief.", "reasoning": {"effort": "low", "summary": "auto"},
-        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}, "verbosity": "low"},
-    })).unwrap();
-    let names: Vec<&Value> =
-        body["tools"].as_array().unwrap().iter().map(|tool| &tool["function"]["name"]).collect();
-    assert_eq!(names, ["f", "mcp__s__g"]);
-    assert_eq!(body["max_tokens"], 7);
-    assert_eq!(body["messages"][0], json!({"role": "system", "content": "Be brief."}));
-    assert_eq!(body["response_format"]["json_schema"]["schema"], json!({"type": "object"}));
-    let allowed = adapted(json!({
-        "input": "a", "tools": [function("f"), function("g")],
-        "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "g"}]},
-    })).unwrap();
-    assert_eq!(allowed["tool_choice"], "required");
-    assert_eq!(allowed["tools"].as_array().unwrap().len(), 1);
-}
-
-fn objects() -> ResponseObjects {
-    let mut objects = ResponseObjects::new(Head::new(None, "m", Echo::default()));
+/// Writer of the answer to a body.
+fn objects_of(body: &Value) -> ResponseWriter {
+    let echo = Echo::parse(body.as_object().unwrap()).unwrap();
+    let mut objects = ResponseWriter::new(Head::new(None, "m", echo));
     let names = ["mcp__s".to_owned(), "g".to_owned()];
     objects.namespaces.insert("mcp__s__g".to_owned(), names);
     objects
@@ -178,11 +55,11 @@ fn answer(events: &[ChatEvent], finish: Finish) -> ChatAnswer {
     let message: ChatMessage = events.iter().cloned().collect();
     let mut completion = Completion::default();
     completion.finish = finish;
-    ChatAnswer { message, completion }
+    ChatAnswer { message, completion, reasoning_tokens: 2 }
 }
 
 /// Events of a stream of these parts.
-fn streamed(mut objects: ResponseObjects, events: &[ChatEvent], finish: Finish) -> Vec<Value> {
+fn streamed(mut objects: ResponseWriter, events: &[ChatEvent], finish: Finish) -> Vec<Value> {
     let stats = RequestStats::new(0, 1);
     let mut frames = objects.start(&stats);
     for event in events {
@@ -251,6 +128,63 @@ fn items_have_one_identifier_in_all_events() {
     assert_eq!((&output[3]["namespace"], &output[3]["name"]), (&"mcp__s".into(), &"g".into()));
 }
 
+/// The AI SDK and Codex show summaries; reasoning that came twice would be shown twice.
+#[test]
+fn reasoning_takes_the_place_of_a_summary_that_was_asked_for() {
+    for summary in ["auto", "concise", "detailed"] {
+        let body = json!({"input": "a", "reasoning": {"summary": summary}});
+        let events = streamed(objects_of(&body), &parts()[..4], Finish::EndOfText);
+        let expected = [
+            "output_item.added",
+            "reasoning_summary_part.added",
+            "reasoning_summary_text.delta",
+            "reasoning_summary_text.delta",
+            "reasoning_summary_text.done",
+            "reasoning_summary_part.done",
+            "output_item.done",
+            "output_item.added",
+        ];
+        assert_eq!(kinds(&events)[2..10], expected);
+        let item = &events[8]["item"];
+        for event in &events[3..8] {
+            assert_eq!((&event["item_id"], &event["output_index"]), (&item["id"], &json!(0)));
+            assert_eq!(event["summary_index"], 0);
+            assert!(event.get("content_index").is_none(), "{event}");
+        }
+        assert_eq!(events[3]["part"], json!({"type": "summary_text", "text": ""}));
+        assert_eq!((&events[4]["delta"], &events[5]["delta"]), (&json!("Hm"), &json!(".")));
+        assert_eq!(events[6]["text"], "Hm.");
+        assert_eq!(events[7]["part"], json!({"type": "summary_text", "text": "Hm."}));
+        assert_eq!(item["summary"], json!([events[7]["part"]]));
+        assert_eq!((&item["content"], &item["status"]), (&json!([]), &json!("completed")));
+        let response = &events.last().unwrap()["response"];
+        assert_eq!(response["output"][0], *item);
+        assert_eq!(response["reasoning"]["summary"], summary);
+        assert_eq!(response["usage"]["output_tokens_details"]["reasoning_tokens"], 2);
+        let again = messages(response["output"].clone());
+        assert_eq!(again[0]["reasoning_content"], "Hm.");
+    }
+    let error = adapted(json!({"input": "a", "reasoning": {"summary": "long"}})).unwrap_err();
+    assert!(error.message().starts_with("`reasoning.summary`: unknown variant `long`"), "{error}");
+}
+
+/// Agents run the calls of `output_item.done`.
+#[test]
+fn an_error_ends_no_item() {
+    let mut objects = objects();
+    let stats = RequestStats::new(0, 1);
+    let mut frames = objects.start(&stats);
+    let events = parts()[4..6].to_vec();
+    frames.extend(objects.step(ChatStep { choice: 0, events, probs: Vec::new(), stats: &stats }));
+    frames.extend(objects.error(&ApiError::server("boom")));
+    let events = values(&frames);
+    let expected = ["output_item.added", "function_call_arguments.delta", "failed"];
+    assert_eq!(kinds(&events)[2..], expected);
+    let response = &events[4]["response"];
+    assert_eq!(response["output"][0]["status"], "incomplete");
+    assert_eq!(response["error"], json!({"code": "server_error", "message": "boom"}));
+}
+
 #[test]
 fn a_whole_response_equals_that_of_the_stream() {
     let without_ids = |mut response: Value| {
@@ -311,6 +245,8 @@ fn a_response_is_kept_with_its_messages() {
     let kept = receiver.recv().unwrap();
     let body: Value = serde_json::from_str(&kept.body).unwrap();
     assert_eq!(body, events.last().unwrap()["response"]);
+    let items = body["output"].as_array().unwrap().iter();
+    assert_eq!(kept.items, items.map(|item| item["id"].as_str().unwrap()).collect::<Vec<_>>());
     // The output is an input.
     let again = input::messages(body.get("output")).unwrap();
     assert_eq!(again.len(), 1);

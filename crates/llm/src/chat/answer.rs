@@ -1,4 +1,4 @@
-//! Format of the answers of one conversation: parser, tokens to show, grammar of tool calls.
+//! Format of the answers of one conversation: parser, tokens to show, grammar.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use stonechat_text::MarkedText;
 
 use super::grammar::{self, Writer};
 use super::parser::AnswerParser;
-use super::syntax::{CallSyntax, Syntax};
+use super::syntax::{Layout, Syntax};
 use super::{Tool, ToolChoice};
 use crate::{ChatFormat, Error, ModelInfo};
 
@@ -22,19 +22,19 @@ pub struct AnswerFormat {
     pub visible_special: Vec<u32>,
     /// Tokens that end the answer though the vocabulary does not say so, such as `<|call|>` of gpt-oss.
     pub end_tokens: Vec<u32>,
-    /// Grammar of tool calls, if the choice or a strict schema needs one.
-    pub grammar: Option<ToolGrammar>,
+    /// Grammar of the answer, if it has one, or the choice or a strict schema needs one of tool calls.
+    pub grammar: Option<AnswerGrammar>,
     /// Markers of reasoning, if the template has it.
     pub reasoning: Option<ReasoningMarkers>,
 }
 
-/// Grammar of tool calls. It does not see reasoning.
+/// Grammar of tool calls, of content, or of either. It does not see reasoning.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct ToolGrammar {
+pub struct AnswerGrammar {
     /// The grammar.
     pub compiled: Arc<CompiledGrammar>,
-    /// Start of the grammar: at once if the answer must call a tool, else where calls begin.
+    /// Start of the grammar: at once if the answer must call a tool or its content has a grammar, else where calls begin.
     pub start: GrammarStart,
 }
 
@@ -61,6 +61,8 @@ pub struct AnswerOptions<'a> {
     pub parallel: bool,
     /// Whether reasoning is a part of its own; otherwise it is content, with its markers.
     pub splits_reasoning: bool,
+    /// Grammar of the content. Beside tools that may be called it is a JSON schema, and the answer is calls or the JSON.
+    pub content: Option<&'a GrammarSource>,
 }
 
 impl ChatFormat {
@@ -68,7 +70,8 @@ impl ChatFormat {
     ///
     /// # Errors
     /// [`Error::ToolSchema`] if the schema of a tool that must be called, or of a strict one, cannot be a grammar;
-    /// [`Error::Option`] if the choice names no tool.
+    /// [`Error::Option`] if the choice names no tool, or the content has another grammar than a JSON schema beside tools; if
+    /// the grammar of the content is invalid.
     pub fn answer_format(
         &self,
         model: &ModelInfo,
@@ -90,7 +93,7 @@ impl ChatFormat {
             parser,
             visible_special: visible_special.collect(),
             end_tokens: ends.filter(|&id| !tokenizer.is_end_of_generation(id)).collect(),
-            grammar: tool_grammar(model, syntax, options)?,
+            grammar: answer_grammar(model, syntax, options)?,
             reasoning: reasoning_markers(syntax, is_open),
         })
     }
@@ -118,30 +121,25 @@ fn reasoning_markers(syntax: &Arc<Syntax>, is_open: bool) -> Option<ReasoningMar
     Some(ReasoningMarkers { start: start.to_string(), end: end.to_string(), is_open })
 }
 
-/// Grammar of the calls that the options allow.
-fn tool_grammar(
+/// Grammar of the answer: of the calls that the options allow, and of the content.
+fn answer_grammar(
     model: &ModelInfo,
     syntax: &Syntax,
     options: &AnswerOptions<'_>,
-) -> Result<Option<ToolGrammar>, Error> {
-    let Some(calls) = &syntax.calls else { return Ok(None) };
-    let is_allowed = |tool: &&Tool| match options.choice {
+) -> Result<Option<AnswerGrammar>, Error> {
+    let Some(calls) = syntax.calls.as_ref().filter(|_| *options.choice != ToolChoice::None) else {
+        return content_grammar(model, syntax, options.content);
+    };
+    let is_required = *options.choice != ToolChoice::Auto;
+    let tools = options.tools.iter().filter(|tool| match options.choice {
         ToolChoice::Function(name) => tool.name == *name,
-        ToolChoice::None => false,
-        ToolChoice::Auto | ToolChoice::Required => true,
-    };
-    let tools: Vec<&Tool> = options.tools.iter().filter(is_allowed).collect();
-    let start = match options.choice {
-        ToolChoice::None => return Ok(None),
-        ToolChoice::Auto if tools.is_empty() => return Ok(None),
-        ToolChoice::Auto => {
-            let is_strict = tools.iter().any(|tool| tool.is_strict);
-            let Some(start) = grammar::start(syntax, calls, is_strict) else { return Ok(None) };
-            start
-        }
-        ToolChoice::Required | ToolChoice::Function(_) => GrammarStart::Immediately,
-    };
+        _ => true,
+    });
+    let tools: Vec<&Tool> = tools.collect();
     if tools.is_empty() {
+        if !is_required {
+            return content_grammar(model, syntax, options.content);
+        }
         let names: Vec<&str> = options.tools.iter().map(|tool| tool.name.as_str()).collect();
         let expected = format!("one of the tools ({})", names.join(", "));
         let got = match options.choice {
@@ -150,28 +148,76 @@ fn tool_grammar(
         };
         return Err(Error::Option { option: "tool_choice", expected, got });
     }
+    // An answer that must call a tool has no content.
+    let content = match options.content.filter(|_| !is_required) {
+        None => None,
+        Some(GrammarSource::JsonSchema(schema)) => Some(grammar::content(schema)?),
+        Some(_) => {
+            let expected = "none beside tools, but for a JSON schema".to_owned();
+            return Err(Error::Option { option: "grammar", expected, got: "one".to_owned() });
+        }
+    };
+    let start = if is_required || content.is_some() {
+        GrammarStart::Immediately
+    } else {
+        let Some(start) = grammar::start(syntax, calls, &tools) else { return Ok(None) };
+        start
+    };
     let is_parallel = options.parallel && !matches!(options.choice, ToolChoice::Function(_));
-    let task = GrammarTask { model, syntax, calls, is_parallel, start };
-    task.compile(&tools)
+    let writer = Writer::new(syntax, calls, model.tokenizer());
+    GrammarTask { model, writer, is_required, is_parallel, content, start }.compile(&tools)
+}
+
+/// Grammar of an answer without calls.
+fn content_grammar(
+    model: &ModelInfo,
+    syntax: &Syntax,
+    content: Option<&GrammarSource>,
+) -> Result<Option<AnswerGrammar>, Error> {
+    let Some(source) = content else { return Ok(None) };
+    let framed = match (source, &syntax.calls) {
+        (GrammarSource::JsonSchema(schema), Some(calls)) if syntax.layout != Layout::Markers => {
+            let writer = Writer::new(syntax, calls, model.tokenizer());
+            Some(GrammarSource::Lark(writer.write_content(&grammar::content(schema)?)))
+        }
+        _ => None,
+    };
+    let compiled = Arc::new(model.compile_grammar(framed.as_ref().unwrap_or(source))?);
+    Ok(Some(AnswerGrammar { compiled, start: GrammarStart::Immediately }))
 }
 
 /// Grammar to compile.
 struct GrammarTask<'a> {
     model: &'a ModelInfo,
-    syntax: &'a Syntax,
-    calls: &'a CallSyntax,
+    writer: Writer<'a>,
+    /// Whether the answer must call a tool.
+    is_required: bool,
     is_parallel: bool,
+    /// Grammar of the content of an answer without calls.
+    content: Option<String>,
     start: GrammarStart,
 }
 
 impl GrammarTask<'_> {
     /// Compiles the grammar. If a schema cannot be a grammar, a call that no schema must constrain has any object.
-    fn compile(self, tools: &[&Tool]) -> Result<Option<ToolGrammar>, Error> {
+    fn compile(self, tools: &[&Tool]) -> Result<Option<AnswerGrammar>, Error> {
+        let is_required = self.is_required;
+        let may_loosen = !is_required && tools.iter().any(|tool| !tool.is_strict);
+        let key =
+            may_loosen.then(|| format!("{:?} {:?} {tools:?}", self.content, self.is_parallel));
+        let start = &self.start;
+        let known = key.as_ref().and_then(|key| self.model.grammars().loosened(key));
+        if let Some(compiled) = known {
+            return Ok(Some(AnswerGrammar { compiled: Arc::new(compiled), start: start.clone() }));
+        }
         let error = match self.try_compile(tools) {
             Ok(grammar) => return Ok(Some(grammar)),
             Err(error) => error,
         };
-        let is_required = self.start == GrammarStart::Immediately;
+        if let Some(content) = &self.content {
+            let source = GrammarSource::Lark(self.writer.clone().write_content(content));
+            self.model.compile_grammar(&source)?;
+        }
         let mut replaced = Vec::with_capacity(tools.len());
         for &tool in tools {
             match self.try_compile(&[tool]) {
@@ -196,18 +242,26 @@ impl GrammarTask<'_> {
         }
         let replaced: Vec<&Tool> = replaced.iter().collect();
         match self.try_compile(&replaced) {
-            Ok(grammar) => Ok(Some(grammar)),
-            Err(error) if tools.iter().any(|tool| tool.is_strict) => Err(error),
+            Ok(grammar) => {
+                if let Some(key) = key {
+                    self.model.grammars().keep_loosened(key, (*grammar.compiled).clone());
+                }
+                Ok(Some(grammar))
+            }
+            Err(error) if self.content.is_some() || tools.iter().any(|tool| tool.is_strict) => {
+                Err(error)
+            }
             // The parser understands calls without a grammar, too.
             Err(_) => Ok(None),
         }
     }
 
-    fn try_compile(&self, tools: &[&Tool]) -> Result<ToolGrammar, Error> {
-        let writer = Writer::new(self.syntax, self.calls, self.model.tokenizer());
+    fn try_compile(&self, tools: &[&Tool]) -> Result<AnswerGrammar, Error> {
         let is_lazy = self.start != GrammarStart::Immediately;
-        let source = GrammarSource::Lark(writer.write(tools, self.is_parallel, is_lazy)?);
+        let writer = self.writer.clone();
+        let source = writer.write(tools, (self.is_parallel, is_lazy), self.content.as_deref())?;
+        let source = GrammarSource::Lark(source);
         let compiled = Arc::new(self.model.compile_grammar(&source)?);
-        Ok(ToolGrammar { compiled, start: self.start.clone() })
+        Ok(AnswerGrammar { compiled, start: self.start.clone() })
     }
 }

@@ -19,7 +19,7 @@ impl AnswerFormat {
         options.end_tokens.extend(end_tokens);
         if let Some(grammar) = grammar {
             if options.grammar.is_some() {
-                let expected = "none beside tools: a call has a grammar of its own".to_owned();
+                let expected = "none beside the grammar of the answer".to_owned();
                 return Err(Error::Option { option: "grammar", expected, got: "one".to_owned() });
             }
             options.grammar = Some(grammar.compiled);

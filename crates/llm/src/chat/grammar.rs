@@ -17,11 +17,15 @@ use super::syntax::{Arguments, CallSyntax, Form, JsonForm, Layout, Syntax, Tags}
 use crate::Error;
 
 /// Terminals of all grammars.
-const TERMINALS: &str = "NL: /\\n[ \\t]{0,8}/\nSP: / |\\n[ \\t]{0,8}/\nWS: /[ \\n]{1,4}/\n";
+const TERMINALS: &str =
+    "NL: /\\n[ \\t]{0,8}/\nSP: / |\\n[ \\t]{0,8}/\nWS: /[ \\n]{1,4}/\nGAP: /[ \\t\\n]{1,24}/\n";
+/// Maximum tools whose calls start the grammar without markers.
+const MAX_OBJECTS: usize = 120;
 /// Keys and identifiers that no schema names.
 const WORD: &str = "/[A-Za-z0-9_\\-]{1,64}/";
 
 /// Writer of a grammar.
+#[derive(Clone)]
 pub(super) struct Writer<'a> {
     syntax: &'a Syntax,
     calls: &'a CallSyntax,
@@ -41,15 +45,15 @@ impl<'a> Writer<'a> {
         Self { syntax, calls, specials, out: String::from(TERMINALS) }
     }
 
-    /// Lark source of calls of `tools`, one or several.
+    /// Lark source of calls of `tools`, one or several (`is_parallel`), or of `content`, see [`content`].
     ///
     /// # Errors
     /// If a schema has an invalid pattern; with the name of its tool.
     pub(super) fn write(
         mut self,
         tools: &[&Tool],
-        is_parallel: bool,
-        is_lazy: bool,
+        (is_parallel, is_lazy): (bool, bool),
+        content: Option<&str>,
     ) -> Result<String, Error> {
         let mut names = Vec::with_capacity(tools.len());
         for (index, tool) in tools.iter().enumerate() {
@@ -58,6 +62,14 @@ impl<'a> Writer<'a> {
             names.push(format!("call_{index}"));
         }
         let _ = writeln!(self.out, "call: {}", names.join(" | "));
+        let mut others = String::new();
+        if let Some(form) = self.calls.loose().filter(|_| is_lazy) {
+            let objects = tools.iter().map(|tool| loose(form, tool)).collect::<Result<Vec<_>, _>>();
+            let _ = writeln!(self.out, "loose: {}", objects?.join(" | "));
+            let next = if is_parallel { "((GAP)? (\",\" (GAP)?)? loose)*" } else { "" };
+            let ends = r#""```" | "</tools>" | "</tool_call>" | "]""#;
+            others = format!(" | loose {next} ((GAP)? ({ends}))?");
+        }
         let repeat = |between: String| match is_parallel {
             true => format!("call ({between} call)*"),
             false => "call".to_owned(),
@@ -80,8 +92,34 @@ impl<'a> Writer<'a> {
             [&self.calls.section[0], &self.calls.section[1]].map(|text| self.text(text));
         // Bare calls may have a marker.
         let space = if is_lazy { "" } else { "(WS)? " };
-        let _ = writeln!(self.out, "start: {space}{start} {calls} {end}");
+        if let Some(content) = content {
+            others = format!(" | {}", self.framed(content));
+        }
+        let _ = writeln!(self.out, "start: {space}{start} {calls} {end}{others}");
         Ok(self.out)
+    }
+
+    /// Lark source of an answer that is content.
+    pub(super) fn write_content(mut self, content: &str) -> String {
+        let content = self.framed(content);
+        let _ = writeln!(self.out, "start: {content}");
+        self.out
+    }
+
+    /// Content after the header of its message.
+    fn framed(&self, content: &str) -> String {
+        match self.syntax.layout {
+            Layout::Harmony => {
+                let [start, channel, constrain, message] =
+                    ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"]
+                        .map(|text| self.text(text));
+                format!(
+                    "({start} \"assistant\")? {channel} \"final\" (\" \")? ({constrain} \"json\")? {message} {content}"
+                )
+            }
+            Layout::Recipients => format!("\"all\\n\" {content}"),
+            Layout::Markers => content.to_owned(),
+        }
     }
 
     /// Text of a marker: strings, and control tokens by number. Line feeds are optional.
@@ -273,15 +311,33 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// Lark of the JSON of a schema.
+///
+/// # Errors
+/// If the text is no JSON, or has an invalid pattern.
+pub(super) fn content(schema: &str) -> Result<String, Error> {
+    let schema = serde_json::from_str(schema).map_err(|error| Error::Option {
+        option: "JSON schema",
+        expected: "JSON".to_owned(),
+        got: error.to_string(),
+    })?;
+    Ok(format!("%json {}", embedded_schema(schema)?))
+}
+
 /// Start of a grammar: `None` if there is nothing that starts it.
-pub(super) fn start(syntax: &Syntax, calls: &CallSyntax, is_strict: bool) -> Option<GrammarStart> {
+pub(super) fn start(syntax: &Syntax, calls: &CallSyntax, tools: &[&Tool]) -> Option<GrammarStart> {
     let mut triggers = Vec::new();
+    if let Some(form) = calls.loose().filter(|_| tools.len() <= MAX_OBJECTS) {
+        triggers.extend(tools.iter().map(|tool| Trigger::Object {
+            text: format!("{{\"{}\":{}", form.name, json!(tool.name)),
+        }));
+    }
     match (syntax.layout, &calls.form) {
         (Layout::Harmony, Form::Named { .. }) => triggers.push(Trigger::text(" to=functions.")),
         (Layout::Recipients, _) => triggers.push(Trigger::text(">>>")),
         (_, Form::Json(form)) if form.is_bare => {
             // Content may be JSON too; only strict schemas take that risk.
-            if is_strict {
+            if tools.iter().any(|tool| tool.is_strict) {
                 let object = format!("{{\"{}\":", form.name);
                 triggers.push(Trigger::text(object));
             }
@@ -289,6 +345,16 @@ pub(super) fn start(syntax: &Syntax, calls: &CallSyntax, is_strict: bool) -> Opt
         _ => triggers.push(Trigger::text(calls.opening())),
     }
     (!triggers.is_empty()).then_some(GrammarStart::After(triggers))
+}
+
+/// Call as an object without markers, over one line or several.
+fn loose(form: &JsonForm, tool: &Tool) -> Result<String, Error> {
+    let word = |text: &str| quoted(&json!(text).to_string());
+    let [name, value, arguments] = [form.name.as_ref(), &tool.name, &form.arguments].map(word);
+    let schema = schema(tool, &tool.parameters)?;
+    Ok(format!(
+        "\"{{\" (GAP)? {name} (GAP)? \":\" (GAP)? {value} (GAP)? \",\" (GAP)? {arguments} (GAP)? \":\" (GAP)? %json {schema} (GAP)? \"}}\""
+    ))
 }
 
 /// Call as an object.

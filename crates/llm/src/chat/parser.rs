@@ -13,6 +13,7 @@ mod arguments;
 mod events;
 mod json_call;
 mod literal;
+mod loose;
 mod messages;
 mod opening;
 pub(crate) mod pattern;
@@ -60,6 +61,8 @@ pub struct AnswerParser {
     name: String,
     /// Whether the last call is in a section or a list, so that the next one has no marker of its own.
     is_in_section: bool,
+    /// Whether the last call had no marker of its template.
+    is_loose: bool,
     /// Whether a message came before, in formats that have several.
     has_message: bool,
 }
@@ -111,6 +114,12 @@ impl AnswerParser {
             Layout::Markers => State::default(),
         };
         Self { rules: Arc::new(rules), state, ..Self::default() }
+    }
+
+    /// Whether the text so far ends inside reasoning.
+    #[must_use]
+    pub fn is_reasoning(&self) -> bool {
+        matches!(self.state, State::Text(state) if state.is_reasoning)
     }
 
     /// Appends generated text, which may be cut anywhere, and returns the parts that are certain.

@@ -122,6 +122,14 @@ impl CallSyntax {
         }
     }
 
+    /// Form of a call that is an object, which models write without the markers, too.
+    pub(crate) fn loose(&self) -> Option<&JsonForm> {
+        match &self.form {
+            Form::Json(form) if !form.is_keyed => Some(form),
+            _ => None,
+        }
+    }
+
     /// Text that the first call begins with, without white space; empty for bare JSON.
     pub(crate) fn opening(&self) -> &str {
         let section = self.section[0].trim();

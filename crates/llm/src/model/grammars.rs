@@ -25,7 +25,9 @@ const MAX_SOURCE_BYTES: usize = 256 << 10;
 pub(crate) struct Grammars {
     /// Built for the first grammar.
     table: OnceLock<TokenTable>,
-    kept: Mutex<VecDeque<(GrammarSource, CompiledGrammar)>>,
+    kept: Kept<GrammarSource>,
+    /// Grammars of tools some of whose schemas cannot be grammars, which takes a compilation of each tool to find out.
+    loosened: Kept<String>,
 }
 
 impl Grammars {
@@ -50,24 +52,49 @@ impl Grammars {
         };
         let grammar = CompiledGrammar::new(source, table)?;
         if source.text().len() <= MAX_SOURCE_BYTES {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.len() == MAX_GRAMMARS {
-                kept.pop_front();
-            }
-            kept.push_back((source.clone(), grammar.clone()));
+            keep(&self.kept, source.clone(), grammar.clone());
         }
         Ok(grammar)
     }
 
-    /// Grammar of a source that is kept; it is the last used one then.
+    /// Grammar of a source that is kept.
     fn find(&self, source: &GrammarSource) -> Option<CompiledGrammar> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.iter().position(|(known, _)| known == source)?;
-        let found = kept.remove(at)?;
-        let grammar = found.1.clone();
-        kept.push_back(found);
-        Some(grammar)
+        find(&self.kept, source)
     }
+
+    /// Grammar of tools, named by `key`, that [`keep_loosened`](Self::keep_loosened) has kept.
+    pub(crate) fn loosened(&self, key: &String) -> Option<CompiledGrammar> {
+        find(&self.loosened, key)
+    }
+
+    /// Keeps the grammar of tools some of whose schemas cannot be grammars.
+    pub(crate) fn keep_loosened(&self, key: String, grammar: CompiledGrammar) {
+        if key.len() <= MAX_SOURCE_BYTES {
+            keep(&self.loosened, key, grammar);
+        }
+    }
+}
+
+/// Grammars with what names each, the last used one at the end.
+type Kept<K> = Mutex<VecDeque<(K, CompiledGrammar)>>;
+
+/// Keeps a grammar in place of the one used least lately.
+fn keep<K>(kept: &Kept<K>, key: K, grammar: CompiledGrammar) {
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.len() == MAX_GRAMMARS {
+        kept.pop_front();
+    }
+    kept.push_back((key, grammar));
+}
+
+/// Grammar that is kept; it is the last used one then.
+fn find<K: PartialEq>(kept: &Kept<K>, key: &K) -> Option<CompiledGrammar> {
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = kept.iter().position(|(known, _)| known == key)?;
+    let found = kept.remove(at)?;
+    let grammar = found.1.clone();
+    kept.push_back(found);
+    Some(grammar)
 }
 
 #[cfg(test)]

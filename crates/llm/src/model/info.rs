@@ -137,6 +137,11 @@ impl ModelInfo {
         self.grammars.compile(source, (&self.tokenizer, self.config.vocab_size))
     }
 
+    /// Grammars that are kept.
+    pub(crate) fn grammars(&self) -> &Grammars {
+        &self.grammars
+    }
+
     /// Maximum `k` of [`OutputRequest::TopK`](crate::OutputRequest::TopK); 0 for a vocabulary of more than 16 million tokens.
     #[must_use]
     pub fn max_top_k(&self) -> usize {

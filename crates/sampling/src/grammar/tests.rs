@@ -33,6 +33,12 @@ fn grammar(source: GrammarSource) -> Grammar {
     compiled(source).start()
 }
 
+/// Whether the grammar of a JSON schema allows a text.
+fn matches(schema: &str, text: &str) -> bool {
+    let mut grammar = grammar(GrammarSource::JsonSchema(schema.into()));
+    text.bytes().all(|byte| grammar.accept(byte.into()).is_ok()) && grammar.accept(END).is_ok()
+}
+
 /// A random text of allowed tokens; `None` if it does not end within `max` tokens.
 fn generate(compiled: &CompiledGrammar, rng: &mut Rng, max: usize) -> Option<String> {
     let (texts, mut grammar) = (texts(), compiled.start());
@@ -85,10 +91,6 @@ fn a_schema_makes_json_that_matches_it() {
 
 #[test]
 fn members_are_those_of_the_schema() {
-    let matches = |schema: &str, text: &str| {
-        let mut grammar = grammar(GrammarSource::JsonSchema(schema.into()));
-        text.bytes().all(|byte| grammar.accept(byte.into()).is_ok()) && grammar.accept(END).is_ok()
-    };
     let (own, more) = (r#"{"a":1}"#, r#"{"a":1,"b":2}"#);
     let members =
         r#""type": "object", "properties": {"a": {"type": "integer", "format": "int64"}}"#;
@@ -118,13 +120,35 @@ fn a_lone_backslash_is_no_expression() {
     }
 }
 
+/// TGI 2902: the grammar of eight optional members and more grew without bound.
+#[test]
+fn a_schema_of_many_optional_members_is_followed() {
+    let members: Vec<String> =
+        ('a'..='z').map(|name| format!("\"{name}\": {{\"type\": \"integer\"}}")).collect();
+    let schema = format!("{{\"type\": \"object\", \"properties\": {{{}}}}}", members.join(", "));
+    let all: Vec<String> = ('a'..='z').map(|name| format!("\"{name}\":1")).collect();
+    let all = format!("{{{}}}", all.join(","));
+    for text in ["{}", all.as_str(), r#"{"z":1}"#, r#"{"b":1,"k":2,"y":3}"#] {
+        assert!(matches(&schema, text), "{text}");
+    }
+    for text in [r#"{"A":1}"#, r#"{"b":1,"b":1}"#] {
+        assert!(!matches(&schema, text), "{text}");
+    }
+}
+
+/// llama.cpp refuses schemas of more than 2000 repetitions.
+#[test]
+fn bounds_of_schemas_may_exceed_2000() {
+    let list =
+        r#"{"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 5000}"#;
+    assert!(matches(list, "[1,2]") && !matches(list, "[]"));
+    let text = r#"{"type": "string", "minLength": 1, "maxLength": 5000}"#;
+    assert!(matches(text, "\"ab\"") && !matches(text, "\"\""));
+}
+
 #[test]
 fn white_space_cannot_fill_a_json_text() {
     let member = r#""type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]"#;
-    let matches = |schema: &str, text: &str| {
-        let mut grammar = grammar(GrammarSource::JsonSchema(schema.into()));
-        text.bytes().all(|byte| grammar.accept(byte.into()).is_ok()) && grammar.accept(END).is_ok()
-    };
     for schema in [format!("{{{member}}}"), "{}".to_owned(), "true".to_owned()] {
         assert!(matches(&schema, "{\n  \"a\": 1\n}"), "{schema}");
         assert!(matches(&schema, r#"{"a":1}"#) && matches(&schema, r#"{ "a" : 1 }"#), "{schema}");

@@ -9,8 +9,9 @@ use stonechat::{Error, Recording, Transcript, Whisper, Word};
 use stonechat_api::realtime::Update;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{Command, Inbox, LiveEngine, Setup};
-use crate::{ApiResult, AppState, AudioReport, RequestEnd};
+use super::{Command, Inbox, LiveEngine, Record, Setup};
+use crate::tasks::blocking;
+use crate::{ApiResult, AppState, RequestEnd};
 
 /// Minimum seconds of new audio before it is decoded. Each word needs two decodings.
 const MIN_CHUNK_S: f64 = 0.6;
@@ -33,7 +34,7 @@ pub(super) struct Worker {
     n_before: u64,
     /// Start of the utterance in the current stream, in seconds.
     start: f64,
-    totals: AudioReport,
+    record: Record,
 }
 
 /// Audio that is not transcribed.
@@ -48,6 +49,7 @@ impl Worker {
         inbox: Arc<Inbox>,
         updates: UnboundedSender<Update>,
         setup: Setup,
+        record: Record,
     ) -> Self {
         Self {
             state,
@@ -58,15 +60,14 @@ impl Worker {
             audio: Audio::Buffer(Vec::new()),
             n_before: 0,
             start: 0.0,
-            totals: AudioReport { finish: RequestEnd::Abort, ..AudioReport::default() },
+            record,
         }
     }
 
     /// Takes commands until the task is aborted or the model cannot be opened.
     pub(super) async fn run(mut self) {
         if let Err(error) = self.serve().await {
-            self.totals.finish = RequestEnd::Error;
-            self.totals.error = Some(error.clone());
+            self.record.finish(RequestEnd::Error, Some(error.clone()));
             self.send(Update::Failed(error));
         }
     }
@@ -107,7 +108,7 @@ impl Worker {
             return Ok(Arc::clone(engine));
         }
         let engine = self.state.live().engine(&self.state, self.setup.model.as_deref()).await?;
-        self.totals.model.clone_from(&engine.guard.spec().name);
+        self.record.model(&engine.guard.spec().name);
         self.engine = Some(Arc::clone(&engine));
         Ok(engine)
     }
@@ -117,12 +118,15 @@ impl Worker {
         if self.setup.is_manual {
             return Ok(Audio::Buffer(Vec::new()));
         }
-        let mut stream = LiveStream::new(self.setup.options.clone()).map_err(Error::from)?;
+        // The weights of voice activity detection are unpacked.
+        let stream = blocking(|| LiveStream::new(self.setup.options.clone()));
+        let mut stream = stream.map_err(Error::from)?;
         stream.set_min_chunk_s(MIN_CHUNK_S);
         Ok(Audio::Stream(Box::new(stream)))
     }
 
     fn clear(&mut self) -> ApiResult<()> {
+        self.record.discard();
         let empty = self.empty()?;
         match std::mem::replace(&mut self.audio, empty) {
             Audio::Buffer(samples) => self.inbox.done(samples.len()),
@@ -164,7 +168,7 @@ impl Worker {
     }
 
     async fn decode(&mut self, whisper: &Whisper, samples: Vec<f32>) -> Result<(), Error> {
-        let Self { audio, inbox, updates, n_before, start, totals, .. } = self;
+        let Self { audio, inbox, updates, n_before, start, record, .. } = self;
         let stream = match audio {
             Audio::Stream(stream) => stream,
             Audio::Buffer(buffer) => {
@@ -172,19 +176,22 @@ impl Worker {
                 return Ok(());
             }
         };
-        totals.audio_seconds += seconds(samples.len());
+        record.audio(seconds(samples.len()));
         let mut decoder = TimedDecoder { whisper: whisper.clone(), last: None };
         let mut result = Ok(());
         for piece in samples.chunks(PIECE) {
             if result.is_ok() {
-                let mut on_event = forward(updates, *n_before, start);
-                result = stream.push_with(&mut decoder, piece, &mut on_event).await;
+                let speech = blocking(|| stream.detect(piece));
+                result = {
+                    let mut on_event = forward(updates, *n_before, start, record);
+                    stream.push_detected(&mut decoder, speech, &mut on_event).await
+                };
                 if let Some(time) = decoder.last.take() {
-                    totals.work_seconds += time.as_secs_f64();
+                    record.work(time.as_secs_f64());
                     let chunk = time.as_secs_f64() * CHUNK_PER_DECODING;
                     stream.set_min_chunk_s(chunk.clamp(MIN_CHUNK_S, MAX_CHUNK_S));
                 }
-                // Voice activity detection runs on this thread.
+                // Silence is never decoded: the task of a client that has gone ends here.
                 tokio::task::yield_now().await;
             }
             inbox.done(piece.len());
@@ -208,33 +215,34 @@ impl Worker {
     }
 
     async fn finish(&mut self, whisper: &Whisper) -> Result<(), Error> {
-        let Self { audio, inbox, updates, n_before, start, setup, totals, .. } = self;
+        let Self { audio, inbox, updates, n_before, start, setup, record, .. } = self;
         let started = Instant::now();
         let result = match audio {
             Audio::Stream(stream) => {
                 let mut decoder = TimedDecoder { whisper: whisper.clone(), last: None };
-                let mut on_event = forward(updates, *n_before, start);
+                let mut on_event = forward(updates, *n_before, start, record);
                 stream.finish_with(&mut decoder, &mut on_event).await
             }
             Audio::Buffer(buffer) => {
                 let samples = std::mem::take(buffer);
                 let n = samples.len();
-                totals.audio_seconds += seconds(n);
+                record.audio(seconds(n));
                 let options = setup.options.decoding.clone();
-                let result = transcribe(whisper, samples, options, updates).await;
+                let result = transcribe(whisper, samples, options, updates, record).await;
                 inbox.done(n);
                 result
             }
         };
-        totals.work_seconds += started.elapsed().as_secs_f64();
+        record.work(started.elapsed().as_secs_f64());
         result
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if !self.totals.model.is_empty() {
-            self.state.metrics().audio_finished(&self.totals);
+        let is_speaking = matches!(&self.audio, Audio::Stream(stream) if stream.is_speaking());
+        if !is_speaking && self.inbox.n_pending() == 0 {
+            self.record.finish(RequestEnd::Stop, None);
         }
     }
 }
@@ -245,39 +253,49 @@ async fn transcribe(
     samples: Vec<f32>,
     options: Options,
     updates: &UnboundedSender<Update>,
+    record: &mut Record,
 ) -> Result<(), Error> {
+    record.begin();
     let seconds = seconds(samples.len());
     let mut job = whisper.transcribe(Recording::samples(samples).options(options));
     while let Some(segment) = job.next_async().await {
         let segment = segment?;
         let words = segment.words.unwrap_or_default();
+        record.text();
         let _ = updates.send(Update::Text { text: segment.text, words });
     }
     job.await?;
+    record.end(seconds);
     let _ = updates.send(Update::End { seconds });
     Ok(())
 }
 
-/// Callback that sends the events of a stream, which began after `n_before` samples.
+/// Callback that records and sends the events of a stream, which began after `n_before` samples.
 fn forward<'a>(
     updates: &'a UnboundedSender<Update>,
     n_before: u64,
     start: &'a mut f64,
+    record: &'a mut Record,
 ) -> impl FnMut(LiveEvent) + Send + 'a {
     let offset = n_before as f64 / f64::from(SAMPLE_RATE);
     move |event| {
         let update = match event {
             LiveEvent::SpeechStart { time } => {
                 *start = time;
+                record.begin();
                 Update::SpeechStart { time: time + offset }
             }
             LiveEvent::SpeechEnd { time } => Update::SpeechEnd { time: time + offset },
             LiveEvent::Committed { words } => {
+                record.text();
                 let words: Vec<Word> = words.into_iter().map(|live| live.word).collect();
                 let text = words.iter().map(|word| word.word.as_str()).collect();
                 Update::Text { text, words }
             }
-            LiveEvent::End { time } => Update::End { seconds: time - *start },
+            LiveEvent::End { time } => {
+                record.end(time - *start);
+                Update::End { seconds: time - *start }
+            }
             LiveEvent::Language { language } => Update::Language(language),
             // Text that is not final is not sent.
             _ => return,

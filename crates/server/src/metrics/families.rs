@@ -1,4 +1,4 @@
-//! The metrics by their origin, registered under their names.
+//! The metrics of language models and of the server, registered under their names.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -8,8 +8,7 @@ use prometheus_client::registry::Registry;
 
 use super::labels::{
     Buckets, FinishLabels, Float, FloatGauge, GAP, HttpLabels, LATENCY, ModelCounter,
-    ModelHistogram, ModelLabel, Names, REQUEST_TOKENS, RouteLabel, SMALL_COUNTS, SPEEDS,
-    STEP_TOKENS, TTFT,
+    ModelHistogram, ModelLabel, Names, REQUEST_TOKENS, RouteLabel, SMALL_COUNTS, STEP_TOKENS, TTFT,
 };
 
 /// Metrics of llama-server, summed over the models.
@@ -74,18 +73,6 @@ pub(super) struct EngineHistograms {
     pub(super) params_max_tokens: ModelHistogram,
     pub(super) request_preemptions: ModelHistogram,
     pub(super) request_computed: ModelHistogram,
-}
-
-/// Metrics of speech.
-#[derive(Debug)]
-pub(super) struct AudioMetrics {
-    pub(super) seconds: Family<ModelLabel, Float>,
-    pub(super) success: Family<FinishLabels, Counter>,
-    pub(super) queue_time: ModelHistogram,
-    pub(super) e2e: ModelHistogram,
-    pub(super) speed: ModelHistogram,
-    pub(super) waiting: Family<ModelLabel, Gauge<i64>>,
-    pub(super) waiting_seconds: Family<ModelLabel, FloatGauge>,
 }
 
 /// Metrics of the server itself.
@@ -314,37 +301,6 @@ impl EngineHistograms {
                 "request_prefill_kv_computed_tokens",
                 "Prompt tokens that were not cached",
                 REQUEST_TOKENS,
-            ),
-        }
-    }
-}
-
-impl AudioMetrics {
-    pub(super) fn new(registry: &mut Registry) -> Self {
-        let mut names = Names { registry, prefix: "stonechat" };
-        Self {
-            seconds: names.add("audio_seconds", "Seconds of transcribed audio", Family::default()),
-            success: names.add(
-                "audio_request_success",
-                "Number of finished recordings",
-                Family::default(),
-            ),
-            queue_time: names.histogram(
-                "audio_queue_time_seconds",
-                "Time of a recording in the queue",
-                LATENCY,
-            ),
-            e2e: names.histogram("audio_e2e_latency_seconds", "Time of a recording", LATENCY),
-            speed: names.histogram("audio_speed", "Seconds of audio per second of work", SPEEDS),
-            waiting: names.add(
-                "audio_requests_waiting",
-                "Number of recordings in the queue",
-                Family::default(),
-            ),
-            waiting_seconds: names.add(
-                "audio_seconds_waiting",
-                "Seconds of audio in the queue",
-                Family::default(),
             ),
         }
     }

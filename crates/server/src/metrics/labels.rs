@@ -63,6 +63,11 @@ pub(super) struct RouteLabel {
     pub(super) route: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ProtocolLabel {
+    pub(super) protocol: &'static str,
+}
+
 /// Makes histograms of fixed buckets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Buckets(pub(super) &'static [f64]);

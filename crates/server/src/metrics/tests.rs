@@ -143,6 +143,27 @@ fn audio_and_http_are_counted() {
 }
 
 #[test]
+fn live_sessions_are_counted_by_protocol() {
+    let metrics = Metrics::new();
+    ["realtime", "wyoming", "realtime"].into_iter().for_each(|one| metrics.live_opened(one));
+    metrics.live_closed("realtime");
+    metrics.live_refused("wyoming");
+    [Some(2.0), None].into_iter().for_each(|time| metrics.live_utterance("base", time));
+    let text = metrics.text();
+    for (line, expected) in [
+        ("stonechat:live_sessions{protocol=\"realtime\"}", 1.0),
+        ("stonechat:live_sessions{protocol=\"wyoming\"}", 1.0),
+        ("stonechat:live_sessions_opened_total{protocol=\"realtime\"}", 2.0),
+        ("stonechat:live_sessions_refused_total{protocol=\"wyoming\"}", 1.0),
+        ("stonechat:live_utterances_total{model_name=\"base\"}", 2.0),
+        ("stonechat:live_time_to_first_text_seconds_sum{model_name=\"base\"}", 2.0),
+        ("stonechat:live_time_to_first_text_seconds_count{model_name=\"base\"}", 1.0),
+    ] {
+        assert!((value(&text, line) - expected).abs() < 1e-9, "{line}\n{text}");
+    }
+}
+
+#[test]
 fn panics_are_counted_by_model() {
     let metrics = Metrics::new();
     ["a", "b", "a"].into_iter().for_each(|model| metrics.engine_panicked(model));

@@ -45,13 +45,14 @@ impl SpecReader {
         let file = ModelFile::open(&path).map_err(|error| error.to_string())?;
         let details = Details::of(&file).map_err(|error| error.to_string())?;
         let size = file.weight_bytes();
+        let window_bytes = match details.kind {
+            ModelKind::Language => 0,
+            _ => details.memory_bytes.saturating_sub(size),
+        };
         let kv_bytes = match details.kind {
             ModelKind::Language => self.options.engine.kv_bytes(&file).unwrap_or_default(),
             // Caches of text and of the windows of a batch.
-            _ => {
-                let window_bytes = details.memory_bytes.saturating_sub(size);
-                window_bytes * self.options.engine.audio_windows as u64
-            }
+            _ => window_bytes * self.options.engine.audio_windows as u64,
         };
         let is_language = details.kind == ModelKind::Language;
         let n_ctx = if is_language { self.options.engine.n_ctx_of(&file) } else { None };
@@ -89,6 +90,7 @@ impl SpecReader {
             file_bytes,
             memory_bytes: memory.host,
             gpu_memory_bytes: memory.gpu,
+            window_bytes,
             created: created.map_or(0, |time| time.as_secs()),
             is_preset: false,
             chat_template: template,

@@ -83,7 +83,35 @@ pub(crate) struct Lease<L: Loader> {
     model: Option<Arc<L::Model>>,
 }
 
+/// Memory that an open model has grown by; dropping it gives it back.
+pub(crate) struct Growth<L: Loader> {
+    registry: Registry<L>,
+    id: ModelId,
+    memory: Memory,
+}
+
+impl<L: Loader> fmt::Debug for Growth<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Growth").field("memory", &self.memory).finish_non_exhaustive()
+    }
+}
+
+impl<L: Loader> Drop for Growth<L> {
+    fn drop(&mut self) {
+        self.registry.lock().table.shrink(self.id, self.memory);
+        self.registry.run();
+    }
+}
+
 impl<L: Loader> Lease<L> {
+    /// Counts further memory of the model, for which idle models are closed; `None` if they are too small.
+    pub(crate) fn grow(&self, memory: Memory) -> Option<Growth<L>> {
+        let (registry, id) = (self.registry.clone(), self.id);
+        let actions = registry.lock().table.grow(id, memory)?;
+        actions.into_iter().for_each(|action| registry.start(action));
+        Some(Growth { registry, id, memory })
+    }
+
     /// The model.
     pub(crate) fn model(&self) -> Option<&L::Model> {
         self.model.as_deref()

@@ -45,6 +45,8 @@ pub struct ModelSpec {
     pub memory_bytes: u64,
     /// Estimated bytes of memory of a GPU while it is open.
     pub gpu_memory_bytes: u64,
+    /// Estimated bytes of a window of speech in a batch; 0 for a language model.
+    pub window_bytes: u64,
     /// Time of the last change of the file, in seconds since 1970.
     pub created: u64,
     /// Whether it was named at the start of the server.

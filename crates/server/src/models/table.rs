@@ -12,6 +12,8 @@
 //! a model that does not fit yet holds back the later ones, until nobody waits for it any more. The table has no I/O, threads
 //! or clock, so that tests can step it.
 
+mod growth;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,6 +66,8 @@ enum State<M> {
 #[derive(Debug)]
 struct Entry<M, W> {
     memory: Memory,
+    /// Memory of states beside its own, which may outlive its users.
+    grown: Memory,
     state: State<M>,
     n_users: usize,
     last_used: Instant,
@@ -135,6 +139,7 @@ impl<M, W: Waiter> Table<M, W> {
     pub(crate) fn add(&mut self, memory: Memory, now: Instant) -> ModelId {
         self.entries.push(Entry {
             memory,
+            grown: Memory::default(),
             state: State::Unloaded,
             n_users: 0,
             last_used: now,
@@ -360,7 +365,8 @@ impl<M, W: Waiter> Table<M, W> {
 
     /// Memory of models that are open, being loaded or being closed.
     pub(crate) fn used(&self) -> Memory {
-        self.sum(|state| !matches!(state, State::Unloaded | State::Queued))
+        let models = self.sum(|state| !matches!(state, State::Unloaded | State::Queued));
+        self.entries.iter().map(|entry| entry.grown).fold(models, Memory::plus)
     }
 
     /// Memory that models being closed give back.

@@ -6,7 +6,7 @@ use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 
 use super::endpoint::url;
-use super::{SpeechTimes, TextTimes, TracesError};
+use super::{SpeechTimes, TextTimes, TracesError, UtteranceTimes};
 use crate::{AppState, AudioReport, RequestReport};
 
 /// Has no value: [`Traces::start`] is an error or gives none.
@@ -48,6 +48,24 @@ impl RequestTrace {
     pub(crate) fn text(&self, _: &RequestReport, _: &TextTimes) {}
 
     pub(crate) fn speech(&self, _: &AudioReport, _: &SpeechTimes) {}
+}
+
+/// Trace of a live session: nothing.
+#[derive(Debug, Default)]
+pub(crate) struct LiveTrace;
+
+impl LiveTrace {
+    pub(crate) fn of(_: &RequestTrace) -> Self {
+        Self
+    }
+
+    pub(crate) fn wyoming(_: &AppState) -> Self {
+        Self
+    }
+
+    pub(crate) fn utterance(&self, _: f64, _: &UtteranceTimes) {}
+
+    pub(crate) fn end(&self, _: &AudioReport) {}
 }
 
 impl<S: Sync> FromRequestParts<S> for RequestTrace {

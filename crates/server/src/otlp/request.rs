@@ -23,26 +23,27 @@ const ABORT: &str = "abort";
 /// Trace of a request: its span, which is the parent of those of its parts. It does nothing without a collector, or if the
 /// client does not sample. Handlers take it as an extractor; clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RequestTrace(Option<Arc<Root>>);
+pub(crate) struct RequestTrace(pub(super) Option<Arc<Root>>);
 
 #[derive(Debug)]
-struct Root {
-    tracer: SdkTracer,
+pub(super) struct Root {
+    pub(super) tracer: SdkTracer,
     /// Context with the span.
-    context: Context,
-    request_id: String,
-    operation: &'static str,
-    arrival: Instant,
+    pub(super) context: Context,
+    pub(super) request_id: String,
+    pub(super) operation: &'static str,
+    pub(super) arrival: Instant,
     /// Wall clock of the arrival. Other times are relative to it: the wall clock may be set meanwhile.
-    arrival_time: SystemTime,
+    pub(super) arrival_time: SystemTime,
 }
 
 impl RequestTrace {
     /// Starts the span of a request to a route. Its parent is that of the header `traceparent`.
     pub(crate) fn start(state: &AppState, request: &Request, route: &str, id: &str) -> Self {
         let method = request.method();
-        // Probes and lists run no model.
-        let traces = state.options().traces.as_ref().filter(|_| method == Method::POST);
+        // Probes and lists run no model, unlike live sessions.
+        let runs_model = method == Method::POST || route.ends_with("/realtime");
+        let traces = state.options().traces.as_ref().filter(|_| runs_model);
         let Some(traces) = traces else { return Self::default() };
         let (arrival, arrival_time) = (Instant::now(), SystemTime::now());
         let scheme = if state.options().tls.is_some() { "https" } else { "http" };
@@ -135,12 +136,12 @@ impl<S: Sync> FromRequestParts<S> for RequestTrace {
 }
 
 impl Root {
-    fn time(&self, instant: Instant) -> SystemTime {
+    pub(super) fn time(&self, instant: Instant) -> SystemTime {
         self.arrival_time + instant.saturating_duration_since(self.arrival)
     }
 
     /// Starts a span; returns a context with it.
-    fn begin(
+    pub(super) fn begin(
         &self,
         name: &'static str,
         parent: &Context,
@@ -159,7 +160,7 @@ impl Root {
     }
 
     /// Ends the span of a model's work.
-    fn finish(
+    pub(super) fn finish(
         &self,
         context: &Context,
         ended: Instant,
@@ -179,7 +180,7 @@ impl Root {
     }
 
     /// Attributes of the work of any model.
-    fn attributes(
+    pub(super) fn attributes(
         &self,
         model: &str,
         operation: &'static str,

@@ -4,9 +4,8 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use serde::Serialize;
-use serde_json::Value;
 use stonechat::Llm;
-use stonechat_api::generation::settings;
+use stonechat_api::generation::Settings;
 
 use super::{ModelQuery, Query};
 use crate::{ApiError, AppState, ErrorResponse, HandlerResult, Json, ModelSpec, ModelStatus};
@@ -42,7 +41,7 @@ pub(crate) struct Props {
 #[cfg_attr(test, derive(utoipa::ToSchema))]
 struct DefaultSettings {
     #[cfg_attr(test, schema(value_type = Object))]
-    params: Value,
+    params: Settings,
     n_ctx: usize,
 }
 
@@ -112,7 +111,7 @@ impl Props {
         let options = state.options();
         Self {
             default_generation_settings: DefaultSettings {
-                params: settings(&options.sampling, options.n_predict),
+                params: Settings::new(&options.sampling, options.n_predict),
                 n_ctx: model.map_or(0, |model| model.info().n_ctx),
             },
             total_slots: model.map_or(options.engine.n_parallel, |model| model.info().n_parallel),

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::get;
+use axum::{Extension, Router};
 use serde::Deserialize;
 use stonechat::Whisper;
 use stonechat_api::realtime::{
@@ -17,7 +17,9 @@ use stonechat_api::realtime::{
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Query;
-use crate::live::{Command, LivePermit, LiveSession, Setup};
+use crate::client_secrets::SecretConfig;
+use crate::live::{Command, LivePermit, LiveSession, Protocol, Setup};
+use crate::otlp::{LiveTrace, RequestTrace};
 use crate::tasks::blocking;
 use crate::{ApiError, ApiResult, AppState, HandlerResult, incoming};
 
@@ -30,8 +32,11 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of a message that is decoded beside other tasks.
 const LARGE: usize = 64 << 10;
 
+/// Paths of the route, which takes client secrets in place of API keys.
+pub(crate) const PATHS: [&str; 2] = ["/v1/realtime", "/realtime"];
+
 pub(crate) fn router() -> Router<AppState> {
-    Router::new().route("/v1/realtime", get(realtime)).route("/realtime", get(realtime))
+    PATHS.into_iter().fold(Router::new(), |router, path| router.route(path, get(realtime)))
 }
 
 /// Parameters of the query.
@@ -57,6 +62,8 @@ pub(crate) async fn realtime(
     State(state): State<AppState>,
     Query(query): Query<RealtimeQuery>,
     headers: HeaderMap,
+    trace: RequestTrace,
+    secret: Option<Extension<SecretConfig>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> HandlerResult<Response> {
     // No browser lets CORS decide about a WebSocket.
@@ -68,14 +75,18 @@ pub(crate) async fn realtime(
         return Err(ApiError::field("intent", "`transcription`", got).into());
     }
     let text = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let config =
-        Config { model: text(query.model), language: text(query.language), ..Config::default() };
+    let of_secret = secret.map(|Extension(SecretConfig(config))| config).unwrap_or_default();
+    let config = Config {
+        model: text(query.model).or(of_secret.model),
+        language: text(query.language).or(of_secret.language),
+        ..of_secret
+    };
     let setup = Setup::of(&config)?;
     // A client without one names it in `session.update`.
     if config.model.is_some() {
         state.models().check::<Whisper>(config.model.as_deref()).await?;
     }
-    let permit = state.live().admit()?;
+    let permit = state.live().admit(Protocol::Realtime, state.metrics())?;
     let is_beta = headers.get("openai-beta").is_some_and(|value| value == "realtime=v1")
         || upgrade.requested_protocols().any(|protocol| protocol == BETA_PROTOCOL);
     let dialect = if is_beta { Dialect::Beta } else { Dialect::Ga };
@@ -88,7 +99,7 @@ pub(crate) async fn realtime(
         let connection =
             Connection { socket, session: Session::new(config, dialect), state: state.clone() };
         tokio::select! {
-            () = connection.serve(setup, permit) => {}
+            () = connection.serve(setup, permit, LiveTrace::of(&trace)) => {}
             () = state.live().ended() => {}
         }
     }))
@@ -111,8 +122,8 @@ enum End {
 
 impl Connection {
     /// Serves a session until its end.
-    async fn serve(mut self, setup: Setup, permit: LivePermit) {
-        let end = self.exchange(setup).await;
+    async fn serve(mut self, setup: Setup, permit: LivePermit, trace: LiveTrace) {
+        let end = self.exchange(setup, trace).await;
         // The engine is free before the client has answered.
         drop(permit);
         if let End::Close(code, reason) = end {
@@ -126,8 +137,8 @@ impl Connection {
     }
 
     /// Exchanges events until the end of the session, which ends its task.
-    async fn exchange(&mut self, setup: Setup) -> End {
-        let mut live = LiveSession::start(&self.state, setup);
+    async fn exchange(&mut self, setup: Setup, trace: LiveTrace) -> End {
+        let mut live = LiveSession::start(&self.state, setup, trace);
         if !self.send(&self.session.created()).await {
             return End::Gone;
         }

@@ -13,7 +13,7 @@ use stonechat_api::text::Body;
 use super::Query;
 use crate::json::Checked;
 use crate::otlp::RequestTrace;
-use crate::response_store::{Owner, ResponseStore};
+use crate::response_store::{MAX_RESPONSE_BYTES, Missing, Owner, ResponseStore};
 use crate::tasks::blocking;
 use crate::{ApiError, AppState, ErrorResponse, HandlerResult, Json, auth, generation, json};
 
@@ -47,23 +47,33 @@ fn owner(state: &AppState, headers: &HeaderMap) -> Owner {
     auth::key_of(headers, &state.credentials().keys()).map(Into::into)
 }
 
-/// Error of an identifier without a response; another client's response looks the same.
-fn unknown(id: &str) -> ApiError {
+/// Error of an identifier without a response.
+fn missing(id: &str, reason: Missing) -> ApiError {
     let id: String = id.chars().take(80).collect();
-    ApiError::not_found(format!(
-        "no response `{id}`: it was not stored, was deleted, or had to make room for others"
-    ))
+    ApiError::not_found(match reason {
+        Missing::Unknown => {
+            format!(
+                "no response `{id}`: it was not stored, was deleted, or had to make room for others"
+            )
+        }
+        Missing::TooLarge => {
+            let limit = MAX_RESPONSE_BYTES >> 20;
+            format!("response `{id}` was not stored: it is larger than {limit} MiB with its input")
+        }
+    })
 }
 
-/// Continues the response that the body names.
+/// Puts kept items into the input, and continues the response that the body names.
 fn continue_previous(
     state: &AppState,
     owner: &Owner,
     body: &mut Body<Responses>,
 ) -> HandlerResult<()> {
+    let store = state.responses();
+    body.own_mut().resolve(|id| store.with_item(owner, id))?;
     let Some(id) = body.own().previous_response() else { return Ok(()) };
-    let found = state.responses().get(owner, id);
-    let kept = found.ok_or_else(|| unknown(id).with_param("previous_response_id"))?;
+    let kept = store.get(owner, id);
+    let kept = kept.map_err(|reason| missing(id, reason).with_param("previous_response_id"))?;
     Ok(body.own_mut().continue_from(&kept)?)
 }
 
@@ -71,7 +81,7 @@ fn continue_previous(
 #[cfg_attr(test, utoipa::path(post, path = "/v1/responses", tag = "text", request_body = Object, responses(
     (status = 200, body = Object, description = "`response`, or a stream of events that ends with `response.completed` or `response.failed`"),
     (status = 400, description = "A field is invalid, or the prompt exceeds the context"),
-    (status = 404, description = "`previous_response_id` is not kept"),
+    (status = 404, description = "`previous_response_id` or a referenced item is not kept"),
     (status = 429, description = "The queue is full"),
     (status = 503, description = "The time of the request passed before its first token"),
 )))]
@@ -84,7 +94,7 @@ pub(crate) async fn create(
     let owner = owner(&state, &headers);
     continue_previous(&state, &owner, &mut body)?;
     let store = state.responses().clone();
-    let keep = move |response| store.insert(owner.clone(), response);
+    let keep = move |response| store.insert(&owner, response);
     body.own_mut().keep(ResponseStore::new_id()?, keep);
     let fields = body.fields();
     let failed = fields.is_stream().then(|| body.own().failed(fields.model()));
@@ -129,7 +139,7 @@ pub(crate) async fn retrieve(
         return Err(ApiError::field("stream", "false for a response that has ended", true).into());
     }
     let kept = state.responses().get(&owner(&state, &headers), &id);
-    Ok(json::response(kept.ok_or_else(|| unknown(&id))?.body.clone()))
+    Ok(json::response(kept.map_err(|reason| missing(&id, reason))?.body.clone()))
 }
 
 /// Deletes a kept response
@@ -144,7 +154,7 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> HandlerResult<Json<Deleted>> {
     if !state.responses().delete(&owner(&state, &headers), &id) {
-        return Err(unknown(&id).into());
+        return Err(missing(&id, Missing::Unknown).into());
     }
     Ok(Json(Deleted { id, object: "response", deleted: true }))
 }

@@ -67,15 +67,17 @@ for (const [name, provider] of Object.entries(providers)) {
   });
 
   check(`ai.${name}_reads_reasoning`, async () => {
-    const result = streamText({ ...options(), prompt: "Think of a stone." });
+    // The provider of responses asks for a summary; the others have no such option.
+    const providerOptions = { openai: { reasoningSummary: "auto", forceReasoning: true } };
+    const result = streamText({ ...options(), prompt: "Think of a stone.", providerOptions });
     const order = [];
     for await (const part of result.fullStream) {
       assert.notEqual(part.type, "error", JSON.stringify(part.error?.message ?? part.error));
       order.push(part.type);
     }
     assert.equal(await result.text, "Granite is a hard stone.");
-    if (name !== "chat" && name !== "responses") {
-      // That of chats reads none, that of responses only summaries.
+    if (name !== "chat") {
+      // That of chats reads none.
       assert.ok(order.includes("reasoning-delta"), String(order));
       assert.ok(order.indexOf("reasoning-delta") < order.indexOf("text-delta"), String(order));
     }
@@ -121,6 +123,21 @@ for (const [name, provider] of Object.entries(providers)) {
     await idle();
   });
 }
+
+// Texts and reasoning of earlier answers are sent as references to kept items.
+check("ai.responses_goes_on", async () => {
+  for (const store of [true, false]) {
+    const providerOptions = { openai: { store, reasoningSummary: "auto", forceReasoning: true } };
+    const options = { model: providers.responses(server.scripted), maxRetries: 0, providerOptions };
+    const messages = [{ role: "user", content: "Think of a stone." }];
+    const first = await generateText({ ...options, messages });
+    assert.match(first.reasoningText, /Granite fits/);
+    messages.push(...first.response.messages, { role: "user", content: "Hello" });
+    const second = await generateText({ ...options, messages });
+    assert.equal(second.text, "Granite is a hard stone.");
+    assert.ok(second.usage.inputTokens > first.usage.inputTokens + 20, JSON.stringify(second.usage));
+  }
+});
 
 check("ai.objects_follow_their_schema", async () => {
   const model = createOpenAICompatible({ name: "stonechat", supportsStructuredOutputs: true, ...at })(server.model);

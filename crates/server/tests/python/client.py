@@ -8,6 +8,7 @@ failed.
 
 import argparse
 import importlib
+import os
 import pathlib
 import sys
 import time
@@ -19,10 +20,11 @@ AUDIO = pathlib.Path(__file__).resolve().parents[4] / "test-data/audio"
 
 # Modules that register the checks of a suite.
 SUITES = {
-    "openai": ["errors", "chat", "completions", "native", "audio", "tools"],
+    "openai": ["errors", "chat", "completions", "native", "audio", "tools", "responses"],
     "anthropic": ["anthropic_client"],
     "ollama": ["ollama_client"],
     "live": ["live"],
+    "live-figures": ["live_figures"],
     "agents": ["agents"],
     "voice": ["voice"],
 }
@@ -39,6 +41,8 @@ def arguments():
     parser.add_argument("--wyoming", help="URI of Wyoming; without it its checks are left out")
     parser.add_argument("--stonechat", help="program of stonechat; without it the checks that start it are left out")
     parser.add_argument("--audio", type=pathlib.Path, default=AUDIO, help="folder of the recordings")
+    corpus = os.environ.get("STONECHAT_CORPUS")
+    parser.add_argument("--corpus", type=pathlib.Path, default=corpus, help="folder of recordings with a manifest.jsonl")
     parser.add_argument("--only", action="append", default=[], help="checks whose names contain this")
     parser.add_argument("--verbose", action="store_true", help="print passed checks and tracebacks")
     return parser.parse_args()
@@ -57,6 +61,7 @@ def main():
         scripted_model=given.scripted_model,
         wyoming=given.wyoming,
         stonechat=given.stonechat,
+        corpus=given.corpus,
     )
     passed, failed, skipped = 0, 0, 0
     for name, function, needs in harness.CHECKS:

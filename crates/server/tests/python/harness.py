@@ -18,7 +18,10 @@ NEEDS = {
     "audio.": ["audio_model"],
     "live.": ["audio_model"],
     "live.wyoming": ["wyoming"],
+    "live_figures.": ["audio_model", "corpus"],
+    "live_figures.wyoming": ["wyoming"],
     "tools.": ["scripted_model"],
+    "responses.": ["scripted_model"],
     "agents.": ["scripted_model"],
     "voice.": ["audio_model"],
     "voice.livekit_chats": ["scripted_model"],
@@ -45,6 +48,7 @@ class Context:
     scripted_model: str | None
     wyoming: str | None
     stonechat: str | None
+    corpus: pathlib.Path | None
 
     def __post_init__(self):
         self.client = self.openai(self.key)

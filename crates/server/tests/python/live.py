@@ -10,7 +10,7 @@ from wyoming.client import AsyncClient
 from wyoming.info import Describe, Info
 from wyoming.ping import Ping, Pong
 
-from harness import LIMIT_S, check, contains, equal, error_shape, expect
+from harness import LIMIT_S, check, contains, equal, error_shape, expect, refused
 
 FOX = "quick brown fox"
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
@@ -74,6 +74,20 @@ def realtime_names_the_event_of_an_error(server):
         connection.send({"type": "response.create", "event_id": "mine"})
         error = connection.recv()
         equal((error.type, error.error.event_id), ("error", "mine"))
+
+
+@check
+def realtime_takes_a_client_secret(server):
+    input = {"transcription": {"language": "en"}, "turn_detection": None}
+    session = {"type": "transcription", "audio": {"input": input}}
+    secret = server.client.realtime.client_secrets.create(session=session)
+    expect(secret.value.startswith("ek_") and secret.expires_at > 0, f"{secret}")
+    client = server.openai(secret.value)
+    with client.realtime.connect(extra_query={"intent": "transcription"}) as connection:
+        created = connection.recv()
+        equal(created.session.audio.input.transcription.language, "en")
+        equal(created.session.audio.input.turn_detection, None)
+    refused(401, lambda: client.models.list())
 
 
 def wyoming(server):

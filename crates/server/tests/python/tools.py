@@ -82,7 +82,11 @@ def call_has_its_fields(server):
 
 @check
 def reasoning_is_no_content(server):
-    message = ask(server, "What is the weather?").choices[0].message
+    answer = ask(server, "What is the weather?")
+    message, usage = answer.choices[0].message, answer.usage
+    n = usage.completion_tokens_details.reasoning_tokens
+    # The call is longer than the reasoning.
+    expect(0 < 2 * n < usage.completion_tokens, f"{usage}")
     equal(message.model_extra["reasoning_content"].strip(), "The tool knows the weather.")
     answer = ask(server, "Think of a stone.", tools=openai.NOT_GIVEN).choices[0]
     equal(answer.message.content, "Granite is a hard stone.")
@@ -271,6 +275,23 @@ def missing_end_tag_is_a_call(server):
             equal(end, "tool_calls")
         else:
             equal(calls_of(answer), [("get_weather", {"city": "Bergen"})])
+
+
+@check
+def answer_is_calls_or_the_json_of_a_schema(server):
+    # OpenAI allows both in a request, and agents with typed answers send both.
+    sky = {"sky": {"enum": ["blue", "grey"]}}
+    schema = {"type": "object", "properties": sky, "required": ["sky"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
+    answer = ask(server, "Describe the sky as JSON.", response_format=form).choices[0]
+    equal((json.loads(answer.message.content), answer.finish_reason), ({"sky": "blue"}, "stop"))
+    expect(not answer.message.tool_calls, f"{answer.message}")
+    equal(calls_of(ask(server, "What is the weather?", response_format=form)), [("get_weather", OSLO)])
+    # The model would answer with prose.
+    answer = ask(server, "Hello", response_format=form, max_tokens=100).choices[0].message
+    expect(answer.tool_calls or set(json.loads(answer.content)) == {"sky"}, f"{answer}")
+    error = refused(400, lambda: ask(server, "Hello", extra_body={"grammar": 'root ::= "a"'}))
+    contains(error.message, "grammar")
 
 
 @check

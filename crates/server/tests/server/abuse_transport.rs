@@ -100,6 +100,60 @@ async fn bodies_that_stall_get_408() {
     assert!(["408", "503"].contains(&status), "{answer}");
 }
 
+/// A server with the key `k`.
+async fn start_with_key() -> String {
+    let models = vec![language("m"), speech("s")];
+    let api_keys = vec!["k".to_owned()];
+    start(ServerOptions { models, api_keys, max_body_size: 1 << 20, ..Default::default() }).await
+}
+
+/// Clients that send the whole body before they read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_is_read_after_a_large_body() {
+    let address = start_with_key().await;
+    // More than the buffers of both sockets hold.
+    let body = "x".repeat(16 << 20);
+    let key = "Authorization: Bearer k\r\n";
+    for (line, headers, expected) in [
+        ("POST /v1/audio/transcriptions", "Authorization: Bearer wrong\r\n", "401"),
+        ("POST /v1/audio/transcriptions", "", "401"),
+        ("POST /v1/nowhere", key, "404"),
+        ("POST /v1/models", key, "405"),
+        ("POST /tokenize", key, "413"),
+        ("POST /tokenize", "X-Api-Key: k\r\nContent-Encoding: gzip\r\n", "415"),
+    ] {
+        let headers = format!("Host: localhost\r\n{headers}Content-Length: {}\r\n", body.len());
+        let answer = talk(&address, &(request(line, &headers) + &body)).await;
+        assert_eq!(answer.get(9..12), Some(expected), "{line} {headers}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_body_without_end_is_cut_off() {
+    let address = start_with_key().await;
+    let mut stream = TcpStream::connect(&address).await.unwrap();
+    let head = request("POST /tokenize", "Host: localhost\r\nContent-Length: 1000000000000\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let sending = async {
+        let (part, mut n_parts) = (vec![b'x'; 1 << 20], 0);
+        while stream.write_all(&part).await.is_ok() {
+            n_parts += 1;
+        }
+        n_parts
+    };
+    let n_parts = timeout(PATIENCE, sending).await.unwrap();
+    // The limit, and the buffers of the sockets.
+    assert!((64..128).contains(&n_parts), "{n_parts} MiB");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_asks_first_is_refused_before_its_body() {
+    let address = start_with_key().await;
+    let headers = "Host: localhost\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n";
+    let answer = talk(&address, &request("POST /v1/audio/transcriptions", headers)).await;
+    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recordings_share_a_budget_of_memory() {
     let form = |bytes: &[u8]| {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::{Answer, App};
 use crate::text::with;
 
-fn body() -> Value {
+pub(crate) fn body() -> Value {
     json!({
         "model": "claude-any",
         "messages": [{"role": "user", "content": [{"type": "text", "text": "ab"}]}],
@@ -17,7 +17,7 @@ fn body() -> Value {
 
 /// Data of the events of a stream, whose names are those of their types.
 #[track_caller]
-fn events(answer: &Answer) -> Vec<Value> {
+pub(crate) fn events(answer: &Answer) -> Vec<Value> {
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(answer.header("content-type"), "text/event-stream");
     let events = answer.text.split("\n\n").filter(|event| !event.is_empty());

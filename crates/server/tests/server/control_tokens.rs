@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 use stonechat_server::{ModelOption, ServerOptions};
 
-use crate::support::{App, tiny_with};
+use crate::support::{App, with_metadata};
 
 /// Tokens that take the place of the digits and the punctuation of the tiny model's vocabulary.
 const TOKENS: [(&str, bool); 10] = [
@@ -39,22 +39,23 @@ pub(crate) fn tiny() -> ModelOption {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let path = PATH.get_or_init(|| {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tiny-chatml.gguf");
-        std::fs::write(&path, with_control_tokens()).unwrap();
+        std::fs::write(&path, with_tokens(&TOKENS)).unwrap();
         path
     });
     ModelOption { name: "m".to_owned(), path: path.clone() }
 }
 
-fn with_control_tokens() -> Vec<u8> {
-    tiny_with(|metadata| {
+/// The tiny model with tokens, each normal or control, in the place of the digits and what follows them.
+pub(crate) fn with_tokens(replaced: &[(&str, bool)]) -> Vec<u8> {
+    with_metadata(|metadata| {
         let key = "tokenizer.ggml.tokens";
         let mut tokens = metadata.strings(key).unwrap().to_vec();
         let mut types = vec![1_i32; tokens.len()];
         types[..2].fill(3);
         let first = tokens.iter().position(|token| token == "0").unwrap();
-        for (i, (text, is_control)) in (first..).zip(TOKENS) {
-            text.clone_into(&mut tokens[i]);
-            types[i] = if is_control { 3 } else { 1 };
+        for (i, (text, is_control)) in (first..).zip(replaced) {
+            (*text).clone_into(&mut tokens[i]);
+            types[i] = if *is_control { 3 } else { 1 };
         }
         metadata.set(key, tokens);
         metadata.set("tokenizer.ggml.token_type", types);

@@ -11,19 +11,19 @@ use tokio::task::JoinHandle;
 use crate::support::{Answer, App, language, test_data};
 
 /// One slot, and texts that never end.
-fn options() -> ServerOptions {
+pub(crate) fn options() -> ServerOptions {
     let engine = EngineOptions { n_parallel: 1, ..EngineOptions::default() };
     let models = vec![language("m")];
     ServerOptions { models, engine, context_shift: true, ..ServerOptions::default() }
 }
 
 /// A text that ends after a minute.
-fn endless() -> Value {
+pub(crate) fn endless() -> Value {
     json!({"prompt": "ab", "temperature": 0, "ignore_eos": true, "timeout_ms": 60_000})
 }
 
 /// Starts a text, and waits until it is in the slot.
-async fn occupy(app: &Arc<App>) -> JoinHandle<Answer> {
+pub(crate) async fn occupy(app: &Arc<App>) -> JoinHandle<Answer> {
     let task = Arc::clone(app);
     let task = tokio::spawn(async move { task.post("/completion", &endless()).await });
     while app.get("/slots").await.json()[0]["is_processing"] != true {

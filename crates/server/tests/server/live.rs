@@ -4,198 +4,20 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use stonechat_server::{AppState, ModelOption, Server, ServerError, ServerOptions};
-use tokio::net::TcpStream;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use stonechat_server::{ServerOptions, router};
 use tokio::time::timeout;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::{Error, Message};
-use tokio_tungstenite::{WebSocketStream, client_async};
+use tower::ServiceExt;
 
-use crate::support::{App, test_data};
-
-/// Long enough for any machine; nothing waits for it unless the test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+use crate::live_client::{
+    Client, PATIENCE, Running, at_24_khz, english, fox, letters, mu_law, pcm16,
+};
+use crate::support::App;
 
 const TRANSCRIPTION: &str = "conversation.item.input_audio_transcription";
-
-/// A small model that knows English.
-pub(crate) fn english() -> ServerOptions {
-    let path = test_data("models/tiny.en-q5_1.gguf");
-    let models = vec![ModelOption { name: "tiny.en".to_owned(), path }];
-    ServerOptions { models, ..ServerOptions::default() }
-}
-
-/// A server on free ports.
-pub(crate) struct Running {
-    pub(crate) address: String,
-    pub(crate) wyoming: Option<String>,
-    pub(crate) state: AppState,
-    pub(crate) stop: oneshot::Sender<()>,
-    pub(crate) ended: JoinHandle<Result<(), ServerError>>,
-}
-
-impl Running {
-    pub(crate) async fn start(mut options: ServerOptions) -> Self {
-        options.port = 0;
-        options.engine.device = stonechat::Device::Cpu;
-        options.engine.n_threads = 2;
-        let server = Server::bind(options).await.unwrap();
-        let address = server.addresses().remove(0).replace("http://", "");
-        let wyoming = server.wyoming_addresses().pop().map(|uri| uri.replace("tcp://", ""));
-        let state = server.state().clone();
-        let (stop, stopped) = oneshot::channel();
-        let ended = tokio::spawn(server.run(async move { drop(stopped.await) }));
-        state.ready().await;
-        Self { address, wyoming, state, stop, ended }
-    }
-
-    /// Waits until no session is open.
-    pub(crate) async fn no_session(&self) {
-        let none = async {
-            while self.state.n_live_sessions() > 0 {
-                tokio::task::yield_now().await;
-            }
-        };
-        timeout(PATIENCE, none).await.unwrap();
-    }
-}
-
-/// Samples of the fox, 16 kHz.
-pub(crate) fn fox() -> Vec<f32> {
-    stonechat::audio::decode_file(test_data("audio/quick_brown_fox.wav")).unwrap().samples
-}
-
-/// 16-bit samples.
-pub(crate) fn pcm16(samples: &[f32]) -> Vec<u8> {
-    samples.iter().flat_map(|x| ((x * 32_767.0) as i16).to_le_bytes()).collect()
-}
-
-/// Samples at 24 kHz in place of 16, by lines between them.
-fn at_24_khz(samples: &[f32]) -> Vec<f32> {
-    let at = |i: usize| samples[i.min(samples.len() - 1)];
-    let sample = |i: usize| match i % 3 {
-        0 => at(i / 3 * 2),
-        1 => at(i / 3 * 2) / 3.0 + at(i / 3 * 2 + 1) * 2.0 / 3.0,
-        _ => at(i / 3 * 2 + 1) * 2.0 / 3.0 + at(i / 3 * 2 + 2) / 3.0,
-    };
-    (0..samples.len() * 3 / 2).map(sample).collect()
-}
-
-/// G.711 µ-law at 8 kHz.
-fn mu_law(samples: &[f32]) -> Vec<u8> {
-    let code = |pair: &[f32]| {
-        let value = (pair.iter().sum::<f32>() / 2.0 * 32_767.0) as i32;
-        let (sign, magnitude) = (if value < 0 { 0x80u8 } else { 0 }, value.abs().min(32_635) + 132);
-        let exponent = (magnitude as u32).ilog2() as i32 - 7;
-        let mantissa = (magnitude >> (exponent + 3)) & 15;
-        !(sign | ((exponent as u8) << 4) | mantissa as u8)
-    };
-    samples.chunks_exact(2).map(code).collect()
-}
-
-/// A client of the WebSocket.
-struct Client(WebSocketStream<TcpStream>);
-
-impl Client {
-    async fn try_connect(
-        address: &str,
-        query: &str,
-        headers: &[(&'static str, &str)],
-    ) -> Result<Self, u16> {
-        let url = format!("ws://{address}/v1/realtime{query}");
-        let mut request = url.into_client_request().unwrap();
-        for (name, value) in headers {
-            request.headers_mut().insert(*name, value.parse().unwrap());
-        }
-        let stream = TcpStream::connect(address).await.unwrap();
-        match client_async(request, stream).await {
-            Ok((socket, _)) => Ok(Self(socket)),
-            Err(Error::Http(response)) => Err(response.status().as_u16()),
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    async fn connect(server: &Running) -> Self {
-        let mut client =
-            Self::try_connect(&server.address, "?intent=transcription", &[]).await.unwrap();
-        assert_eq!(client.event().await["type"], "session.created");
-        client
-    }
-
-    async fn send(&mut self, event: &Value) {
-        self.0.send(Message::text(event.to_string())).await.unwrap();
-    }
-
-    async fn update(&mut self, input: &Value) -> Value {
-        let session = json!({"type": "transcription", "audio": {"input": input}});
-        self.send(&json!({"type": "session.update", "session": session})).await;
-        let updated = self.until("session.updated").await;
-        updated["session"]["audio"]["input"].clone()
-    }
-
-    /// Sends audio in pieces.
-    async fn append(&mut self, audio: &[u8]) {
-        for piece in audio.chunks(9600) {
-            let audio = STANDARD.encode(piece);
-            self.send(&json!({"type": "input_audio_buffer.append", "audio": audio})).await;
-        }
-    }
-
-    async fn commit(&mut self) {
-        self.send(&json!({"type": "input_audio_buffer.commit", "event_id": "commit"})).await;
-    }
-
-    async fn message(&mut self) -> Message {
-        timeout(PATIENCE, self.0.next()).await.unwrap().unwrap().unwrap()
-    }
-
-    async fn event(&mut self) -> Value {
-        match self.message().await {
-            Message::Text(text) => serde_json::from_str(&text).unwrap(),
-            other => panic!("expected an event, got {other:?}"),
-        }
-    }
-
-    /// The next event of a type; an error fails the test.
-    async fn until(&mut self, kind: &str) -> Value {
-        loop {
-            let event = self.event().await;
-            if event["type"] == kind {
-                return event;
-            }
-            assert_ne!(event["type"], "error", "{event}");
-        }
-    }
-
-    /// Events up to the end of an utterance.
-    async fn utterance(&mut self) -> Vec<Value> {
-        let mut events = Vec::new();
-        loop {
-            let event = self.event().await;
-            let is_done = event["type"] == "conversation.item.done";
-            events.push(event);
-            if is_done {
-                return events;
-            }
-        }
-    }
-
-    /// Code of the close frame, after the events that precede it.
-    async fn closed(&mut self) -> CloseCode {
-        loop {
-            if let Message::Close(frame) = self.message().await {
-                return frame.unwrap().code;
-            }
-        }
-    }
-}
 
 fn types(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["type"].as_str().unwrap()).collect()
@@ -204,11 +26,6 @@ fn types(events: &[Value]) -> Vec<&str> {
 fn deltas(events: &[Value]) -> String {
     let deltas = events.iter().filter(|event| event["type"] == format!("{TRANSCRIPTION}.delta"));
     deltas.map(|event| event["delta"].as_str().unwrap()).collect()
-}
-
-/// Letters of a text.
-pub(crate) fn letters(text: &str) -> String {
-    text.to_lowercase().chars().filter(|c| c.is_alphabetic() || *c == ' ').collect()
 }
 
 const FOX: &str = "the quick brown fox jumps over the lazy dog";
@@ -238,6 +55,14 @@ async fn speech_becomes_an_utterance_when_it_ends() {
     );
     let (start, end) = (&events[0]["audio_start_ms"], &events[stopped]["audio_end_ms"]);
     assert!(start.as_u64().unwrap() < 700 && end.as_u64().unwrap() < 4500, "{start} {end}");
+    let metrics = server.state.metrics().text();
+    for line in [
+        "stonechat:live_sessions{protocol=\"realtime\"} 1",
+        "stonechat:live_utterances_total{model_name=\"tiny.en\"} 1",
+        "stonechat:live_time_to_first_text_seconds_count{model_name=\"tiny.en\"} 1",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "no `{line}` in {metrics}");
+    }
     // Silence is no further utterance.
     client.append(&pcm16(&vec![0.0; 24_000])).await;
     client.commit().await;
@@ -326,6 +151,42 @@ async fn a_client_that_leaves_frees_its_session() {
         drop(client);
         server.no_session().await;
     }
+    let metrics = server.state.metrics().text();
+    for line in [
+        "stonechat:live_sessions{protocol=\"realtime\"} 0",
+        "stonechat:live_sessions_opened_total{protocol=\"realtime\"} 3",
+        "stonechat:live_sessions_refused_total{protocol=\"realtime\"} 3",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "no `{line}` in {metrics}");
+    }
+}
+
+/// Bytes of the models in use.
+async fn models_memory(server: &Running) -> u64 {
+    let request = Request::get("/metrics").body(Body::empty()).unwrap();
+    let response = router(server.state.clone()).oneshot(request).await.unwrap();
+    let bytes = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    let mut values =
+        text.lines().filter_map(|line| line.strip_prefix("stonechat:models_memory_bytes "));
+    values.next().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_engine_counts_as_memory_of_models() {
+    let server = Running::start(ServerOptions { metrics: true, ..english() }).await;
+    let before = models_memory(&server).await;
+    let mut client = Client::connect(&server).await;
+    client.append(&pcm16(&at_24_khz(&fox()))).await;
+    client.until("input_audio_buffer.speech_started").await;
+    assert!(models_memory(&server).await > before);
+    drop(client);
+    let freed = async {
+        while models_memory(&server).await > before {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, freed).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

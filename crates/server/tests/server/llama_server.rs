@@ -8,7 +8,7 @@ use stonechat_server::{ModelOption, ServerOptions};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use crate::support::{App, language, test_data};
+use crate::support::{App, language, with_metadata};
 use crate::text::{chat, chunks, greedy, with};
 
 fn options() -> ServerOptions {
@@ -301,23 +301,11 @@ async fn names_of_special_tokens_are_parsed_by_default() {
 
 /// The tiny model with three tokens for infilling in its header.
 fn infilling(folder: &tempfile::TempDir) -> ModelOption {
-    let entry = |key: &str, value: u32| {
-        const U32: u32 = 4;
-        let n = (key.len() as u64).to_le_bytes();
-        [&n[..], key.as_bytes(), &U32.to_le_bytes(), &value.to_le_bytes()].concat()
-    };
-    let mut added: Vec<u8> = [("pre", 30), ("suf", 31), ("mid", 32)]
-        .iter()
-        .flat_map(|(role, id)| entry(&format!("tokenizer.ggml.fim_{role}_token_id"), *id))
-        .collect();
-    // The tensors stay aligned to 32 bytes.
-    added.extend(entry("pad", 0));
-    assert_eq!(added.len() % 32, 0);
-    let mut file = std::fs::read(test_data("golden/llm/llama.gguf")).unwrap();
-    // The header: magic, version, number of tensors, number of entries, entries.
-    let n_entries = u64::from_le_bytes(file[16..24].try_into().unwrap()) + 4;
-    file[16..24].copy_from_slice(&n_entries.to_le_bytes());
-    file.splice(24..24, added);
+    let file = with_metadata(|metadata| {
+        for (role, id) in [("pre", 30u32), ("suf", 31), ("mid", 32)] {
+            metadata.set(format!("tokenizer.ggml.fim_{role}_token_id"), id);
+        }
+    });
     let path = folder.path().join("infill.gguf");
     std::fs::write(&path, file).unwrap();
     ModelOption { name: "infill".to_owned(), path }

@@ -5,7 +5,7 @@ use axum::http::{Method, Request};
 use serde_json::{Value, json};
 use stonechat_server::{ModelOption, ModelStatus, ServerOptions};
 
-use crate::support::{Answer, App, language, speech, tiny_with};
+use crate::support::{Answer, App, language, speech, with_metadata};
 use crate::text::with;
 
 fn chat() -> Value {
@@ -152,7 +152,7 @@ async fn lines_have_the_log_probabilities_of_their_tokens() {
 async fn a_model_of_embeddings_is_listed_as_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("e.gguf");
-    let file = tiny_with(|metadata| metadata.set("llama.pooling_type", 1_u32));
+    let file = with_metadata(|metadata| metadata.set("llama.pooling_type", 1_u32));
     std::fs::write(&path, file).unwrap();
     let models = vec![ModelOption { name: "e".to_owned(), path }, language("m")];
     let app = App::new(ServerOptions { models, ..ServerOptions::default() }).await;

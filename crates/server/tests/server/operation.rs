@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::Request;
 use serde_json::json;
 use stonechat::Models;
-use stonechat_server::{Server, ServerError, ServerOptions, TlsFiles};
+use stonechat_server::{AppState, Server, ServerError, ServerOptions, TlsFiles};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
@@ -109,7 +109,7 @@ async fn responses_name_the_server_and_the_request() {
 /// A server on sockets.
 struct Running {
     address: String,
-    state: stonechat_server::AppState,
+    state: AppState,
     stop: oneshot::Sender<()>,
     server: JoinHandle<Result<(), ServerError>>,
 }
@@ -252,7 +252,7 @@ async fn keys_and_tls_are_replaced_while_a_server_runs() {
     let options = ServerOptions { tls: Some(files.clone()), port: 0, ..options() };
     let server = Server::bind(options).await.unwrap();
     let state = server.state();
-    let held = |state: &stonechat_server::AppState| state.reload_tls().map_err(|e| e.to_string());
+    let held = |state: &AppState| state.reload_tls().map_err(|e| e.to_string());
     assert_eq!(held(state), Ok(()));
     std::fs::write(&files.certificate, "").unwrap();
     assert!(held(state).unwrap_err().ends_with("expected a certificate in PEM, got none"));
@@ -406,21 +406,21 @@ async fn a_client_that_goes_away_ends_its_request() {
 }
 
 /// Value of a metric of model `m`.
-fn gauge(app: &App, name: &str) -> Option<f64> {
+fn gauge(state: &AppState, name: &str) -> Option<f64> {
     let start = format!("stonechat:{name}{{model_name=\"m\"}} ");
-    let text = app.state().metrics().text();
+    let text = state.metrics().text();
     text.lines().find_map(|line| line.strip_prefix(&start)?.parse().ok())
 }
 
 /// Waits until a metric has a value: engines report between two steps.
-async fn wait_for(app: &App, name: &str, expected: f64) {
+pub(crate) async fn wait_for(state: &AppState, name: &str, expected: f64) {
     let equal = async {
-        while gauge(app, name) != Some(expected) {
+        while gauge(state, name) != Some(expected) {
             sleep(Duration::from_millis(5)).await;
         }
     };
     let reached = timeout(Duration::from_secs(20), equal).await;
-    assert!(reached.is_ok(), "{name}: expected {expected}, got {:?}", gauge(app, name));
+    assert!(reached.is_ok(), "{name}: expected {expected}, got {:?}", gauge(state, name));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -429,21 +429,21 @@ async fn metrics_tell_pages_of_requests_from_cached_ones() {
     let mut options = ServerOptions { slot_save_path: Some(folder.path().into()), ..options() };
     options.engine.n_parallel = 1;
     let app = App::new(options).await;
-    wait_for(&app, "kv_cache_pages_cached", 0.0).await;
+    wait_for(app.state(), "kv_cache_pages_cached", 0.0).await;
     let completion = |prompt: &str, n: usize| json!({"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": true});
     assert_eq!(app.post("/v1/completions", &completion("ab", 8)).await.status, 200);
-    wait_for(&app, "kv_cache_pages_used", 0.0).await;
-    wait_for(&app, "kv_cache_pages_cached", 1.0).await;
+    wait_for(app.state(), "kv_cache_pages_used", 0.0).await;
+    wait_for(app.state(), "kv_cache_pages_cached", 1.0).await;
     let erased = app.post("/slots/0?action=erase", &json!({})).await.json();
     assert!(erased["n_erased"].as_u64().is_some_and(|n| n > 0), "{erased}");
-    wait_for(&app, "kv_cache_pages_cached", 0.0).await;
+    wait_for(app.state(), "kv_cache_pages_cached", 0.0).await;
 
     // A client that goes away.
     let body = completion("ba", 200);
     let aborted = app.post("/v1/completions", &body);
     drop(timeout(Duration::from_millis(10), aborted).await);
-    wait_for(&app, "kv_cache_pages_used", 0.0).await;
-    wait_for(&app, "num_requests_running", 0.0).await;
+    wait_for(app.state(), "kv_cache_pages_used", 0.0).await;
+    wait_for(app.state(), "num_requests_running", 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -451,10 +451,10 @@ async fn a_prompt_that_never_ran_is_not_counted() {
     let app = App::new(options()).await;
     let body = json!({"prompt": "ab ".repeat(500), "max_tokens": 1});
     assert_eq!(app.post("/v1/completions", &body).await.kind(), "exceed_context_size_error");
-    assert_eq!(gauge(&app, "prompt_tokens_total"), Some(0.0));
+    assert_eq!(gauge(app.state(), "prompt_tokens_total"), Some(0.0));
     let body = json!({"prompt": "abab", "max_tokens": 0});
     let answer = app.post("/v1/completions", &body).await.json();
     let n = answer["usage"]["prompt_tokens"].as_f64();
     assert!(n.is_some_and(|n| n > 0.0), "{answer}");
-    assert_eq!(gauge(&app, "prompt_tokens_total"), n);
+    assert_eq!(gauge(app.state(), "prompt_tokens_total"), n);
 }

@@ -19,31 +19,25 @@ use serde_json::{Value, json};
 use stonechat_server::{ModelOption, ServerOptions, Traces, router};
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use tower::ServiceExt;
 
 use crate::audio::{fox_upload, multilingual};
+use crate::live_client::{Client, PATIENCE, Running, at_24_khz, english, fox, pcm16};
 use crate::support::{App, language};
 
 const TRACE_ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT_ID: &str = "00f067aa0ba902b7";
 const CHAT: &str = "/v1/chat/completions";
 
-/// A server that sends its traces to a collector on loopback.
-struct Traced {
-    app: App,
+/// A collector on loopback, and traces that it gets.
+struct Collector {
     traces: Traces,
     requests: Arc<Mutex<Vec<ExportTraceServiceRequest>>>,
 }
 
-impl Traced {
-    async fn new(models: Vec<ModelOption>) -> Self {
-        let traced = Self::closed(models).await;
-        traced.app.open().await;
-        traced
-    }
-
-    /// A server whose models are not open.
-    async fn closed(models: Vec<ModelOption>) -> Self {
+impl Collector {
+    async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let requests: Arc<Mutex<Vec<ExportTraceServiceRequest>>> = Arc::default();
@@ -53,13 +47,7 @@ impl Traced {
         };
         let collector = Router::new().route("/v1/traces", post(receive));
         tokio::spawn(axum::serve(listener, collector).into_future());
-        let traces = Traces::start(Some(&url)).unwrap().unwrap();
-        let app = App::closed(ServerOptions {
-            models,
-            traces: Some(traces.clone()),
-            ..ServerOptions::default()
-        });
-        Self { app, traces, requests }
+        Self { traces: Traces::start(Some(&url)).unwrap().unwrap(), requests }
     }
 
     /// Stops the traces; returns what the collector got.
@@ -75,6 +63,32 @@ impl Traced {
         let resources = requests.into_iter().flat_map(|request| request.resource_spans);
         let scopes = resources.flat_map(|resource| resource.scope_spans);
         scopes.flat_map(|scope| scope.spans).collect()
+    }
+}
+
+/// A server that sends its traces to a collector.
+struct Traced {
+    app: App,
+    collector: Collector,
+}
+
+impl Traced {
+    async fn new(models: Vec<ModelOption>) -> Self {
+        let traced = Self::closed(models).await;
+        traced.app.open().await;
+        traced
+    }
+
+    /// A server whose models are not open.
+    async fn closed(models: Vec<ModelOption>) -> Self {
+        let collector = Collector::start().await;
+        let traces = Some(collector.traces.clone());
+        let app = App::closed(ServerOptions { models, traces, ..ServerOptions::default() });
+        Self { app, collector }
+    }
+
+    async fn spans(&self) -> Vec<Span> {
+        self.collector.spans().await
     }
 }
 
@@ -240,7 +254,7 @@ async fn a_request_without_a_trace_begins_one_and_probes_have_none() {
     assert_eq!(traced.app.get("/health").await.status, 200);
     let body = json!({"prompt": ["ab", "cd"], "max_tokens": 2, "ignore_eos": true});
     assert_eq!(traced.app.post("/v1/completions", &body).await.status, 200);
-    let requests = traced.requests().await;
+    let requests = traced.collector.requests().await;
     let resource = requests[0].resource_spans[0].resource.clone().unwrap();
     let names: Vec<&str> = resource.attributes.iter().map(|each| each.key.as_str()).collect();
     assert!(names.contains(&"service.name") && names.contains(&"service.version"), "{names:?}");
@@ -337,6 +351,45 @@ async fn an_upload_is_received_waits_and_is_transcribed() {
     let usage = answer.json()["usage"]["seconds"].as_f64();
     assert_eq!(Some(seconds(work, "stonechat.audio.seconds").ceil()), usage);
     assert!((seconds(work, "gen_ai.latency.time_in_queue") - length(queue)).abs() < 1e-6);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_session_has_spans_of_its_utterances() {
+    let collector = Collector::start().await;
+    let traces = Some(collector.traces.clone());
+    let server = Running::start(ServerOptions { traces, ..english() }).await;
+    let mut client = Client::connect(&server).await;
+    let audio = [fox(), vec![0.0; 24_000]].concat();
+    client.append(&pcm16(&at_24_khz(&audio))).await;
+    client.utterance().await;
+    // All audio has been taken by the answer, which is that nothing is left.
+    client.commit().await;
+    assert_eq!(client.event().await["type"], "error");
+    drop(client);
+    // The task of the session ends after its connection.
+    let end =
+        "stonechat:audio_request_success_total{model_name=\"tiny.en\",finished_reason=\"stop\"} 1";
+    let ended = async {
+        while !server.state.metrics().text().contains(end) {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, ended).await.unwrap();
+    let spans = collector.spans().await;
+    assert_eq!(spans.len(), 3, "{spans:#?}");
+    let root = find(&spans, "GET /v1/realtime");
+    assert_eq!(count(root, "http.response.status_code"), 101);
+    let session = find(&spans, "live_session");
+    assert_eq!(session.parent_span_id, root.span_id);
+    check_status(session, StatusCode::Unset);
+    assert_eq!(text(session, "gen_ai.request.model"), "tiny.en");
+    assert_eq!(text(session, "gen_ai.response.finish_reasons"), "stop");
+    let n_samples = seconds(session, "stonechat.audio.seconds") * 16_000.0;
+    assert!((n_samples - audio.len() as f64).abs() < 1600.0, "{n_samples}");
+    let utterance = find(&spans, "utterance");
+    check_children(session, &[utterance]);
+    let first = seconds(utterance, "stonechat.latency.time_to_first_text");
+    assert!(first > 0.0 && first <= length(utterance), "{first}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

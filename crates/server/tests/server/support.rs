@@ -22,11 +22,11 @@ pub(crate) fn language(name: &str) -> ModelOption {
     ModelOption { name: name.to_owned(), path: test_data("golden/llm/llama.gguf") }
 }
 
-/// File of the language model of random weights, whose metadata `edit` changes.
-pub(crate) fn tiny_with(edit: impl FnOnce(&mut Metadata)) -> Vec<u8> {
-    let file = ModelFile::open(test_data("golden/llm/llama.gguf")).unwrap();
+/// File of the language model of random weights with other metadata.
+pub(crate) fn with_metadata(change: impl FnOnce(&mut Metadata)) -> Vec<u8> {
+    let file = ModelFile::open(language("").path).unwrap();
     let mut metadata = file.metadata().clone();
-    edit(&mut metadata);
+    change(&mut metadata);
     let infos = file.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
     let mut writer = GgufWriter::new(Vec::new(), &metadata, infos).unwrap();
     for tensor in file.tensors() {

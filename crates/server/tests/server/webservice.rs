@@ -6,7 +6,7 @@ use serde_json::Value;
 use stonechat_server::ServerOptions;
 
 use crate::audio::multilingual;
-use crate::live::{english, fox, letters, pcm16};
+use crate::live_client::{english, fox, letters, pcm16};
 use crate::support::{Answer, App, test_data};
 
 async fn send(app: &App, path: &str, field: &str, file: &[u8]) -> Answer {

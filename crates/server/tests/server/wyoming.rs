@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::live::{PATIENCE, Running, english, fox, letters, pcm16};
+use crate::live_client::{PATIENCE, Running, english, fox, letters, pcm16};
 
 struct Client {
     stream: TcpStream,

@@ -329,10 +329,26 @@ fn messages_are_fitted_to_the_template() {
     ]);
     assert_eq!(render(NO_SYSTEM, messages.clone()), "<user>Be kind.\nA\nB");
     assert_eq!(render(PARTS_ONLY, messages), "Be kind.;A;B;");
-    let call = json!([{"role": "assistant", "content": null, "tool_calls": [
-        {"function": {"name": "f", "arguments": "{\"x\": 1}"}},
-    ]}]);
-    assert_eq!(render(TOOLS, call), "<assistant>f(x=1)");
+}
+
+/// `LocalAI` 10256: clients send arguments as a string of JSON, templates read members.
+#[test]
+fn arguments_of_earlier_calls_are_parsed_for_templates_that_read_members() {
+    let render = |source: &str, arguments: &str| {
+        let call = json!({"function": {"name": "f", "arguments": arguments}});
+        let message = json!([{"role": "assistant", "content": null, "tool_calls": [call]}]);
+        ChatTemplate::new(source, "", "").unwrap().render(&conversation(message))
+    };
+    assert_eq!(render(TOOLS, "{\"x\": 1}").unwrap(), "<assistant>f(x=1)");
+    // A template that prints them gets the bytes of the client, broken ones as well.
+    let printed = TOOLS.replace("{% for k, v in c.function.arguments.items() %}", "{% if true %}");
+    let printed =
+        printed.replace("{{ k }}={{ v }}{% endfor %}", "{{ c.function.arguments }}{% endif %}");
+    for arguments in ["{\"x\":  1}", "{\"x\": "] {
+        assert_eq!(render(&printed, arguments).unwrap(), format!("<assistant>f({arguments})"));
+    }
+    let error = render(TOOLS, "{\"x\": ").unwrap_err();
+    assert!(matches!(error, Error::ChatTemplate { .. }), "{error}");
 }
 
 #[test]

@@ -3,7 +3,9 @@ use stonechat_audio::VadOptions;
 use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 
-use super::{LiveEvent, LiveOptions, LiveStream, MAX_BUFFER, copies_prompt, without_loop};
+use super::buffer::{MAX_BUFFER, PROMPT_CHARS};
+use super::hypothesis::{copies_prompt, without_loop};
+use super::{LiveEvent, LiveOptions, LiveStream};
 use crate::SAMPLE_RATE;
 use crate::cancel::CancelToken;
 use crate::languages::Language;
@@ -75,7 +77,7 @@ fn run(transcriber: &mut Transcriber, samples: &[f32], block_lens: &[usize]) -> 
         emitted.extend(events);
         assert!(stream.buffer.len() <= MAX_BUFFER, "{} samples", stream.buffer.len());
         assert_eq!(stream.buffer_end(), stream.n_pushed);
-        assert!(stream.previous_text.chars().count() <= super::PROMPT_CHARS);
+        assert!(stream.previous_text.chars().count() <= PROMPT_CHARS);
         if block.is_empty() {
             return emitted;
         }

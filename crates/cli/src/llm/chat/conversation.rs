@@ -231,6 +231,7 @@ impl Chat<'_> {
                 choice: &ToolChoice::None,
                 parallel: true,
                 splits_reasoning: true,
+                content: None,
             },
         )?;
         let mut options = self.options.clone();

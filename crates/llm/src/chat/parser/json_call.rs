@@ -25,6 +25,8 @@ pub(super) struct JsonCall {
     pub(super) id: Option<String>,
     /// Whether the object has arguments.
     pub(super) has_arguments: bool,
+    /// Whether it has no marker, so that an object with another key before the name is content.
+    is_bare: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -63,6 +65,10 @@ pub(super) enum JsonStep {
 }
 
 impl JsonCall {
+    pub(super) fn new(is_bare: bool) -> Self {
+        Self { is_bare, ..Self::default() }
+    }
+
     /// Reads `text` and appends the JSON of the arguments to `out`. Returns the number of bytes read.
     pub(super) fn read(
         &mut self,
@@ -135,8 +141,7 @@ impl JsonCall {
             key if IDS.contains(&key) => Member::Id,
             "function" => Member::Function,
             "type" => Member::Other,
-            // Without a marker, an object with another key is content.
-            _ if form.is_bare && self.name.is_none() => return (0, JsonStep::Malformed),
+            _ if self.is_bare && self.name.is_none() => return (0, JsonStep::Malformed),
             _ => Member::Other,
         };
         self.expects = Expect::Value(member);

@@ -5,7 +5,7 @@ use super::json_call::{JsonCall, JsonStep};
 use super::pattern::{self, Match};
 use super::rules::Rules;
 use super::text::TextState;
-use super::{AnswerParser, State, Step};
+use super::{AnswerParser, State, Step, loose};
 use crate::chat::syntax::{Arguments, CallSyntax, Form};
 
 /// Possible start of a call. All of its text is kept.
@@ -18,6 +18,8 @@ pub(super) struct Opening {
     pub(super) marker: usize,
     /// Whether it is another call of a section.
     pub(super) is_next: bool,
+    /// Whether it has no marker of the template.
+    pub(super) is_loose: bool,
     pub(super) json: Option<OpeningJson>,
 }
 
@@ -46,17 +48,21 @@ impl AnswerParser {
         let outcome = match &calls.form {
             Form::Json(form) => {
                 if opening.json.is_none() {
-                    opening.json =
-                        match calls.skip_markers(&rest[opening.space..], opening.is_next, is_end) {
-                            Skip::More => return (0, Step::More),
-                            Skip::No => return self.give_up(rest, events),
-                            Skip::Yes { at, is_in_section } => Some(OpeningJson {
-                                call: Box::default(),
-                                is_in_section,
-                                at: opening.space + at,
-                                arguments: String::new(),
-                            }),
-                        };
+                    let text = &rest[opening.space..];
+                    let skipped = match opening.is_loose {
+                        true => loose::object(text, opening.marker, is_end),
+                        false => calls.skip_markers(text, opening.is_next, is_end),
+                    };
+                    opening.json = match skipped {
+                        Skip::More => return (0, Step::More),
+                        Skip::No => return self.give_up(rest, events),
+                        Skip::Yes { at, is_in_section } => Some(OpeningJson {
+                            call: Box::new(JsonCall::new(form.is_bare || opening.is_loose)),
+                            is_in_section,
+                            at: opening.space + at,
+                            arguments: String::new(),
+                        }),
+                    };
                 }
                 let Some(json) = &mut opening.json else { return (0, Step::More) };
                 let (n, step) = json.call.read(&rest[json.at..], is_end, form, &mut json.arguments);
@@ -87,7 +93,8 @@ impl AnswerParser {
         match outcome {
             JsonStep::More => (0, Step::More),
             JsonStep::Named => {
-                let is_known = calls.is_bare();
+                let is_known = calls.is_bare() || opening.is_loose;
+                let is_loose = opening.is_loose;
                 let Some(mut json) = opening.json.take() else { return (0, Step::More) };
                 let name = json.call.name.clone().unwrap_or_default();
                 if !rules.is_name(&name, is_known) {
@@ -97,6 +104,7 @@ impl AnswerParser {
                 self.announce(name, id, events);
                 events.arguments(self.n_calls - 1, &json.arguments);
                 self.is_in_section = json.is_in_section;
+                self.is_loose = is_loose;
                 self.state = State::Json(json.call);
                 (json.at, Step::Next)
             }
@@ -126,11 +134,13 @@ impl AnswerParser {
             return (space, Step::More);
         }
         // A longer marker may begin with a shorter one. One that the answer's end cuts off is no content.
-        let is_cut = calls.closers().any(|(marker, _)| marker != text && marker.starts_with(text));
+        let loose: &[(&str, bool)] = if self.is_loose { &loose::CLOSERS } else { &[] };
+        let closers = || calls.closers().chain(loose.iter().copied());
+        let is_cut = closers().any(|(marker, _)| marker != text && marker.starts_with(text));
         if is_cut && !is_end {
             return (space, Step::More);
         }
-        let found = calls.closers().filter(|(marker, _)| text.starts_with(marker));
+        let found = closers().filter(|(marker, _)| text.starts_with(marker));
         if let Some((marker, ends_section)) = found.max_by_key(|(marker, _)| marker.len()) {
             self.is_in_section &= !ends_section;
             return (space + marker.len(), Step::Next);
@@ -147,7 +157,11 @@ impl AnswerParser {
             if text.starts_with(separators) {
                 return (space + 1, Step::Next);
             }
-            match calls.skip_markers(text, true, is_end) {
+            let skipped = match self.is_loose && text.starts_with('{') {
+                true => Skip::Yes { at: 0, is_in_section: true },
+                false => calls.skip_markers(text, true, is_end),
+            };
+            match skipped {
                 Skip::More => return (space, Step::More),
                 Skip::No => {}
                 Skip::Yes { .. } => {
@@ -157,6 +171,7 @@ impl AnswerParser {
                         space: 0,
                         marker: text.chars().next().map_or(0, char::len_utf8),
                         is_next: true,
+                        is_loose: self.is_loose,
                         json: None,
                     });
                     return (space, Step::Next);
@@ -169,7 +184,7 @@ impl AnswerParser {
 }
 
 /// Markers before the name of a call.
-enum Skip {
+pub(super) enum Skip {
     More,
     No,
     /// Offset of the name or the object.

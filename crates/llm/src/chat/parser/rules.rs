@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::HARMONY_MARKERS;
 use super::messages::RECIPIENT;
+use super::{HARMONY_MARKERS, loose};
 use crate::chat::Tool;
 use crate::chat::syntax::{CallSyntax, Form, JsonForm, Layout, Syntax, Text};
 
@@ -37,6 +37,8 @@ pub(super) enum Found {
     Wrapper,
     /// Start of tool calls.
     Calls,
+    /// Start of a call without the markers of the template.
+    Loose,
     /// Start or end of a message.
     Message,
 }
@@ -94,6 +96,9 @@ impl Rules {
                 add(true, text, Found::Calls);
             }
         }
+        if calls.is_some_and(|calls| calls.loose().is_some()) {
+            loose::OPENINGS.iter().for_each(|text| add(false, text, Found::Loose));
+        }
         if syntax.layout == Layout::Recipients && calls.is_some() {
             add(false, RECIPIENT, Found::Message);
         }
@@ -119,6 +124,11 @@ impl Rules {
             Form::Json(form) if form.is_bare => Some(form),
             _ => None,
         }
+    }
+
+    /// Whether calls may come without a marker of the template.
+    pub(super) fn allows_loose(&self) -> bool {
+        self.calls().is_some_and(|calls| calls.loose().is_some())
     }
 
     /// Whether text can be anything but content.

@@ -53,7 +53,7 @@ impl AnswerParser {
         }
         let is_start = state.is_start() && leading <= MAX_SPACE;
         // An object at the start may be a call without a marker.
-        if is_start && !state.is_reasoning && rules.bare().is_some() {
+        if is_start && !state.is_reasoning && (rules.bare().is_some() || rules.allows_loose()) {
             let text = &rest[leading..];
             if text.starts_with(['{', '[']) {
                 self.state = State::Opening(Opening {
@@ -61,6 +61,7 @@ impl AnswerParser {
                     space: leading,
                     marker: 1,
                     is_next: false,
+                    is_loose: rules.bare().is_none(),
                     json: None,
                 });
                 return (0, Step::Next);
@@ -87,11 +88,17 @@ impl AnswerParser {
             Found::Reasoning => self.state = State::Text(TextState::REASONING),
             Found::Content | Found::Wrapper => self.state = State::Text(TextState::AFTER_CALL),
             Found::Message => self.state = State::Header,
-            Found::Calls => {
+            Found::Calls | Found::Loose => {
                 let back = if held > 0 { state.begun() } else { state };
                 let space = end - held;
-                self.state =
-                    State::Opening(Opening { back, space, marker: n, is_next: false, json: None });
+                self.state = State::Opening(Opening {
+                    back,
+                    space,
+                    marker: n,
+                    is_next: false,
+                    is_loose: found == Found::Loose,
+                    json: None,
+                });
                 return (held, Step::Next);
             }
         }

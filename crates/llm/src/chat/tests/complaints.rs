@@ -11,14 +11,16 @@ fn arguments(words: &str, text: &str) -> Value {
     serde_json::from_str(&got.tool_calls[0].arguments).unwrap()
 }
 
+/// ollama 16937.
 #[test]
-fn braces_in_a_string_end_no_call_ollama_16937() {
+fn braces_in_a_string_end_no_call() {
     let text = "<tool_call>\n{\"name\": \"run\", \"arguments\": {\"code\":\"if (x) { y }\"}}\n</tool_call>";
     assert_eq!(arguments(HERMES, text), json!({"code": "if (x) { y }"}));
 }
 
+/// ollama 15254.
 #[test]
-fn quotes_and_paths_are_kept_ollama_15254() {
+fn quotes_and_paths_are_kept() {
     let given = json!({"path": "C:\\path\\new", "text": "say \"hi\""});
     let text = format!("<tool_call>\n{{\"name\": \"run\", \"arguments\": {given}}}\n</tool_call>");
     assert_eq!(arguments(HERMES, &text), given);
@@ -27,8 +29,9 @@ fn quotes_and_paths_are_kept_ollama_15254() {
     assert_eq!(arguments(HERMES, unescaped), json!({"path": "C:\\path"}));
 }
 
+/// `LocalAI` 10059.
 #[test]
-fn a_name_is_never_json_or_prose_localai_10059() {
+fn a_name_is_never_json_or_prose() {
     for name in ["{\\\"name\\\": \\\"f\\\"}", "I will call f", "", "f(x)", "a\\nb"] {
         let text =
             format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {{}}}}\n</tool_call>");
@@ -39,8 +42,9 @@ fn a_name_is_never_json_or_prose_localai_10059() {
     assert_eq!(got.tool_calls.len(), 0);
 }
 
+/// `LocalAI` 10057.
 #[test]
-fn no_text_of_a_call_is_content_localai_10057() {
+fn no_text_of_a_call_is_content() {
     let text = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"b\"}}\n</tool_call>\n";
     let mut parser = parser(HERMES);
     let mut events = Vec::new();
@@ -51,8 +55,9 @@ fn no_text_of_a_call_is_content_localai_10057() {
     assert!(!events.iter().any(|event| matches!(event, ChatEvent::Content(_))), "{events:?}");
 }
 
+/// llama.cpp 22072, ogx 4430, oh-my-pi 1970.
 #[test]
-fn parallel_calls_have_their_own_indices_llama_cpp_22072() {
+fn parallel_calls_have_their_own_indices() {
     let call = |n: u32| {
         format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {{\"n\": {n}}}}}\n</tool_call>")
     };
@@ -77,14 +82,16 @@ fn parallel_calls_have_their_own_indices_llama_cpp_22072() {
     }
 }
 
+/// ollama 17250.
 #[test]
-fn a_missing_end_tag_loses_no_call_ollama_17250() {
+fn a_missing_end_tag_loses_no_call() {
     let text = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}";
     assert_eq!(arguments(HERMES, text), json!({"a": 1}));
 }
 
+/// ollama 17883.
 #[test]
-fn text_that_cannot_be_parsed_is_not_lost_ollama_17883() {
+fn text_that_cannot_be_parsed_is_not_lost() {
     let text = "<tool_call>\nthe weather in Paris, please";
     assert_eq!(parse(HERMES, text).content, text);
 }

@@ -44,6 +44,7 @@ proptest! {
             Just("[TOOL_CALLS]"), Just("[ARGS]"), Just("<|channel|>"), Just("<|message|>"), Just("<|end|>"),
             Just("to=functions.f"), Just("<|tool_call>call:f{"), Just("<|\"|>"), Just("f(a='"), Just("')"), Just("\\"),
             Just("\\u00"), Just("é"), Just("text"), Just("<"), Just(">>>"), Just("<|python_tag|>"), Just("{"),
+            Just("```json\n"), Just("```"), Just("<tools>"), Just("{\"name\": \"get_weather\""),
             Just("<arg_key>"), Just("</arg_key>"), Just("<arg_value>"), Just("</arg_value>"), Just("<invoke name=\""),
             Just("<|tool_call_start|>["), Just("<｜tool▁calls▁begin｜>"), Just("<｜tool▁call▁begin｜>"),
         ], 0..24),
@@ -67,4 +68,15 @@ proptest! {
         let got = parse_with(parser(LLAMA), &[&text], true);
         prop_assert_eq!(&got.content, &text);
     }
+}
+
+#[test]
+fn the_parser_knows_where_reasoning_begins_and_ends() {
+    let mut parser = parser(HERMES);
+    let pieces = ["<th", "ink>\n", "Hm", "</thi", "nk>", "\n\nLook", "<tool_call>"];
+    let is_reasoning = pieces.map(|piece| {
+        parser.push(piece);
+        parser.is_reasoning()
+    });
+    assert_eq!(is_reasoning, [false, true, true, true, false, false, false]);
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use stonechat_formats::ModelFile;
-use stonechat_sampling::GrammarStart;
+use stonechat_sampling::{GrammarSource, GrammarStart};
 use stonechat_text::Conversation;
 
 use super::parse_with;
@@ -40,7 +40,7 @@ fn tool(parameters: Value, is_strict: bool) -> Tool {
 }
 
 fn options<'a>(tools: &'a [Tool], choice: &'a ToolChoice) -> AnswerOptions<'a> {
-    AnswerOptions { tools, choice, parallel: true, splits_reasoning: true }
+    AnswerOptions { tools, choice, parallel: true, splits_reasoning: true, content: None }
 }
 
 fn answer(source: &str, tools: &[Tool], choice: &ToolChoice) -> Result<AnswerFormat, Error> {
@@ -115,6 +115,36 @@ fn the_choice_decides_when_the_grammar_starts() {
     let unknown = answer(&template(""), &tools, &ToolChoice::Function("nobody".to_owned()));
     let message = unknown.unwrap_err().to_string();
     assert!(message.contains("tool_choice") && message.contains("look_up"), "{message}");
+}
+
+#[test]
+fn content_beside_tools_may_have_a_schema_and_no_other_grammar() {
+    let model = model();
+    let format = ChatFormat::new(&model, Some(&template(""))).unwrap();
+    let asked = conversation(json!([{"role": "user", "content": "Hi"}]));
+    let prompt = format.prompt(asked).unwrap();
+    let tools = [tool(json!({"type": "object", "properties": {"q": {"type": "string"}}}), false)];
+    let answer = |tools: &[Tool], choice: &ToolChoice, content: GrammarSource| {
+        let options = AnswerOptions { content: Some(&content), ..options(tools, choice) };
+        format.answer_format(&model, &prompt, &options)
+    };
+    let schema = || GrammarSource::JsonSchema(json!({"type": "object"}).to_string());
+    let regex = || GrammarSource::Regex("[a-z]+".to_owned());
+    for (tools, choice) in [
+        (&tools[..], ToolChoice::Auto),
+        (&tools[..], ToolChoice::None),
+        (&tools[..], ToolChoice::Required),
+        (&[], ToolChoice::Auto),
+    ] {
+        let grammar = answer(tools, &choice, schema()).unwrap().grammar.unwrap();
+        assert_eq!(grammar.start, GrammarStart::Immediately, "{choice:?}");
+    }
+    assert!(answer(&[], &ToolChoice::Auto, regex()).unwrap().grammar.is_some());
+    assert!(answer(&tools, &ToolChoice::Required, regex()).unwrap().grammar.is_some());
+    let error = answer(&tools, &ToolChoice::Auto, regex()).unwrap_err().to_string();
+    assert!(error.contains("JSON schema"), "{error}");
+    let invalid = GrammarSource::JsonSchema("{".to_owned());
+    assert!(answer(&tools, &ToolChoice::Auto, invalid).is_err());
 }
 
 #[test]

@@ -1,14 +1,17 @@
 //! Grammars of calls: they allow what the family writes, and what they allow is a call.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
-use stonechat_sampling::{CompiledGrammar, GrammarSource, Rng};
+use stonechat_sampling::{CompiledGrammar, GrammarSource, LazyGrammar, Rng};
 use stonechat_text::Tokenizer;
 
 use super::families::answers;
 use super::writers::WRITERS;
 use super::{parse_with, parser, syntax, tools};
 use crate::chat::Tool;
-use crate::chat::grammar::Writer;
+use crate::chat::grammar::{Writer, content, start};
+use crate::chat::syntax::Layout;
 use crate::model::vocabulary::token_table;
 
 const END: u32 = 256;
@@ -44,7 +47,7 @@ fn compiled(
     let calls = syntax.calls.as_ref().unwrap();
     let tools: Vec<&Tool> = tools.iter().collect();
     let source =
-        Writer::new(&syntax, calls, tokenizer).write(&tools, is_parallel, is_lazy).unwrap();
+        Writer::new(&syntax, calls, tokenizer).write(&tools, (is_parallel, is_lazy), None).unwrap();
     let table = token_table(tokenizer, tokenizer.vocab_size()).unwrap();
     let compiled = CompiledGrammar::new(&GrammarSource::Lark(source.clone()), &table);
     compiled.unwrap_or_else(|error| panic!("{words}: {error}\n{source}"))
@@ -144,6 +147,89 @@ fn what_a_grammar_allows_is_a_call() {
                 );
             }
             assert!(ended > 0, "{}: no text has ended", writer.name);
+        }
+    }
+}
+
+#[test]
+fn an_answer_is_calls_or_the_content() {
+    let schema =
+        r#"{"type": "object", "properties": {"sky": {"type": "string"}}, "required": ["sky"]}"#;
+    let content = content(schema).unwrap();
+    let json = "{\"sky\": \"blue\"}";
+    for special in [&[][..], &SPECIAL[..]] {
+        let tokenizer = tokenizer(special);
+        let table = token_table(&tokenizer, tokenizer.vocab_size()).unwrap();
+        for writer in WRITERS {
+            let syntax = syntax(writer.words);
+            let (calls, tools) = (syntax.calls.as_ref().unwrap(), tools());
+            let tools: Vec<&Tool> = tools.iter().collect();
+            let new = || Writer::new(&syntax, calls, &tokenizer);
+            let framed = match syntax.layout {
+                Layout::Harmony => format!("<|channel|>final<|message|>{json}"),
+                Layout::Recipients => format!("all\n{json}"),
+                Layout::Markers => json.to_owned(),
+            };
+            let got = parse_with(parser(writer.words), &[&framed], true);
+            assert_eq!((got.content.as_str(), got.tool_calls.len()), (json, 0), "{}", writer.name);
+            let both = new().write(&tools, (true, false), Some(&content)).unwrap();
+            for source in [both, new().write_content(&content)] {
+                let grammar = CompiledGrammar::new(&GrammarSource::Lark(source), &table).unwrap();
+                let got = accepted(&grammar, &tokenizer, &framed);
+                assert_eq!(got, (framed.len(), true), "{}: {framed}", writer.name);
+                assert_eq!(accepted(&grammar, &tokenizer, "The sky is blue.").0, 0);
+            }
+            let both = new().write(&tools, (true, false), Some(&content)).unwrap();
+            let both = CompiledGrammar::new(&GrammarSource::Lark(both), &table).unwrap();
+            let answers = answers();
+            let is_calls = |answer: &&super::writers::Answer| {
+                answer.calls.len() == 1 && answer.content.is_empty() && answer.reasoning.is_empty()
+            };
+            let call = answers.iter().find(is_calls).unwrap();
+            let text = (writer.write)(call);
+            let text = text.trim().trim_end_matches("<|call|>");
+            if !["LFM2", "Llama 3 with its tag"].contains(&writer.name) {
+                let got = accepted(&both, &tokenizer, text);
+                assert_eq!(got, (text.len(), true), "{}: {text}", writer.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_without_markers_are_constrained_by_name() {
+    let tokenizer = tokenizer(&[]);
+    for words in [super::HERMES, super::LLAMA] {
+        let syntax = syntax(words);
+        let calls = syntax.calls.as_ref().unwrap();
+        let tools = tools();
+        let tools: Vec<&Tool> = tools.iter().collect();
+        let start = start(&syntax, calls, &tools).unwrap();
+        let key = &calls.loose().unwrap().arguments;
+        let grammar = Arc::new(compiled(words, &tokenizer, &self::tools(), true, true));
+        let one =
+            format!("{{\n  \"name\": \"get_weather\",\n  \"{key}\": {{\"city\": \"Oslo\"}}\n}}");
+        let flat = format!("{{\"name\": \"set-alarm\", \"{key}\": {{}}}}");
+        for text in [
+            one.clone(),
+            format!("I look.\n```json\n{one}\n```"),
+            format!("```\n{flat}\n{one}\n```"),
+        ] {
+            let mut lazy = LazyGrammar::new(&grammar, &start).unwrap();
+            for token in tokenizer.tokenize(&text, false, true) {
+                lazy.accept(token, tokenizer.token_piece(token, true)).unwrap();
+            }
+            assert!(lazy.is_active() && lazy.allows(END).unwrap(), "{text}");
+        }
+        // Neither another name, nor a call in a sentence.
+        for text in
+            ["{\"name\": \"Bob\", \"age\": 3}".to_owned(), format!("It is {flat} and so on.")]
+        {
+            let mut lazy = LazyGrammar::new(&grammar, &start).unwrap();
+            for token in tokenizer.tokenize(&text, false, true) {
+                lazy.accept(token, tokenizer.token_piece(token, true)).unwrap();
+            }
+            assert!(!lazy.is_active(), "{text}");
         }
     }
 }

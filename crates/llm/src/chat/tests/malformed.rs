@@ -97,6 +97,40 @@ fn content_follows_calls() {
 }
 
 #[test]
+fn calls_without_the_markers_of_the_template_are_calls_of_known_tools() {
+    let call = "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}";
+    let expected = ("get_weather", "{\"city\": \"Oslo\"}");
+    for words in [HERMES, LLAMA] {
+        check(words, call, "", &[expected]);
+        check(words, &format!("```json\n{call}\n```"), "", &[expected]);
+        check(words, &format!("```\n{call}\n```\nDone."), "Done.", &[expected]);
+        check(
+            words,
+            &format!("I look.\n\n```json\n{call}\n{call}\n```"),
+            "I look.",
+            &[expected; 2],
+        );
+        check(words, &format!("<tools>\n[{call}, {call}]\n</tools>"), "", &[expected; 2]);
+    }
+    check(HERMES, &format!("{call}\n</tool_call>"), "", &[expected]);
+    for text in [
+        "```json\n{\"name\": \"Bob\", \"age\": 3}\n```",
+        "```json\n{\"age\": 3, \"name\": \"get_weather\"}\n```",
+        "```python\nprint({\"name\": \"get_weather\"})\n```",
+        "{\"name\": \"Bob\"}",
+        "{\"city\": \"Oslo\"}",
+        "[1, 2]",
+        "```",
+        "```json\n{",
+        "<tools> are",
+    ] {
+        check(HERMES, text, text, &[]);
+    }
+    let later = format!("It is {call}.");
+    check(HERMES, &later, &later, &[]);
+}
+
+#[test]
 fn small_mistakes_in_arguments_are_repaired() {
     let check = |arguments: &str, expected: &str| {
         let text =

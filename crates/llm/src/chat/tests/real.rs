@@ -108,8 +108,13 @@ impl<'a> Template<'a> {
     fn check(&self, answer: &Answer) -> Option<Result<(), String>> {
         let full = self.format.prompt(conversation(Some(message(answer)))).ok()?.text();
         let (choice, list) = (ToolChoice::Auto, tools());
-        let options =
-            AnswerOptions { tools: &list, choice: &choice, parallel: true, splits_reasoning: true };
+        let options = AnswerOptions {
+            tools: &list,
+            choice: &choice,
+            parallel: true,
+            splits_reasoning: true,
+            content: None,
+        };
         let prompt = self.format.prompt(conversation(None)).ok()?;
         let format = self.format.answer_format(self.model, &prompt, &options).unwrap();
         let (start, end, is_open) = match format.reasoning {

@@ -67,6 +67,12 @@ impl Fixture {
         self.table.release(ModelId(id), now);
     }
 
+    /// Models to close for a growth.
+    fn grow(&mut self, id: usize, bytes: u64) -> Option<Vec<String>> {
+        let actions = self.table.grow(ModelId(id), Memory::host(bytes))?;
+        Some(actions.iter().map(text).collect())
+    }
+
     fn status(&self, id: usize) -> &'static str {
         self.table.status(ModelId(id)).name()
     }
@@ -317,4 +323,40 @@ fn a_retired_model_is_closed_after_its_users_and_loaded_for_those_that_wait() {
     closed.table.retire(ModelId(0));
     closed.open(0);
     assert_eq!(closed.request(0, "a"), "open");
+}
+
+#[test]
+fn a_growth_closes_idle_models_and_counts_for_loads() {
+    let mut fixture = Fixture::new(100, &[40, 30, 20]);
+    (0..3).for_each(|id| fixture.open(id));
+    assert_eq!(fixture.request(0, "user"), "open");
+    assert!(fixture.grow(0, 10).unwrap().is_empty());
+    assert_eq!(fixture.grow(0, 5).unwrap(), ["close 1"]);
+    assert_eq!(fixture.table.used(), Memory::host(105));
+    fixture.table.closed(ModelId(1));
+    assert_eq!(fixture.table.used(), Memory::host(75));
+    assert_eq!(fixture.request(1, "other"), "waits");
+    assert_eq!(fixture.work(), ["close 2"]);
+    fixture.table.closed(ModelId(2));
+    assert_eq!(fixture.work(), ["load 1"]);
+    assert_eq!(fixture.loaded(1), ["other"]);
+    // A model with users is not closed for it.
+    assert_eq!(fixture.grow(0, 20), None);
+    assert_eq!(fixture.table.used(), Memory::host(85));
+    fixture.table.shrink(ModelId(0), Memory::host(15));
+    assert!(fixture.grow(0, 20).unwrap().is_empty());
+    // The state may end after the last use of its model.
+    fixture.release(0);
+    fixture.release(1);
+    assert!(fixture.table.unload(ModelId(0)).is_ok());
+    fixture.table.closed(ModelId(0));
+    assert_eq!(fixture.table.used(), Memory::host(50));
+}
+
+#[test]
+fn a_model_alone_grows_beyond_an_estimate() {
+    let mut fixture = Fixture::new(100, &[90, 30]);
+    fixture.open(0);
+    assert_eq!(fixture.request(0, "user"), "open");
+    assert!(fixture.grow(0, 50).unwrap().is_empty());
 }
