@@ -149,7 +149,7 @@ async fn a_billing_line_that_changes_keeps_the_cached_prompt() {
     assert_eq!(second["input_tokens"], 1, "{second}");
 }
 
-/// Zed reads each line as `choices` with an optional `usage`: crates/open_ai.
+/// Zed reads each line as `choices` with an optional `usage`: `crates/open_ai`.
 #[tokio::test(flavor = "multi_thread")]
 async fn zed_has_its_fields_accepted_and_reads_chunks_alone() {
     let app = roomy(language("m"), None).await;
@@ -203,7 +203,7 @@ async fn vs_code_is_told_which_models_call_tools() {
     }
 }
 
-/// Open WebUI lists voices and models of speech output when it starts, and sends a key that must not be empty.
+/// `Open WebUI` lists voices and models of speech output when it starts, and sends a key that must not be empty.
 #[tokio::test(flavor = "multi_thread")]
 async fn open_webui_reads_that_there_is_no_speech_output() {
     let app = App::language().await;
@@ -221,7 +221,7 @@ async fn open_webui_reads_that_there_is_no_speech_output() {
     assert_eq!(answer.status, 200, "a server without keys takes any: {answer:?}");
 }
 
-/// LangChain, the AI SDK, Copilot CLI and others read calls in the form of their API.
+/// `LangChain`, the AI SDK, Copilot CLI and others read calls in the form of their API.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_has_the_form_of_each_api() {
     let app = roomy(caller(), Some(TOOLS)).await;
