@@ -24,6 +24,7 @@ mod packaging;
 mod picture;
 mod ptx;
 mod results;
+mod scripted_model;
 mod server_process;
 mod setup;
 mod soak;

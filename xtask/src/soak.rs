@@ -1,44 +1,60 @@
 //! `cargo xtask soak`: mixed load on `stonechat serve`, with checks of every answer, memory, KV pages, metrics.
 //!
-//! File map (`soak/`): `traffic` has the clients, `garbage` invalid requests, `raw` their sockets; `ledger` sums the
-//! answers; `memory` and `metrics` read those of the server; `checks` compares them at the end; `drain` stops servers
-//! behind nginx.
+//! | file in `soak/` | holds |
+//! |---|---|
+//! | `kinds`, `bodies` | table of the requests, and their bodies |
+//! | `framing`, `dialects` | readers of answers, and the forms of answers and errors of each API |
+//! | `traffic` | threads of the clients |
+//! | `requests`, `uploads`, `live`, `garbage` | clients of texts, recordings, live speech, invalid requests |
+//! | `raw` | sockets of clients that break off, or read slowly |
+//! | `ledger` | sums of the answers |
+//! | `memory`, `metrics`, `checks` | those of the server, compared at the end |
+//! | `drain` | servers that stop behind nginx |
 
+mod bodies;
 mod checks;
+mod dialects;
 mod drain;
+mod framing;
 mod garbage;
+mod kinds;
 mod ledger;
+mod live;
 mod memory;
 mod metrics;
 mod raw;
+mod requests;
 mod traffic;
+mod uploads;
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{available_parallelism, scope, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::load::client::Recording;
+use crate::load::client::{Recording, Target};
 use crate::load::prompts::Prompts;
 use crate::load::servers::{Flags, Place, Running, Server};
 use crate::load::{Endpoint, stonechat};
 use crate::models::locate;
 use crate::server_process::{ServerProcess, free_port};
-use crate::shell;
+use crate::{scripted_model, shell};
 use checks::Check;
 use ledger::Ledger;
 use memory::Sample;
 use traffic::{Floods, Traffic};
+use uploads::Clip;
 
 /// Sequences of the server: fewer than the choices that are asked for at a time, so that requests wait.
 const SLOTS: usize = 8;
 /// Context, and tokens of the KV cache: requests evict cached prompts, and now and then each other.
 const CONTEXT: usize = 4096;
-/// Requests that a model may have: more than the clients without a flood.
-const MAX_QUEUE: usize = 32;
+/// Requests that a model may have: more than the clients without a flood, who may rank several documents each.
+const MAX_QUEUE: usize = 48;
 /// Time to load the models, and that the server may be silent in an answer.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval between looks at the memory.
@@ -55,10 +71,17 @@ pub(crate) struct SoakArgs {
     /// Language model: name or GGUF file
     #[arg(short, long, default_value = "smollm2-135m")]
     model: String,
+    /// Model of tool calls: name or GGUF file [default: the one that writes given answers]
+    ///
+    /// The model has to call the given tool when a user asks "What is the weather?".
+    #[arg(long, value_name = "MODEL")]
+    tool_model: Option<String>,
     /// Speech model: name or file
     #[arg(long, value_name = "MODEL", default_value = "tiny.en")]
     audio_model: String,
     /// Recording to upload; repeatable [default: those of test-data/audio]
+    ///
+    /// Live sessions send those that are WAV files of 16 kHz with one channel.
     #[arg(long, value_name = "FILE")]
     audio: Vec<PathBuf>,
     /// Program of stonechat [default: release build of this tree]
@@ -117,13 +140,25 @@ pub(crate) fn run(args: &SoakArgs) -> Result<()> {
     ensure!(args.minutes > 0.0, "--minutes: expected more than 0, got {}", args.minutes);
     let duration = Duration::from_secs_f64(args.minutes * 60.0);
     let (prompts, recordings) = (Prompts::read()?, args.recordings()?);
+    let clips: Vec<Clip> = recordings.iter().filter_map(Clip::new).collect();
+    ensure!(!clips.is_empty(), "--audio: expected a WAV file of 16 kHz with one channel");
     let (model, audio_model) = (locate(&args.model)?, locate(&args.audio_model)?);
+    let tool_model = match &args.tool_model {
+        Some(model) => locate(model)?,
+        None => scripted_model::file()?,
+    };
     let program = stonechat(args.stonechat.as_deref())?;
     let slots = shell::target_dir().join("load/slots");
     fs::create_dir_all(&slots).with_context(|| format!("cannot make {}", slots.display()))?;
     let (kv_tokens, max_queue) = (CONTEXT.to_string(), MAX_QUEUE.to_string());
     let slots = slots.display().to_string();
+    let (tool_model, wyoming) = (tool_model.display().to_string(), free_port()?);
+    let wyoming_port = wyoming.to_string();
     let more = args.server_args(&[
+        "-m",
+        &tool_model,
+        "--wyoming-port",
+        &wyoming_port,
         "--metrics",
         "--kv-tokens",
         &kv_tokens,
@@ -151,12 +186,16 @@ pub(crate) fn run(args: &SoakArgs) -> Result<()> {
     let mut running =
         Running::start_at(&place, Server::Stonechat, &program, &flags, Endpoint::Chat)?;
     let traffic = Traffic {
+        tool_model: last_model(&running.target)?,
         target: running.target.clone(),
+        wyoming: format!("127.0.0.1:{wyoming}"),
         prompts,
         recordings,
+        clips,
         seed: args.seed,
         ledger: Ledger::default(),
         floods: Floods::default(),
+        chain: Mutex::default(),
         is_over: AtomicBool::new(false),
     };
     let samples = scope(|scope| {
@@ -176,6 +215,14 @@ pub(crate) fn run(args: &SoakArgs) -> Result<()> {
     let n_failed = checks.iter().filter(|check| !check.is_ok).count();
     ensure!(n_failed == 0, "{n_failed} of {} checks failed", checks.len());
     Ok(())
+}
+
+/// Id of the last model of a server: that of tool calls.
+fn last_model(target: &Target) -> Result<String> {
+    let list = target.get("/v1/models")?.json()?;
+    let last = list["data"].as_array().and_then(|models| models.last());
+    let id = last.and_then(|model| model["id"].as_str());
+    Ok(id.with_context(|| format!("/v1/models: expected a model, got {list}"))?.to_owned())
 }
 
 /// Samples the memory until the end of the load, and prints a line a minute.

@@ -9,17 +9,10 @@ use anyhow::{Context, Result};
 
 use super::suites::{LANGUAGE, SPEECH, Suite};
 use crate::server_process::{ServerProcess, free_port, is_healthy};
-use crate::{models, shell};
+use crate::{models, scripted_model, shell};
 
 /// Key that the server is started with.
 pub(super) const KEY: &str = "client-test-key";
-/// Name of the model that writes given answers.
-const SCRIPTED: &str = "scripted";
-/// Script of that model, and the program that makes the file.
-const SCRIPT: &str = "crates/server/tests/scripted/script.json";
-const TEMPLATE: &str = "crates/server/tests/scripted/template.jinja";
-const TOOLS: &str = "xtask-tools";
-const SYNTH: &str = "xtask/tools/src/synth/script.rs";
 /// Time to load the models.
 const START_TIME: Duration = Duration::from_secs(120);
 
@@ -35,7 +28,7 @@ pub(super) struct Served {
 impl Served {
     /// Starts `program` with the models of a suite and the scripted one.
     pub(super) fn start(program: &Path, suite: &Suite) -> Result<Self> {
-        let scripted = scripted()?;
+        let scripted = scripted_model::file()?;
         let folder = folder();
         let slots = folder.join("slots");
         fs::create_dir_all(&slots).with_context(|| format!("cannot make {}", slots.display()))?;
@@ -63,8 +56,9 @@ impl Served {
 
     /// Adds the arguments of the checks.
     pub(super) fn describe(&self, checks: &mut Command, suite: &Suite) -> Result<()> {
-        checks.args([&self.url, "--api-key", KEY, "--scripted-model", SCRIPTED]);
-        let language = if suite.models.contains(&LANGUAGE) { LANGUAGE } else { SCRIPTED };
+        checks.args([&self.url, "--api-key", KEY, "--scripted-model", scripted_model::NAME]);
+        let language =
+            if suite.models.contains(&LANGUAGE) { LANGUAGE } else { scripted_model::NAME };
         checks.args(["--model", language]);
         if suite.models.contains(&SPEECH) {
             checks.args(["--audio-model", SPEECH, "--wyoming", &self.wyoming]);
@@ -78,22 +72,4 @@ impl Served {
 
 fn folder() -> PathBuf {
     shell::target_dir().join("client-test")
-}
-
-/// File of the model that writes given answers, made again if its script is newer.
-fn scripted() -> Result<PathBuf> {
-    let path = folder().join(format!("{SCRIPTED}.gguf"));
-    let time = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
-    let sources = [SCRIPT, TEMPLATE, SYNTH].map(|file| shell::workspace_root().join(file));
-    if time(&path).is_some_and(|made| sources.iter().all(|source| time(source) < Some(made))) {
-        return Ok(path);
-    }
-    fs::create_dir_all(folder())?;
-    // With the profile and the features of the tests, which have compiled the engine.
-    let mut build = shell::cargo_with_checks();
-    shell::run(build.args(["build", "--quiet", "--release", "--workspace", "--bin", TOOLS]))?;
-    let tools = format!("{TOOLS}{}", std::env::consts::EXE_SUFFIX);
-    let mut synth = shell::program(shell::target_dir().join("release").join(tools));
-    shell::run(synth.args(["synth", "--script", SCRIPT, "-o"]).arg(&path))?;
-    Ok(path)
 }

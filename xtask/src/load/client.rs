@@ -204,7 +204,8 @@ impl Target {
         }
     }
 
-    fn post(
+    /// Sends a body.
+    pub(crate) fn post(
         &self,
         path: &str,
         content_type: &str,
@@ -323,19 +324,31 @@ impl Target {
 
 /// Content type and body of the upload.
 pub(crate) fn multipart(recording: &Recording) -> (String, Vec<u8>) {
+    let fields = [
+        ("model", &recording.model[..]),
+        ("response_format", "verbose_json"),
+        ("temperature", "0"),
+    ];
+    form(&fields, "file", recording)
+}
+
+/// Content type and body of a form of fields and a file.
+pub(crate) fn form(
+    fields: &[(&str, &str)],
+    file_field: &str,
+    recording: &Recording,
+) -> (String, Vec<u8>) {
     const BOUNDARY: &str = "stonechat-load-7c9e6679f4b2";
-    let field = |name: &str, value: &str| {
+    let field = |(name, value): &(&str, &str)| {
         format!(
             "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"
         )
     };
     let name = recording.path.file_name().unwrap_or(Path::new("audio").as_os_str());
     let name = name.to_string_lossy().replace('"', "_");
-    let mut body = field("model", &recording.model);
-    body.push_str(&field("response_format", "verbose_json"));
-    body.push_str(&field("temperature", "0"));
+    let mut body: String = fields.iter().map(field).collect();
     body.push_str(&format!(
-        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\
+        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{file_field}\"; filename=\"{name}\"\r\n\
          Content-Type: application/octet-stream\r\n\r\n"
     ));
     let mut body = body.into_bytes();

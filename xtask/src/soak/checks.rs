@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::ledger::Totals;
+use super::ledger::{Totals, Work};
 use super::memory::{self, Sample, megabytes};
 use super::metrics::{self, Metrics, Pages};
 use super::traffic::Traffic;
@@ -64,7 +64,7 @@ pub(super) fn run(
     let bytes = memory::read(process.pid())?;
     println!("RssAnon + VmSwap {:.1} MB when idle", megabytes(bytes as f64));
     checks.extend(counters(&metrics, &totals));
-    checks.extend(pages(target, metrics.pages())?);
+    checks.extend(pages(traffic, metrics.pages())?);
     Ok(checks)
 }
 
@@ -113,55 +113,54 @@ fn memory(samples: &[Sample], settle_time: Duration) -> Check {
 
 /// Counters beside the sums of the answers. Nobody has read the answers of aborted clients, so that they are bounds.
 fn counters(metrics: &Metrics, totals: &Totals) -> Vec<Check> {
-    let Totals { n_ended, usage, aborted, .. } = totals;
+    let Totals { low, high, .. } = totals;
     let count = |name: &str| metrics.count(name, &[]);
     let finished = |reason: &str| {
         metrics
             .count("stonechat:request_success_total", &[&format!("finished_reason=\"{reason}\"")])
     };
-    let with_aborted = |low: u64, more: u64| (low, low + more);
-    let generated = (
-        usage.completion_tokens + aborted.min_generated_tokens,
-        usage.completion_tokens + aborted.max_generated_tokens,
-    );
-    let prompts = with_aborted(usage.prompt_tokens, aborted.max_prompt_tokens);
-    let cached = with_aborted(usage.cached_tokens, aborted.max_prompt_tokens);
+    let between =
+        |name: &str, got: u64, of: fn(&Work) -> u64| Check::between(name, got, (of(low), of(high)));
     let whole = finished("stop") + finished("length");
-    let aborts = (n_ended + aborted.requests).saturating_sub(whole);
-    let seconds = metrics.sum("stonechat:audio_seconds_total", &[]);
+    let aborts = high.texts.saturating_sub(whole);
+    let generated = count("stonechat:generation_tokens_total");
+    let cached = count("stonechat:prompt_tokens_cached_total");
     let recordings = count("stonechat:audio_request_success_total");
+    let seconds = metrics.sum("stonechat:audio_seconds_total", &[]);
+    let max_seconds = high.audio_seconds + MAX_SECONDS_ERROR;
     let mut checks = vec![
-        Check::between("texts", whole, with_aborted(*n_ended, aborted.requests)),
+        between("texts", whole, |work| work.texts),
         Check::between("aborted texts", finished("abort"), (0, aborts)),
-        Check::between("prompt tokens", count("stonechat:prompt_tokens_total"), prompts),
-        Check::between("cached tokens", count("stonechat:prompt_tokens_cached_total"), cached),
-        Check::between("generated tokens", count("stonechat:generation_tokens_total"), generated),
+        between("prompt tokens", count("stonechat:prompt_tokens_total"), |work| work.prompt_tokens),
+        between("cached tokens", cached, |work| work.cached_tokens),
+        between("generated tokens", generated, |work| work.generated_tokens),
         Check::between(
             "generated tokens of llama-server's counter",
             count("llamacpp:tokens_predicted_total"),
-            with_aborted(count("stonechat:generation_tokens_total"), 0),
+            (generated, generated),
         ),
-        Check::between("recordings", recordings, with_aborted(totals.n_recordings, 0)),
+        between("recordings", recordings, |work| work.recordings),
         Check::new(
             "seconds of audio",
-            (seconds - totals.audio_seconds).abs() <= MAX_SECONDS_ERROR,
-            format!("{seconds:.3}, expected {:.3}", totals.audio_seconds),
+            (low.audio_seconds - MAX_SECONDS_ERROR..=max_seconds).contains(&seconds),
+            format!("{seconds:.3}, expected {:.3} to {max_seconds:.3}", low.audio_seconds),
         ),
     ];
     let n_read: u64 = totals.responses.values().sum();
+    let with_unread = |low: u64| (low, low + totals.unread);
     let posts = metrics.n_posts(None);
-    checks.push(Check::between("POST requests", posts, with_aborted(n_read, totals.unread)));
+    checks.push(Check::between("POST requests", posts, with_unread(n_read)));
     for (&status, &n) in &totals.responses {
         let name = format!("POST requests with {status}");
-        let bounds = with_aborted(n, totals.unread);
-        checks.push(Check::between(name, metrics.n_posts(Some(status)), bounds));
+        checks.push(Check::between(name, metrics.n_posts(Some(status)), with_unread(n)));
     }
     checks
 }
 
-/// All pages are free but those of the prefix cache; a prompt that fills the pool takes these, and erasing its slot
-/// frees all.
-fn pages(target: &Target, before: Pages) -> Result<Vec<Check>> {
+/// All pages are free but those of the prefix cache; a prompt that fills the pool of a model takes these, and erasing its
+/// slot frees all.
+fn pages(traffic: &Traffic, before: Pages) -> Result<Vec<Check>> {
+    let target = &traffic.target;
     let describe =
         |pages: Pages| format!("{} used, {} cached of {}", pages.used, pages.cached, pages.total);
     let mut checks = vec![Check::new(
@@ -170,18 +169,22 @@ fn pages(target: &Target, before: Pages) -> Result<Vec<Check>> {
         format!("{}, expected 0 used", describe(before)),
     )];
     let tokens: Vec<usize> = (0..CONTEXT - 8).map(|i| i % 50 + 4).collect();
-    let body = json!({"prompt": tokens, "max_tokens": 2, "ignore_eos": true}).to_string();
-    let answer = target.send("/v1/completions", "application/json", body.as_bytes())?;
-    let detail = if answer.is_success() { "200".to_owned() } else { answer.error() };
-    checks.push(Check::new("a prompt that needs all KV pages", answer.is_success(), detail));
-    for slot in 0..SLOTS {
-        let path = format!("/slots/{slot}?action=erase");
-        let answer = target.send(&path, "application/json", b"{}")?;
-        ensure!(answer.is_success(), "{path}: {}", answer.error());
+    for model in [&target.model, &traffic.tool_model] {
+        let body = json!({"model": model, "prompt": tokens, "max_tokens": 2, "ignore_eos": true});
+        let answer =
+            target.send("/v1/completions", "application/json", body.to_string().as_bytes())?;
+        let detail = if answer.is_success() { "200".to_owned() } else { answer.error() };
+        let name = format!("a prompt that needs all KV pages of {model}");
+        checks.push(Check::new(name, answer.is_success(), detail));
+        for slot in 0..SLOTS {
+            let path = format!("/slots/{slot}?action=erase&model={model}");
+            let answer = target.send(&path, "application/json", b"{}")?;
+            ensure!(answer.is_success(), "{path}: {}", answer.error());
+        }
     }
     let erased = idle(target)?.pages();
     checks.push(Check::new(
-        "KV pages after its slot is erased",
+        "KV pages after the slots are erased",
         erased.used == 0 && erased.cached == 0,
         format!("{}, expected 0 used, 0 cached", describe(erased)),
     ));

@@ -1,74 +1,46 @@
 //! Sums of the answers that the clients of a soak have seen.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::ops::AddAssign;
 use std::sync::{Mutex, PoisonError};
-
-use crate::load::client::Usage;
 
 /// Problems that are kept as text.
 const MAX_PROBLEMS: usize = 20;
 
-/// Kind of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    /// Streamed chat.
-    Chat,
-    /// Several texts in one answer.
-    Choices,
-    /// A client that goes away at once.
-    AbortQueue,
-    /// A client that goes away during a long prompt.
-    AbortPrompt,
-    /// A client that goes away during its stream.
-    AbortText,
-    Upload,
-    Garbage,
-    SlowReader,
-    Flood,
+/// Work of requests, as the metrics count it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Work {
+    pub(super) texts: u64,
+    pub(super) prompt_tokens: u64,
+    pub(super) cached_tokens: u64,
+    pub(super) generated_tokens: u64,
+    pub(super) recordings: u64,
+    pub(super) audio_seconds: f64,
 }
 
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Chat => "chat",
-            Self::Choices => "choices",
-            Self::AbortQueue => "abort in queue",
-            Self::AbortPrompt => "abort in prompt",
-            Self::AbortText => "abort in text",
-            Self::Upload => "upload",
-            Self::Garbage => "garbage",
-            Self::SlowReader => "slow reader",
-            Self::Flood => "flood",
-        })
+impl AddAssign for Work {
+    fn add_assign(&mut self, other: Self) {
+        self.texts += other.texts;
+        self.prompt_tokens += other.prompt_tokens;
+        self.cached_tokens += other.cached_tokens;
+        self.generated_tokens += other.generated_tokens;
+        self.recordings += other.recordings;
+        self.audio_seconds += other.audio_seconds;
     }
-}
-
-/// Texts whose clients went away, of which only bounds are known.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Aborted {
-    pub(super) requests: u64,
-    pub(super) max_prompt_tokens: u64,
-    /// Tokens that the clients have seen.
-    pub(super) min_generated_tokens: u64,
-    pub(super) max_generated_tokens: u64,
 }
 
 /// All sums.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Totals {
-    /// Requests by kind and status; `None`: nobody read the answer.
-    pub(super) requests: BTreeMap<(Kind, Option<u16>), u64>,
+    /// Requests by kind of the client and status; `None`: nobody read the answer.
+    pub(super) requests: BTreeMap<(&'static str, Option<u16>), u64>,
     /// Statuses of `POST` requests that reached a route.
     pub(super) responses: BTreeMap<u16, u64>,
     /// `POST` requests that may have reached a route and whose answer nobody read.
     pub(super) unread: u64,
-    /// Requests for texts whose answers were read to their end, and their tokens.
-    pub(super) n_ended: u64,
-    pub(super) usage: Usage,
-    pub(super) aborted: Aborted,
-    pub(super) n_recordings: u64,
-    pub(super) audio_seconds: f64,
+    /// Least and most work of all requests: they differ by clients that went away, and by counts that answers do not tell.
+    pub(super) low: Work,
+    pub(super) high: Work,
     pub(super) problems: Vec<String>,
     pub(super) n_problems: u64,
 }
@@ -91,14 +63,14 @@ impl Totals {
         text
     }
 
-    fn count(&mut self, kind: Kind, status: Option<u16>) {
+    fn count(&mut self, kind: &'static str, status: Option<u16>) {
         *self.requests.entry((kind, status)).or_default() += 1;
         if let Some(status) = status.filter(|&status| status >= 500) {
             self.problem(kind, &format!("HTTP {status}"));
         }
     }
 
-    fn problem(&mut self, kind: Kind, text: &str) {
+    fn problem(&mut self, kind: &'static str, text: &str) {
         self.n_problems += 1;
         if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(format!("{kind}: {text}"));
@@ -120,58 +92,42 @@ impl Ledger {
     }
 
     /// An answer with this status.
-    pub(super) fn answered(&self, kind: Kind, status: u16) {
+    pub(super) fn answered(&self, kind: &'static str, status: u16) {
         self.change(|totals| {
             totals.count(kind, Some(status));
             *totals.responses.entry(status).or_default() += 1;
         });
     }
 
-    /// An answer of the connection, which no route has made.
-    pub(super) fn refused(&self, kind: Kind, status: Option<u16>) {
+    /// A request that is no `POST` to a route.
+    pub(super) fn not_posted(&self, kind: &'static str, status: Option<u16>) {
         self.change(|totals| totals.count(kind, status));
     }
 
     /// A request whose answer nobody read.
-    pub(super) fn unread(&self, kind: Kind) {
+    pub(super) fn unread(&self, kind: &'static str) {
         self.change(|totals| {
             totals.count(kind, None);
             totals.unread += 1;
         });
     }
 
-    /// The tokens of an answer that was read to its end.
-    pub(super) fn ended(&self, usage: Usage) {
+    /// The work of an answer: at least `low`, at most `high`.
+    pub(super) fn worked(&self, low: Work, high: Work) {
         self.change(|totals| {
-            let Usage { prompt_tokens, cached_tokens, completion_tokens } = usage;
-            totals.n_ended += 1;
-            totals.usage.prompt_tokens += prompt_tokens;
-            totals.usage.cached_tokens += cached_tokens;
-            totals.usage.completion_tokens += completion_tokens;
+            totals.low += low;
+            totals.high += high;
         });
     }
 
-    /// The texts of a client that went away.
-    pub(super) fn aborted(&self, kind: Kind, bounds: Aborted) {
+    /// A request whose client went away, and its work.
+    pub(super) fn aborted(&self, kind: &'static str, low: Work, high: Work) {
         self.unread(kind);
-        self.change(|totals| {
-            totals.aborted.requests += bounds.requests;
-            totals.aborted.max_prompt_tokens += bounds.max_prompt_tokens;
-            totals.aborted.min_generated_tokens += bounds.min_generated_tokens;
-            totals.aborted.max_generated_tokens += bounds.max_generated_tokens;
-        });
-    }
-
-    /// A transcribed recording.
-    pub(super) fn transcribed(&self, seconds: f64) {
-        self.change(|totals| {
-            totals.n_recordings += 1;
-            totals.audio_seconds += seconds;
-        });
+        self.worked(low, high);
     }
 
     /// A broken expectation.
-    pub(super) fn problem(&self, kind: Kind, text: &str) {
+    pub(super) fn problem(&self, kind: &'static str, text: &str) {
         self.change(|totals| totals.problem(kind, text));
     }
 }
@@ -183,25 +139,25 @@ mod tests {
     #[test]
     fn requests_are_listed_by_kind_and_status() {
         let ledger = Ledger::default();
-        ledger.answered(Kind::Flood, 200);
-        ledger.answered(Kind::Flood, 429);
-        ledger.answered(Kind::Chat, 200);
-        ledger.answered(Kind::Chat, 200);
-        ledger.refused(Kind::Garbage, None);
-        let bounds = Aborted { requests: 1, min_generated_tokens: 3, ..Aborted::default() };
-        ledger.aborted(Kind::AbortText, bounds);
+        ledger.answered("flood", 200);
+        ledger.answered("flood", 429);
+        ledger.answered("chat", 200);
+        ledger.answered("chat", 200);
+        ledger.not_posted("garbage", None);
+        let least = Work { generated_tokens: 3, ..Work::default() };
+        ledger.aborted("chat", least, Work { texts: 1, generated_tokens: 9, ..Work::default() });
         let totals = ledger.totals();
-        let expected = "chat 200:2, abort in text gone:1, garbage gone:1, flood 200:1 429:1";
-        assert_eq!(totals.describe(), expected);
+        assert_eq!(totals.describe(), "chat gone:1 200:2, flood 200:1 429:1, garbage gone:1");
         assert_eq!((totals.responses[&200], totals.unread, totals.n_problems), (3, 1, 0));
-        assert_eq!(totals.aborted.min_generated_tokens, 3);
+        assert_eq!((totals.low.texts, totals.high.texts), (0, 1));
+        assert_eq!((totals.low.generated_tokens, totals.high.generated_tokens), (3, 9));
     }
 
     #[test]
     fn errors_of_the_server_are_problems() {
         let ledger = Ledger::default();
         for _ in 0..30 {
-            ledger.answered(Kind::Upload, 503);
+            ledger.answered("upload", 503);
         }
         let totals = ledger.totals();
         assert_eq!((totals.n_problems, totals.problems.len()), (30, MAX_PROBLEMS));

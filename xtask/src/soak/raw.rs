@@ -29,7 +29,8 @@ fn address(text: &str) -> io::Result<SocketAddr> {
     text.parse().map_err(|_| io::Error::other(format!("expected an address, got `{text}`")))
 }
 
-fn connect(address: &str) -> io::Result<TcpStream> {
+/// Connects with limits of time.
+pub(super) fn connect(address: &str) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     stream.set_write_timeout(Some(TIMEOUT))?;
@@ -44,18 +45,25 @@ pub(super) fn send_and_close(address: &str, bytes: &[u8], wait: Duration) -> io:
     Ok(())
 }
 
-/// Sends bytes and reads until the server closes the connection; the status of its answer, if there is one.
-pub(super) fn exchange(address: &str, bytes: &[u8]) -> io::Result<Option<u16>> {
+/// Sends bytes and reads until the server closes the connection; a response, if there is one, and whether the connection
+/// was reset, so that bytes of the response may be missing.
+pub(super) fn exchange(address: &str, bytes: &[u8]) -> io::Result<(Vec<u8>, bool)> {
     let mut stream = connect(address)?;
     // The server may answer and close before it has read all.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
-        Err(error) => return Err(error),
+        Ok(_) => Ok((answer, false)),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok((answer, true)),
+        Err(error) => Err(error),
     }
-    Ok(status(&answer))
+}
+
+/// Body of a response that ends with its connection.
+pub(super) fn body(answer: &[u8]) -> Option<&[u8]> {
+    const HEAD_END: &[u8] = b"\r\n\r\n";
+    let head = answer.windows(HEAD_END.len()).position(|bytes| bytes == HEAD_END)?;
+    Some(&answer[head + HEAD_END.len()..])
 }
 
 /// Status of a response.
@@ -104,6 +112,12 @@ mod tests {
         for other in [&b""[..], b"HTTP/1.1", b"HTTP/2 200 OK\r\n", b"\xff\r\n"] {
             assert_eq!(status(other), None);
         }
+    }
+
+    #[test]
+    fn bodies_follow_the_headers() {
+        assert_eq!(body(b"HTTP/1.0 200 OK\r\nA: b\r\n\r\nx\r\n\r\ny"), Some(&b"x\r\n\r\ny"[..]));
+        assert_eq!(body(b"HTTP/1.0 200 OK\r\n"), None);
     }
 
     #[test]
