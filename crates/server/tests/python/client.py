@@ -25,6 +25,7 @@ SUITES = {
     "live": ["live"],
     "agents": ["agents"],
     "voice": ["voice"],
+    "mcp": ["mcp_client"],
     "lm-eval": ["lm_eval_client"],
 }
 
