@@ -47,6 +47,8 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { models: &[SPEECH], ..python("live-figures", "requirements-live-figures.txt") },
     Suite { models: &[], ..python("agents", "requirements-agents.txt") },
     Suite { models: &[SPEECH], ..python("voice", "requirements-voice.txt") },
+    python("mcp", "requirements-mcp.txt"),
+    Suite { models: &[LANGUAGE], ..python("lm-eval", "requirements-lm-eval.txt") },
     Suite { name: "sdk", node: Some("sdk"), ..NODE },
     Suite { name: "agent", node: Some("agent"), models: &[], ..NODE },
     Suite {

@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { mkdtempSync, openSync, rmSync } from "node:fs";
+import { mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -56,12 +56,17 @@ const program = spawn(join(server.programs, "open-webui"), ["serve", "--host", "
 });
 let browser;
 
+/** End of the program's log, whose folder is removed with the others. */
+function told() {
+  return readFileSync(log, "utf8").slice(-500);
+}
+
 /** Waits for the program, opens the browser; returns a page with a chat of the scripted model. */
 async function open() {
   const end = Date.now() + LIMIT;
   while (!(await fetch(`${url}/health`).catch(() => ({ ok: false }))).ok) {
-    assert.equal(program.exitCode, null, `Open WebUI ended: ${log}`);
-    assert.ok(Date.now() < end, `Open WebUI does not answer: ${log}`);
+    assert.equal(program.exitCode, null, `Open WebUI ended: ${told()}`);
+    assert.ok(Date.now() < end, `Open WebUI does not answer: ${told()}`);
     await new Promise((resolve) => setTimeout(resolve, 200));
   }
   browser ??= await chromium.launch({
@@ -110,10 +115,18 @@ check("open_webui.asks_a_document", async () => {
   const page = await open();
   const text = "The report on stones. The quarry that is mentioned in chapter seven is in Larvik, by the sea.\n".repeat(3);
   const file = { name: "report.txt", mimeType: "text/plain", buffer: Buffer.from(text) };
+  // Both are awaited from before the upload, since a small file is done at once.
+  const uploaded = page.waitForResponse((response) => response.request().method() === "POST" && /\/files\/\?/.test(response.url()));
+  const processed = page.waitForEvent("requestfinished", (request) => request.url().includes("/process/status"));
   await page.locator("input[type=file]").first().setInputFiles(file);
+  const { id } = await (await uploaded).json();
+  await processed;
+  const { status } = await page.evaluate(async (path) => {
+    const headers = { authorization: `Bearer ${localStorage.token}` };
+    return (await fetch(path, { headers })).json();
+  }, `/api/v1/files/${id}/process/status`);
+  assert.equal(status, "completed", `the document was not embedded: ${told()}`);
   await page.getByText("report.txt").first().waitFor();
-  await page.waitForResponse((response) => response.url().includes("/files/") && response.ok());
-  await page.waitForTimeout(5000);
   await ask(page, "Where is the quarry?", "The quarry of the document is in Larvik.");
 });
 

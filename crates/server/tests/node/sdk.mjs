@@ -153,7 +153,7 @@ const WEATHER = {
   function: {
     name: "get_weather",
     parse: JSON.parse,
-    parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
+    parameters: { type: "object", properties: { city: { type: "string" }, unit: { type: "string" } }, required: ["city"] },
     function: ({ city }) => `21 degrees in ${city}`,
   },
 };

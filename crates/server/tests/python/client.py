@@ -27,6 +27,8 @@ SUITES = {
     "live-figures": ["live_figures"],
     "agents": ["agents"],
     "voice": ["voice"],
+    "mcp": ["mcp_client"],
+    "lm-eval": ["lm_eval_client"],
 }
 
 

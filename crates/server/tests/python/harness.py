@@ -25,6 +25,8 @@ NEEDS = {
     "agents.": ["scripted_model"],
     "voice.": ["audio_model"],
     "voice.livekit_chats": ["scripted_model"],
+    "mcp_client.": ["stonechat", "audio_model"],
+    "lm_eval_client.": ["stonechat"],
 }
 
 
