@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::suites::{LANGUAGE, SPEECH, Suite};
+use super::suites::{SPEECH, Suite};
 use crate::server_process::{ServerProcess, free_port, is_healthy};
 use crate::{models, scripted_model, shell};
 
@@ -57,9 +57,8 @@ impl Served {
     /// Adds the arguments of the checks.
     pub(super) fn describe(&self, checks: &mut Command, suite: &Suite) -> Result<()> {
         checks.args([&self.url, "--api-key", KEY, "--scripted-model", scripted_model::NAME]);
-        let language =
-            if suite.models.contains(&LANGUAGE) { LANGUAGE } else { scripted_model::NAME };
-        checks.args(["--model", language]);
+        let language = suite.models.iter().find(|name| **name != SPEECH);
+        checks.args(["--model", language.unwrap_or(&scripted_model::NAME)]);
         if suite.models.contains(&SPEECH) {
             checks.args(["--audio-model", SPEECH, "--wyoming", &self.wyoming]);
         }

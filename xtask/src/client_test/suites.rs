@@ -3,6 +3,8 @@
 /// Language and speech model of the suites.
 pub(super) const LANGUAGE: &str = "smollm2-135m";
 pub(super) const SPEECH: &str = "base";
+/// Model that calls tools.
+const CODER: &str = "qwen2.5-coder-1.5b";
 
 /// Clients that are checked together.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +51,7 @@ pub(super) const SUITES: &[Suite] = &[
     Suite { models: &[SPEECH], ..python("voice", "requirements-voice.txt") },
     python("mcp", "requirements-mcp.txt"),
     Suite { models: &[LANGUAGE], ..python("lm-eval", "requirements-lm-eval.txt") },
+    Suite { models: &[CODER], ..python("tool-tasks", "requirements-tool-tasks.txt") },
     Suite { name: "sdk", node: Some("sdk"), ..NODE },
     Suite { name: "agent", node: Some("agent"), models: &[], ..NODE },
     Suite {

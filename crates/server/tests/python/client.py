@@ -29,6 +29,7 @@ SUITES = {
     "voice": ["voice"],
     "mcp": ["mcp_client"],
     "lm-eval": ["lm_eval_client"],
+    "tool-tasks": ["tool_tasks"],
 }
 
 
