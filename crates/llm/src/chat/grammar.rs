@@ -62,13 +62,13 @@ impl<'a> Writer<'a> {
             names.push(format!("call_{index}"));
         }
         let _ = writeln!(self.out, "call: {}", names.join(" | "));
-        let mut others = String::new();
+        let mut starts = Vec::new();
         if let Some(form) = self.calls.loose().filter(|_| is_lazy) {
             let objects = tools.iter().map(|tool| loose(form, tool)).collect::<Result<Vec<_>, _>>();
             let _ = writeln!(self.out, "loose: {}", objects?.join(" | "));
-            let next = if is_parallel { "((GAP)? (\",\" (GAP)?)? loose)*" } else { "" };
+            let next = if is_parallel { "((GAP)? ((\",\" | \";\") (GAP)?)? loose)*" } else { "" };
             let ends = r#""```" | "</tools>" | "</tool_call>" | "]""#;
-            others = format!(" | loose {next} ((GAP)? ({ends}))?");
+            starts.push(format!("loose {next} ((GAP)? ({ends}))?"));
         }
         let repeat = |between: String| match is_parallel {
             true => format!("call ({between} call)*"),
@@ -92,10 +92,12 @@ impl<'a> Writer<'a> {
             [&self.calls.section[0], &self.calls.section[1]].map(|text| self.text(text));
         // Bare calls may have a marker.
         let space = if is_lazy { "" } else { "(WS)? " };
-        if let Some(content) = content {
-            others = format!(" | {}", self.framed(content));
+        // Both forms of a bare call would be ambiguous.
+        if starts.is_empty() || !matches!(&self.calls.form, Form::Json(form) if form.is_bare) {
+            starts.push(format!("{space}{start} {calls} {end}"));
         }
-        let _ = writeln!(self.out, "start: {space}{start} {calls} {end}{others}");
+        starts.extend(content.map(|content| self.framed(content)));
+        let _ = writeln!(self.out, "start: {}", starts.join(" | "));
         Ok(self.out)
     }
 

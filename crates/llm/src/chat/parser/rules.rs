@@ -136,6 +136,12 @@ impl Rules {
         !self.markers[0].is_empty() || self.bare().is_some()
     }
 
+    /// Whether a marker of content begins with `text`, or `text` with one.
+    pub(super) fn may_be_marker(&self, text: &str) -> bool {
+        let is_at_start = |marker: &str| marker.starts_with(text) || text.starts_with(marker);
+        self.markers[0].iter().any(|(marker, _)| is_at_start(marker))
+    }
+
     /// First marker in a text. Reasoning starts only at the start of a part.
     pub(super) fn search(&self, text: &str, is_reasoning: bool, is_start: bool) -> Search {
         let (markers, firsts) =

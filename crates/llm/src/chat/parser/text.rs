@@ -55,7 +55,7 @@ impl AnswerParser {
         // An object at the start may be a call without a marker.
         if is_start && !state.is_reasoning && (rules.bare().is_some() || rules.allows_loose()) {
             let text = &rest[leading..];
-            if text.starts_with(['{', '[']) {
+            if text.starts_with(['{', '[']) && !rules.may_be_marker(text) {
                 self.state = State::Opening(Opening {
                     back: state,
                     space: leading,

@@ -217,7 +217,8 @@ fn calls_without_markers_are_constrained_by_name() {
         ] {
             let mut lazy = LazyGrammar::new(&grammar, &start).unwrap();
             for token in tokenizer.tokenize(&text, false, true) {
-                lazy.accept(token, tokenizer.token_piece(token, true)).unwrap();
+                let accepted = lazy.accept(token, tokenizer.token_piece(token, true));
+                accepted.unwrap_or_else(|error| panic!("{error}: {text}"));
             }
             assert!(lazy.is_active() && lazy.allows(END).unwrap(), "{text}");
         }
