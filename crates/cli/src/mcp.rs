@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use rmcp::ServiceExt;
+use rmcp::service::ServerInitializeError;
 
 use super::completions::{installed_names, speech_names};
 
@@ -56,8 +57,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .context("cannot start the async runtime")?;
     let served = runtime.block_on(async {
         let (input, output, written) = pipes::open();
-        let service = Server::new(models, files).serve((input, output)).await;
-        service.context("the client did not begin the protocol")?.waiting().await?;
+        match Server::new(models, files).serve((input, output)).await {
+            // A client that closes the pipe is done, also before its first request.
+            Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(ExitCode::SUCCESS),
+            service => service.context("the client did not begin the protocol")?.waiting().await?,
+        };
         written.await??;
         Ok(ExitCode::SUCCESS)
     });

@@ -26,7 +26,7 @@ pub struct ChatRequest {
     pub reasoning: ReasoningOptions,
     /// Options of the answer.
     pub options: GenerateOptions,
-    /// Grammar of the content in place of that of `options`; it is compiled for the vocabulary of the model. Beside tools that
+    /// Grammar of the content in place of that of `options`; it is compiled for the vocabulary of the model. With tools that
     /// the answer may call it is a JSON schema.
     pub grammar: Option<GrammarSource>,
 }

@@ -10,7 +10,7 @@ pub(crate) struct Counts {
     prompt_tokens: usize,
     total_tokens: usize,
     prompt_tokens_details: PromptDetails,
-    /// Of chats.
+    /// Details of chats; other texts have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     completion_tokens_details: Option<CompletionDetails>,
 }

@@ -61,7 +61,7 @@ pub struct AnswerOptions<'a> {
     pub parallel: bool,
     /// Whether reasoning is a part of its own; otherwise it is content, with its markers.
     pub splits_reasoning: bool,
-    /// Grammar of the content. Beside tools that may be called it is a JSON schema, and the answer is calls or the JSON.
+    /// Grammar of the content. With tools that may be called it is a JSON schema, and the answer is calls or the JSON.
     pub content: Option<&'a GrammarSource>,
 }
 
