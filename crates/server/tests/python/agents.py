@@ -104,6 +104,26 @@ def pydantic_ai_gets_structured_answers(server):
 
 
 @check
+def pydantic_ai_gets_structured_answers_with_tools(server):
+    class Sky(pydantic.BaseModel):
+        sky: typing.Literal["blue", "grey"]
+
+    provider = OpenAIProvider(base_url=f"{server.base}/v1", api_key=server.key)
+    model = OpenAIChatModel(server.scripted_model, provider=provider)
+    agent = pydantic_ai.Agent(model, output_type=pydantic_ai.NativeOutput(Sky))
+    calls = []
+
+    @agent.tool_plain
+    def get_weather(city: str, unit: str) -> str:
+        calls.append((city, unit))
+        return "21 degrees"
+
+    settings = {"max_tokens": 200, "temperature": 0}
+    equal(agent.run_sync("Describe the sky as JSON.", model_settings=settings).output, Sky(sky="blue"))
+    equal(calls, [])
+
+
+@check
 def pydantic_ai_names_errors(server):
     agent, _ = pydantic_agent(server, name="no-such-model")
     try:
