@@ -7,18 +7,17 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use stonechat::Finish;
 use stonechat::llm::ModelInfo;
 use stonechat::llm::chat::{ChatEvent, ToolCall};
 
 use crate::ApiResult;
+use crate::answer_object::{AnswerHead, AnswerObject};
 use crate::chat_answer::{
     ChatAnswer, ChatContext, ChatDialect, ChatStep, ChatWriter, FinishReason,
 };
-use crate::completion::{NativeAnswer, NativeObject};
-use crate::generation::{ChatLogprobs, Counts, ProbFields, Progress, RequestStats, Timings, Usage};
-use crate::ids::{new_id, unix_seconds};
-use crate::text::{Frame, Model};
+use crate::completion::NativeAnswer;
+use crate::generation::{ChatLogprobs, Counts, ProbFields, RequestStats, Usage};
+use crate::text::Frame;
 
 pub use crate::chat_answer::Chat;
 pub use crate::chat_body::{ChatBody, ReasoningFields};
@@ -30,61 +29,6 @@ pub type ChatCompletions = Chat<ChatFields>;
 /// Fields that chat completions have alone: none.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct ChatFields {}
-
-/// Fields that all objects of an answer of OpenAI have.
-#[derive(Debug, Clone)]
-pub(crate) struct AnswerHead {
-    id: String,
-    created: u64,
-    model: String,
-}
-
-/// Object of an answer, whole or a chunk.
-#[derive(Debug, Serialize)]
-pub(crate) struct AnswerObject<'a, C> {
-    id: &'a str,
-    object: &'static str,
-    created: u64,
-    model: &'a str,
-    system_fingerprint: &'static str,
-    choices: Vec<C>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) usage: Option<Counts>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) timings: Option<Timings>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_progress: Option<Progress>,
-    #[serde(rename = "__verbose", skip_serializing_if = "Option::is_none")]
-    pub(crate) verbose: Option<NativeObject<'a>>,
-}
-
-impl AnswerHead {
-    /// Fields of an answer of this moment.
-    pub(crate) fn new(prefix: &str, model: Model<'_>) -> Self {
-        Self { id: new_id(prefix), created: unix_seconds(), model: model.name.to_owned() }
-    }
-
-    /// An object with the given kind and choices.
-    pub(crate) fn object<C>(&self, object: &'static str, choices: Vec<C>) -> AnswerObject<'_, C> {
-        AnswerObject {
-            id: &self.id,
-            object,
-            created: self.created,
-            model: &self.model,
-            system_fingerprint: concat!("stonechat-", env!("CARGO_PKG_VERSION")),
-            choices,
-            usage: None,
-            timings: None,
-            prompt_progress: None,
-            verbose: None,
-        }
-    }
-}
-
-/// `finish_reason` of OpenAI for a text without tool calls.
-pub(crate) fn finish_reason(finish: Finish) -> FinishReason {
-    if finish.is_complete() { FinishReason::Stop } else { FinishReason::Length }
-}
 
 /// Writer of chat completions.
 #[derive(Debug)]

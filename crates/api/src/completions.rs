@@ -7,7 +7,7 @@ use serde_json::Value;
 use stonechat::llm::{ModelInfo, TokenProbs};
 use stonechat::{Completion, Request, RequestEvent};
 
-use crate::chat::{AnswerHead, AnswerObject, finish_reason};
+use crate::answer_object::{AnswerHead, AnswerObject, finish_reason};
 use crate::chat_answer::FinishReason;
 use crate::completion::NativeAnswer;
 use crate::generation::{

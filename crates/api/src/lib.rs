@@ -41,6 +41,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod answer_object;
 mod defaults;
 mod error;
 mod error_shape;
