@@ -1,8 +1,9 @@
 //! Format of the answers of one conversation: parser, tokens to show, grammar.
 
+use std::fmt::Write;
 use std::sync::Arc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use stonechat_sampling::{CompiledGrammar, GrammarSource, GrammarStart};
 use stonechat_text::MarkedText;
 
@@ -203,8 +204,7 @@ impl GrammarTask<'_> {
     fn compile(self, tools: &[&Tool]) -> Result<Option<AnswerGrammar>, Error> {
         let is_required = self.is_required;
         let may_loosen = !is_required && tools.iter().any(|tool| !tool.is_strict);
-        let key =
-            may_loosen.then(|| format!("{:?} {:?} {tools:?}", self.content, self.is_parallel));
+        let key = may_loosen.then(|| self.key(tools)).transpose()?;
         let start = &self.start;
         let known = key.as_ref().and_then(|key| self.model.grammars().loosened(key));
         if let Some(compiled) = known {
@@ -256,11 +256,25 @@ impl GrammarTask<'_> {
         }
     }
 
-    fn try_compile(&self, tools: &[&Tool]) -> Result<AnswerGrammar, Error> {
+    /// Name of the grammar of tools: its source with any arguments, and the schemas.
+    fn key(&self, tools: &[&Tool]) -> Result<String, Error> {
+        let any = |tool: &&Tool| Tool { parameters: Value::Null, ..(*tool).clone() };
+        let any: Vec<Tool> = tools.iter().map(any).collect();
+        let mut key = self.source(&any.iter().collect::<Vec<_>>())?;
+        for Tool { parameters, is_strict, .. } in tools {
+            let _ = write!(key, "{parameters} {is_strict}\n");
+        }
+        Ok(key)
+    }
+
+    fn source(&self, tools: &[&Tool]) -> Result<String, Error> {
         let is_lazy = self.start != GrammarStart::Immediately;
         let writer = self.writer.clone();
-        let source = writer.write(tools, (self.is_parallel, is_lazy), self.content.as_deref())?;
-        let source = GrammarSource::Lark(source);
+        writer.write(tools, (self.is_parallel, is_lazy), self.content.as_deref())
+    }
+
+    fn try_compile(&self, tools: &[&Tool]) -> Result<AnswerGrammar, Error> {
+        let source = GrammarSource::Lark(self.source(tools)?);
         let compiled = Arc::new(self.model.compile_grammar(&source)?);
         Ok(AnswerGrammar { compiled, start: self.start.clone() })
     }

@@ -67,6 +67,12 @@ impl Grammars {
         find(&self.loosened, key)
     }
 
+    /// Number of grammars that [`keep_loosened`](Self::keep_loosened) has kept.
+    #[cfg(test)]
+    pub(crate) fn n_loosened(&self) -> usize {
+        self.loosened.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Keeps the grammar of tools some of whose schemas cannot be grammars.
     pub(crate) fn keep_loosened(&self, key: String, grammar: CompiledGrammar) {
         if key.len() <= MAX_SOURCE_BYTES {

@@ -161,3 +161,26 @@ fn a_schema_that_no_grammar_enforces_is_refused_where_it_must_hold() {
     let any = answer(&template(""), &[tool(invalid(), false)], &ToolChoice::Auto).unwrap();
     assert!(any.grammar.is_some());
 }
+
+#[test]
+fn grammars_of_tools_with_an_invalid_schema_are_kept_by_all_that_they_depend_on() {
+    let model = model();
+    let format = ChatFormat::new(&model, Some(&template(""))).unwrap();
+    let asked = conversation(json!([{"role": "user", "content": "Hi"}]));
+    let prompt = format.prompt(asked).unwrap();
+    let invalid =
+        json!({"type": "object", "properties": {"q": {"type": "string", "pattern": "("}}});
+    let named =
+        |name: &str, parameters: Value| Tool { name: name.to_owned(), ..tool(parameters, false) };
+    let two = |parameters: Value| [named("bad", invalid.clone()), named("pick", parameters)];
+    let integer = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+    let text = json!({"type": "object", "properties": {"n": {"type": "string"}}});
+    for (parameters, parallel, n) in
+        [(&integer, true, 1), (&text, true, 2), (&integer, true, 2), (&text, false, 3)]
+    {
+        let (tools, choice) = (two(parameters.clone()), ToolChoice::Auto);
+        let options = AnswerOptions { parallel, ..options(&tools, &choice) };
+        assert!(format.answer_format(&model, &prompt, &options).unwrap().grammar.is_some());
+        assert_eq!(model.grammars().n_loosened(), n, "{parameters}");
+    }
+}
