@@ -208,7 +208,7 @@ impl GrammarTask<'_> {
         let start = &self.start;
         let known = key.as_ref().and_then(|key| self.model.grammars().loosened(key));
         if let Some(compiled) = known {
-            return Ok(Some(AnswerGrammar { compiled: Arc::new(compiled), start: start.clone() }));
+            return Ok(Some(AnswerGrammar { compiled, start: start.clone() }));
         }
         let error = match self.try_compile(tools) {
             Ok(grammar) => return Ok(Some(grammar)),
@@ -244,7 +244,7 @@ impl GrammarTask<'_> {
         match self.try_compile(&replaced) {
             Ok(grammar) => {
                 if let Some(key) = key {
-                    self.model.grammars().keep_loosened(key, (*grammar.compiled).clone());
+                    self.model.grammars().keep_loosened(key, Arc::clone(&grammar.compiled));
                 }
                 Ok(Some(grammar))
             }
@@ -262,7 +262,7 @@ impl GrammarTask<'_> {
         let any: Vec<Tool> = tools.iter().map(any).collect();
         let mut key = self.source(&any.iter().collect::<Vec<_>>())?;
         for Tool { parameters, is_strict, .. } in tools {
-            let _ = write!(key, "{parameters} {is_strict}\n");
+            let _ = writeln!(key, "{parameters} {is_strict}");
         }
         Ok(key)
     }

@@ -3,11 +3,11 @@
 //! An agent sends the same tools with every request; compiling their grammar takes longer than rendering the prompt.
 #![cfg_attr(
     not(feature = "grammar"),
-    expect(unreachable_code, unused_variables, reason = "a build without grammars has none")
+    expect(unreachable_code, reason = "a build without grammars has none")
 )]
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use stonechat_sampling::{CompiledGrammar, GrammarSource, TokenTable};
 use stonechat_text::Tokenizer;
@@ -25,9 +25,9 @@ const MAX_SOURCE_BYTES: usize = 256 << 10;
 pub(crate) struct Grammars {
     /// Built for the first grammar.
     table: OnceLock<TokenTable>,
-    kept: Kept<GrammarSource>,
+    kept: Kept<GrammarSource, CompiledGrammar>,
     /// Grammars of tools some of whose schemas cannot be grammars, which takes a compilation of each tool to find out.
-    loosened: Kept<String>,
+    loosened: Kept<String, Arc<CompiledGrammar>>,
 }
 
 impl Grammars {
@@ -63,7 +63,7 @@ impl Grammars {
     }
 
     /// Grammar of tools, named by `key`, that [`keep_loosened`](Self::keep_loosened) has kept.
-    pub(crate) fn loosened(&self, key: &String) -> Option<CompiledGrammar> {
+    pub(crate) fn loosened(&self, key: &String) -> Option<Arc<CompiledGrammar>> {
         find(&self.loosened, key)
     }
 
@@ -74,7 +74,7 @@ impl Grammars {
     }
 
     /// Keeps the grammar of tools some of whose schemas cannot be grammars.
-    pub(crate) fn keep_loosened(&self, key: String, grammar: CompiledGrammar) {
+    pub(crate) fn keep_loosened(&self, key: String, grammar: Arc<CompiledGrammar>) {
         if key.len() <= MAX_SOURCE_BYTES {
             keep(&self.loosened, key, grammar);
         }
@@ -82,10 +82,10 @@ impl Grammars {
 }
 
 /// Grammars with what names each, the last used one at the end.
-type Kept<K> = Mutex<VecDeque<(K, CompiledGrammar)>>;
+type Kept<K, G> = Mutex<VecDeque<(K, G)>>;
 
 /// Keeps a grammar in place of the one used least lately.
-fn keep<K>(kept: &Kept<K>, key: K, grammar: CompiledGrammar) {
+fn keep<K, G>(kept: &Kept<K, G>, key: K, grammar: G) {
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     if kept.len() == MAX_GRAMMARS {
         kept.pop_front();
@@ -94,7 +94,7 @@ fn keep<K>(kept: &Kept<K>, key: K, grammar: CompiledGrammar) {
 }
 
 /// Grammar that is kept; it is the last used one then.
-fn find<K: PartialEq>(kept: &Kept<K>, key: &K) -> Option<CompiledGrammar> {
+fn find<K: PartialEq, G: Clone>(kept: &Kept<K, G>, key: &K) -> Option<G> {
     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     let at = kept.iter().position(|(known, _)| known == key)?;
     let found = kept.remove(at)?;
