@@ -48,7 +48,7 @@ impl Discovery {
 }
 
 fn announce(address: std::net::SocketAddr) -> mdns_sd::Result<Discovery> {
-    let host = sysinfo::System::host_name().unwrap_or_else(|| "stonechat".to_owned());
+    let host = sysinfo::System::host_name().unwrap_or_else(|_| "stonechat".to_owned());
     // A label of a name has no dots.
     let host = host.split('.').next().unwrap_or("stonechat").to_owned();
     let (name, host_name) = (format!("stonechat-{host}"), format!("{host}.local."));
@@ -82,10 +82,36 @@ impl Drop for Discovery {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use mdns_sd::{ServiceDaemon, ServiceEvent};
     use tokio::net::TcpListener;
 
-    use super::Discovery;
+    use super::{Discovery, SERVICE, announce};
     use crate::ServerOptions;
+
+    #[test]
+    fn other_machines_find_the_port() {
+        let browser = ServiceDaemon::new().unwrap();
+        let events = browser.browse(SERVICE).unwrap();
+        let discovery = announce("0.0.0.0:10300".parse().unwrap()).unwrap();
+        let end = Instant::now() + Duration::from_secs(10);
+        let found = loop {
+            match events.recv_deadline(end) {
+                Ok(ServiceEvent::ServiceResolved(info)) if info.fullname == discovery.name => {
+                    break Some(info.port);
+                }
+                Ok(_) => {}
+                Err(_) => break None,
+            }
+        };
+        browser.shutdown().unwrap();
+        match found {
+            Some(port) => assert_eq!(port, 10300),
+            None => println!("SKIPPED: the network has no multicast"),
+        }
+        discovery.end();
+    }
 
     #[tokio::test]
     async fn a_loopback_address_is_not_announced() {
