@@ -202,13 +202,14 @@ struct GrammarTask<'a> {
 impl GrammarTask<'_> {
     /// Compiles the grammar. If a schema cannot be a grammar, a call that no schema must constrain has any object.
     fn compile(self, tools: &[&Tool]) -> Result<Option<AnswerGrammar>, Error> {
-        let is_required = self.is_required;
+        let (is_required, grammars) = (self.is_required, self.model.grammars());
         let may_loosen = !is_required && tools.iter().any(|tool| !tool.is_strict);
-        let key = may_loosen.then(|| self.key(tools)).transpose()?;
-        let start = &self.start;
-        let known = key.as_ref().and_then(|key| self.model.grammars().loosened(key));
-        if let Some(compiled) = known {
-            return Ok(Some(AnswerGrammar { compiled, start: start.clone() }));
+        // Most schemas can be grammars: then there is nothing to look up.
+        if may_loosen
+            && grammars.n_loosened() > 0
+            && let Some(compiled) = grammars.loosened(&self.key(tools)?)
+        {
+            return Ok(Some(AnswerGrammar { compiled, start: self.start }));
         }
         let error = match self.try_compile(tools) {
             Ok(grammar) => return Ok(Some(grammar)),
@@ -243,8 +244,8 @@ impl GrammarTask<'_> {
         let replaced: Vec<&Tool> = replaced.iter().collect();
         match self.try_compile(&replaced) {
             Ok(grammar) => {
-                if let Some(key) = key {
-                    self.model.grammars().keep_loosened(key, Arc::clone(&grammar.compiled));
+                if may_loosen {
+                    grammars.keep_loosened(self.key(tools)?, Arc::clone(&grammar.compiled));
                 }
                 Ok(Some(grammar))
             }
@@ -258,7 +259,10 @@ impl GrammarTask<'_> {
 
     /// Name of the grammar of tools: its source with any arguments, and the schemas.
     fn key(&self, tools: &[&Tool]) -> Result<String, Error> {
-        let any = |tool: &&Tool| Tool { parameters: Value::Null, ..(*tool).clone() };
+        let any = |&&Tool { ref name, is_strict, .. }: &&Tool| {
+            let name = name.clone();
+            Tool { name, parameters: Value::Null, is_strict }
+        };
         let any: Vec<Tool> = tools.iter().map(any).collect();
         let mut key = self.source(&any.iter().collect::<Vec<_>>())?;
         for Tool { parameters, is_strict, .. } in tools {

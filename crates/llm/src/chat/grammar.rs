@@ -64,8 +64,8 @@ impl<'a> Writer<'a> {
         let _ = writeln!(self.out, "call: {}", names.join(" | "));
         let mut starts = Vec::new();
         if let Some(form) = self.calls.loose().filter(|_| is_lazy) {
-            let objects = tools.iter().map(|tool| loose(form, tool)).collect::<Result<Vec<_>, _>>();
-            let _ = writeln!(self.out, "loose: {}", objects?.join(" | "));
+            let objects = tools.iter().enumerate().map(|(index, tool)| loose(form, index, tool));
+            let _ = writeln!(self.out, "loose: {}", objects.collect::<Vec<_>>().join(" | "));
             let next = if is_parallel { "((GAP)? ((\",\" | \";\") (GAP)?)? loose)*" } else { "" };
             let ends = r#""```" | "</tools>" | "</tool_call>" | "]""#;
             starts.push(format!("loose {next} ((GAP)? ({ends}))?"));
@@ -164,7 +164,9 @@ impl<'a> Writer<'a> {
             Form::Json(form) => {
                 let start = if form.is_bare { "\"\"".to_owned() } else { start };
                 let end = if form.is_bare { "\"\"".to_owned() } else { end };
-                format!("{start} {} {end}", object(form, tool)?)
+                let schema = schema(tool, &tool.parameters)?;
+                let _ = writeln!(self.out, "arguments_{index}: %json {schema}");
+                format!("{start} {} {end}", object(form, index, tool))
             }
             Form::Named { headers, arguments } => {
                 let header = match (self.syntax.layout, headers.first()) {
@@ -350,23 +352,21 @@ pub(super) fn start(syntax: &Syntax, calls: &CallSyntax, tools: &[&Tool]) -> Opt
 }
 
 /// Call as an object without markers, over one line or several.
-fn loose(form: &JsonForm, tool: &Tool) -> Result<String, Error> {
+fn loose(form: &JsonForm, index: usize, tool: &Tool) -> String {
     let word = |text: &str| quoted(&json!(text).to_string());
     let [name, value, arguments] = [form.name.as_ref(), &tool.name, &form.arguments].map(word);
-    let schema = schema(tool, &tool.parameters)?;
-    Ok(format!(
-        "\"{{\" (GAP)? {name} (GAP)? \":\" (GAP)? {value} (GAP)? \",\" (GAP)? {arguments} (GAP)? \":\" (GAP)? %json {schema} (GAP)? \"}}\""
-    ))
+    format!(
+        "\"{{\" (GAP)? {name} (GAP)? \":\" (GAP)? {value} (GAP)? \",\" (GAP)? {arguments} (GAP)? \":\" (GAP)? arguments_{index} (GAP)? \"}}\""
+    )
 }
 
 /// Call as an object.
-fn object(form: &JsonForm, tool: &Tool) -> Result<String, Error> {
+fn object(form: &JsonForm, index: usize, tool: &Tool) -> String {
     let key = |key: &str| quoted(&format!("\"{key}\":"));
     let name = quoted(&format!("{}", json!(tool.name)));
-    let arguments = schema(tool, &tool.parameters)?;
     if form.is_keyed {
         let name = quoted(&format!("{}:", json!(tool.name)));
-        return Ok(format!("\"{{\" {name} (SP)? %json {arguments} \"}}\""));
+        return format!("\"{{\" {name} (SP)? arguments_{index} \"}}\"");
     }
     let (mut before, mut after) = (String::new(), String::new());
     if form.name == "tool_name" {
@@ -375,11 +375,11 @@ fn object(form: &JsonForm, tool: &Tool) -> Result<String, Error> {
     } else if form.is_list {
         after = format!(" (\",\" (SP)? {} (SP)? \"\\\"\" {WORD} \"\\\"\")?", key("id"));
     }
-    Ok(format!(
-        "\"{{\" (NL)? {before}{} (SP)? {name} \",\" (SP)? {} (SP)? %json {arguments}{after} (NL)? \"}}\"",
+    format!(
+        "\"{{\" (NL)? {before}{} (SP)? {name} \",\" (SP)? {} (SP)? arguments_{index}{after} (NL)? \"}}\"",
         key(&form.name),
         key(&form.arguments),
-    ))
+    )
 }
 
 /// Properties of a tool with their schemas, and whether they are required.

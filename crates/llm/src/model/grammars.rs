@@ -68,7 +68,6 @@ impl Grammars {
     }
 
     /// Number of grammars that [`keep_loosened`](Self::keep_loosened) has kept.
-    #[cfg(test)]
     pub(crate) fn n_loosened(&self) -> usize {
         self.loosened.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
