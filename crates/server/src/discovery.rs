@@ -84,32 +84,40 @@ impl Drop for Discovery {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use mdns_sd::{ServiceDaemon, ServiceEvent};
+    use mdns_sd::{ServiceDaemon, ServiceEvent, ServiceInfo};
     use tokio::net::TcpListener;
 
     use super::{Discovery, SERVICE, announce};
     use crate::ServerOptions;
 
+    /// Port of a service, as a browser in this network finds it.
+    fn found(kind: &str, name: &str) -> Option<u16> {
+        let browser = ServiceDaemon::new().unwrap();
+        let events = browser.browse(kind).unwrap();
+        let end = Instant::now() + Duration::from_secs(10);
+        let port = std::iter::from_fn(|| events.recv_deadline(end).ok()).find_map(|event| {
+            let ServiceEvent::ServiceResolved(info) = event else { return None };
+            (info.fullname == name).then_some(info.port)
+        });
+        browser.shutdown().unwrap();
+        port
+    }
+
     #[test]
     fn other_machines_find_the_port() {
-        let browser = ServiceDaemon::new().unwrap();
-        let events = browser.browse(SERVICE).unwrap();
-        let discovery = announce("0.0.0.0:10300".parse().unwrap()).unwrap();
-        let end = Instant::now() + Duration::from_secs(10);
-        let found = loop {
-            match events.recv_deadline(end) {
-                Ok(ServiceEvent::ServiceResolved(info)) if info.fullname == discovery.name => {
-                    break Some(info.port);
-                }
-                Ok(_) => {}
-                Err(_) => break None,
-            }
-        };
-        browser.shutdown().unwrap();
-        match found {
-            Some(port) => assert_eq!(port, 10300),
-            None => println!("SKIPPED: the network has no multicast"),
+        let (kind, none): (_, &[(&str, &str)]) = ("_stonechat-test._tcp.local.", &[]);
+        let control = ServiceInfo::new(kind, "control", "control.local.", "", 10301, none);
+        let control = control.unwrap().enable_addr_auto();
+        let (daemon, name) = (ServiceDaemon::new().unwrap(), control.get_fullname().to_owned());
+        daemon.register(control).unwrap();
+        let has_multicast = found(kind, &name) == Some(10301);
+        daemon.shutdown().unwrap();
+        if !has_multicast {
+            println!("SKIPPED other_machines_find_the_port: the network has no multicast");
+            return;
         }
+        let discovery = announce("0.0.0.0:10300".parse().unwrap()).unwrap();
+        assert_eq!(found(SERVICE, &discovery.name), Some(10300));
         discovery.end();
     }
 
