@@ -7,16 +7,14 @@ use std::time::{Duration, Instant};
 
 use stonechat_api::realtime::Config;
 use subtle::ConstantTimeEq;
-use tokio_rustls::rustls::crypto::ring;
 
+use crate::random::random_id;
 use crate::{ApiError, ApiResult};
 
 /// Maximum secrets that have not expired.
 const MAX_SECRETS: usize = 1024;
 /// Maximum bytes of the texts of their configurations.
 const MAX_BYTES: usize = 4 << 20;
-/// Random bytes of a secret.
-const RANDOM_BYTES: usize = 24;
 
 /// Secrets that have not expired.
 #[derive(Default)]
@@ -42,7 +40,7 @@ impl ClientSecrets {
     /// # Errors
     /// 429 if there are too many, 500 without random numbers.
     pub(crate) fn create(&self, config: Config, seconds: u64, now: Instant) -> ApiResult<String> {
-        let value = random_value()?;
+        let value = random_id("ek_")?;
         let mut secrets = self.lock();
         secrets.retain(|secret| secret.expires > now);
         let n_bytes: usize = secrets.iter().map(|secret| secret.config.text_bytes()).sum();
@@ -72,15 +70,6 @@ impl ClientSecrets {
     pub(crate) fn clear(&self) {
         self.lock().clear();
     }
-}
-
-fn random_value() -> ApiResult<String> {
-    let mut bytes = [0; RANDOM_BYTES];
-    let filled = ring::default_provider().secure_random.fill(&mut bytes);
-    filled.map_err(|_| ApiError::server("the system has no random numbers"))?;
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    let digits = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
-    Ok("ek_".chars().chain(digits).collect())
 }
 
 #[cfg(test)]

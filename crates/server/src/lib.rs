@@ -11,7 +11,7 @@
 //! | `tasks` | time limits of requests, work that blocks |
 //! | `models` | open models: loading, sharing, eviction by memory |
 //! | `generation` | what routes of generated text share: the running requests, streams |
-//! | `response_store` | responses that clients may continue |
+//! | `response_store`, `random` | responses that clients may continue; identifiers that no client guesses |
 //! | `page_file` | KV pages of earlier prompts in a file |
 //! | `pull` | downloads of models for clients |
 //! | `metrics` | Prometheus metrics |
@@ -66,6 +66,7 @@ mod otlp;
 mod page_file;
 #[cfg(feature = "pull")]
 mod pull;
+mod random;
 mod response_store;
 mod routes;
 mod server;

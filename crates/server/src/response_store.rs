@@ -4,14 +4,10 @@
 //! of the store loses nothing to the others.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use stonechat_api::responses::KeptResponse;
-use tokio_rustls::rustls::crypto::ring;
-
-use crate::{ApiError, ApiResult};
 
 /// Maximum responses.
 const MAX_RESPONSES: usize = 1024;
@@ -21,8 +17,6 @@ const MAX_BYTES: usize = 64 << 20;
 pub(crate) const MAX_RESPONSE_BYTES: usize = MAX_BYTES / 8;
 /// Maximum age.
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
-/// Bytes of the random part of an identifier.
-const ID_BYTES: usize = 24;
 
 /// API key that a response belongs to; `None` for a server without keys.
 pub(crate) type Owner = Option<Box<[u8]>>;
@@ -70,20 +64,6 @@ impl std::fmt::Debug for ResponseStore {
 }
 
 impl ResponseStore {
-    /// Identifier of a response: 192 bits of the system's random generator, which no client guesses.
-    ///
-    /// # Errors
-    /// 500 if the generator fails.
-    pub(crate) fn new_id() -> ApiResult<String> {
-        let mut bytes = [0; ID_BYTES];
-        let random = ring::default_provider().secure_random;
-        random.fill(&mut bytes).map_err(|_| ApiError::server("no random numbers"))?;
-        bytes.iter().try_fold("resp_".to_owned(), |mut id, byte| {
-            write!(id, "{byte:02x}").map_err(|error| ApiError::server(error.to_string()))?;
-            Ok(id)
-        })
-    }
-
     /// Adds a response.
     pub(crate) fn insert(&self, owner: &Owner, response: KeptResponse) {
         self.insert_at(owner, response, Instant::now());

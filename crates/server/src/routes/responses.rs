@@ -13,7 +13,8 @@ use stonechat_api::text::Body;
 use super::Query;
 use crate::json::Checked;
 use crate::otlp::RequestTrace;
-use crate::response_store::{MAX_RESPONSE_BYTES, Missing, Owner, ResponseStore};
+use crate::random::random_id;
+use crate::response_store::{MAX_RESPONSE_BYTES, Missing, Owner};
 use crate::tasks::blocking;
 use crate::{ApiError, AppState, ErrorResponse, HandlerResult, Json, auth, generation, json};
 
@@ -95,7 +96,7 @@ pub(crate) async fn create(
     continue_previous(&state, &owner, &mut body)?;
     let store = state.responses().clone();
     let keep = move |response| store.insert(&owner, response);
-    body.own_mut().keep(ResponseStore::new_id()?, keep);
+    body.own_mut().keep(random_id("resp_")?, keep);
     let fields = body.fields();
     let failed = fields.is_stream().then(|| body.own().failed(fields.model()));
     match generation::answer(&state, &trace, body).await {
