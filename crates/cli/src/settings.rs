@@ -14,7 +14,7 @@ use clap::{Arg, ArgAction, Command};
 use toml::{Table, Value};
 
 /// Variables of llama-server by the flags of `serve`.
-const LLAMA_SERVER: [(&str, &str); 18] = [
+const LLAMA_SERVER: [(&str, &str); 22] = [
     ("model", "LLAMA_ARG_MODEL"),
     ("alias", "LLAMA_ARG_ALIAS"),
     ("tags", "LLAMA_ARG_TAGS"),
@@ -31,6 +31,10 @@ const LLAMA_SERVER: [(&str, &str); 18] = [
     ("cache-type-k", "LLAMA_ARG_CACHE_TYPE_K"),
     ("n-predict", "LLAMA_ARG_N_PREDICT"),
     ("chat-template", "LLAMA_ARG_CHAT_TEMPLATE"),
+    ("chat-template-kwargs", "LLAMA_CHAT_TEMPLATE_KWARGS"),
+    ("reasoning", "LLAMA_ARG_REASONING"),
+    ("reasoning-budget", "LLAMA_ARG_THINK_BUDGET"),
+    ("reasoning-format", "LLAMA_ARG_THINK"),
     ("threads", "LLAMA_ARG_THREADS"),
     ("gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"),
 ];

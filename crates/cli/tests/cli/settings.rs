@@ -75,6 +75,10 @@ fn wrong_and_unknown_variables_are_named() {
         finish(command.env(name, "x").spawn().unwrap())
     };
     serve("LLAMA_ARG_PORT").misused("the variable LLAMA_ARG_PORT is `x`");
+    let reasoning = ["REASONING", "THINK", "THINK_BUDGET"].map(|name| format!("LLAMA_ARG_{name}"));
+    for name in reasoning.iter().map(String::as_str).chain(["LLAMA_CHAT_TEMPLATE_KWARGS"]) {
+        serve(name).misused(&format!("the variable {name} is `x`"));
+    }
     serve("STONECHAT_BODY_TIMEOUT").misused("the variable STONECHAT_BODY_TIMEOUT is `x`");
     let two = [("STONECHAT_N_PREDICT", "2"), ("STONECHAT_THREDS", "1"), ("STONECHAT_TEST_X", "1")];
     let unknown = generate(&folder, &[], &two);
