@@ -21,6 +21,8 @@ mod secret;
 mod server;
 mod session;
 
+use stonechat::Word;
+
 pub use action::{Action, Dialect, Update};
 pub use config::{Config, InputFormat, ServerVad};
 pub use secret::{ClientSecret, ClientSecretBody, ExpiresAfter};
@@ -33,3 +35,15 @@ pub const MAX_AUDIO_BYTES: usize = 15 << 20;
 pub const MAX_MESSAGE_BYTES: usize = MAX_AUDIO_BYTES + (64 << 10);
 /// Seconds of audio that may wait for their transcription or their commit.
 pub const MAX_PENDING_S: u64 = 600;
+
+/// Replaces the last words of a transcript, as [`Update::Revised`] asks for.
+pub fn revise(transcript: &mut String, replaced: &[Word], words: &[Word]) {
+    let n_bytes: usize = replaced.iter().map(|word| word.word.len()).sum();
+    // The space before the first word is not there.
+    let end = transcript.len().saturating_sub(n_bytes);
+    transcript.truncate(transcript.floor_char_boundary(end));
+    for Word { word, .. } in words {
+        let is_first = transcript.is_empty();
+        transcript.push_str(if is_first { word.trim_start() } else { word });
+    }
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use stonechat::{ModelKind, Whisper};
-use stonechat_api::realtime::Update;
+use stonechat_api::realtime::{Update, revise};
 use stonechat_api::wyoming::{Action, Answer, Conversation, FrameReader, SpeechModel};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -210,6 +210,9 @@ impl Connection {
                 let text = if is_first { text.trim_start() } else { &text };
                 self.transcript.text += text;
                 self.send(&Answer::TranscriptChunk(text.to_owned())).await?;
+            }
+            Update::Revised { replaced, words } => {
+                revise(&mut self.transcript.text, &replaced, &words);
             }
             Update::Failed(error) => return Err(error.into()),
             Update::Done => {

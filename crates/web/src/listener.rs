@@ -233,6 +233,10 @@ impl Listening {
                     self.events.send(&event);
                     self.words.extend(words);
                 }
+                LiveEvent::Revised { replaced, words } => {
+                    self.words.truncate(self.words.len().saturating_sub(replaced.len()));
+                    self.words.extend(words);
+                }
                 LiveEvent::End { time } => self.events.send(&json!({"type": "end", "time": time})),
                 _ => {}
             }

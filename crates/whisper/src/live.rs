@@ -5,7 +5,8 @@
 //!     words that it has in common with the previous hypothesis are committed (final)
 //!     the words after them are the partial text
 //! buffer longer than trim_s: trimmed at the end of a committed segment; the text before is the prompt
-//! silence (VAD): the utterance ends, its words are committed, the buffer is emptied
+//! silence (VAD): the utterance ends, its words are committed, the buffer is emptied; committed words that the last
+//!     hypothesis hears otherwise are revised
 //! ```
 //!
 //! Source: Macháček, Dabre, Bojar 2023, `whisper_streaming`.
@@ -298,6 +299,9 @@ impl LiveStream {
             rest
         };
         self.commit(words, on_event);
+        if is_accepted {
+            self.revise(on_event);
+        }
         self.trim_until(f64::INFINITY);
         if !is_accepted {
             // A failed hypothesis in the prompt degrades the next one.

@@ -56,6 +56,13 @@ pub enum Update {
         /// Words of the text.
         words: Vec<Word>,
     },
+    /// Other words for the last ones of that text, heard with all of the utterance's audio.
+    Revised {
+        /// The words that are replaced.
+        replaced: Vec<Word>,
+        /// Words in their place.
+        words: Vec<Word>,
+    },
     /// The first utterance that is not complete has all of its text.
     End {
         /// Length of the utterance in seconds.

@@ -186,6 +186,12 @@ impl Session {
                 return events;
             }
             Update::Text { text, words } => self.delta(&text, words),
+            Update::Revised { replaced, words } => {
+                if let Some(item) = self.items.front_mut() {
+                    item.revise(&replaced, words);
+                }
+                Vec::new()
+            }
             Update::End { seconds } => self.complete(seconds),
             Update::Failed(error) => match self.items.pop_front() {
                 Some(Item { id: item_id, .. }) => {
@@ -273,6 +279,16 @@ impl Item {
             is_committed: false,
             transcript: String::new(),
             words: Vec::new(),
+        }
+    }
+
+    /// Replaces the last words.
+    fn revise(&mut self, replaced: &[Word], words: Vec<Word>) {
+        super::revise(&mut self.transcript, replaced, &words);
+        // Without log-probabilities the words are not kept.
+        if !self.words.is_empty() {
+            self.words.truncate(self.words.len().saturating_sub(replaced.len()));
+            self.words.extend(words);
         }
     }
 }

@@ -292,6 +292,7 @@ fn forward<'a>(
                 let text = words.iter().map(|word| word.word.as_str()).collect();
                 Update::Text { text, words }
             }
+            LiveEvent::Revised { replaced, words } => Update::Revised { replaced, words },
             LiveEvent::End { time } => {
                 record.end(time - *start);
                 Update::End { seconds: time - *start }

@@ -26,6 +26,8 @@ const MAX_REMNANT: f64 = 0.3;
 pub(super) struct Agreement {
     /// Committed words whose audio is in the buffer.
     committed: Vec<Word>,
+    /// Words of the last hypothesis in their place; none if it has others there, or the buffer was trimmed since.
+    heard: Option<Vec<Word>>,
     /// Last committed words whose audio was trimmed.
     trimmed: Vec<Word>,
     /// Words after the committed ones in the last hypothesis.
@@ -36,7 +38,7 @@ impl Agreement {
     /// Adds a hypothesis of the whole buffer and commits the words it has in common with the last one.
     pub(super) fn push(&mut self, hypothesis: Vec<Word>) -> Vec<Word> {
         let previous = std::mem::take(&mut self.unconfirmed);
-        self.unconfirmed = self.continuation(hypothesis);
+        self.take(hypothesis);
         let same =
             previous.iter().zip(&self.unconfirmed).take_while(|(a, b)| key(a) == key(b)).count();
         self.commit(same)
@@ -44,8 +46,18 @@ impl Agreement {
 
     /// Adds a hypothesis and commits its words that end at or before `end` (seconds).
     pub(super) fn push_until(&mut self, hypothesis: Vec<Word>, end: f64) -> Vec<Word> {
-        self.unconfirmed = self.continuation(hypothesis);
+        self.take(hypothesis);
         self.commit(self.unconfirmed.partition_point(|word| word.end <= end))
+    }
+
+    /// Replaces committed words in the buffer by those of the last hypothesis, which was decoded from more audio. Returns
+    /// both, or nothing if they are equal.
+    pub(super) fn revise(&mut self) -> Option<(Vec<Word>, Vec<Word>)> {
+        let heard = self.heard.take()?;
+        if self.committed.iter().map(|word| &word.word).eq(heard.iter().map(|word| &word.word)) {
+            return None;
+        }
+        Some((std::mem::replace(&mut self.committed, heard.clone()), heard))
     }
 
     /// Commits all words of the last hypothesis.
@@ -56,6 +68,9 @@ impl Agreement {
     fn commit(&mut self, n: usize) -> Vec<Word> {
         let words: Vec<Word> = self.unconfirmed.drain(..n).collect();
         self.committed.extend_from_slice(&words);
+        if let Some(heard) = &mut self.heard {
+            heard.extend_from_slice(&words);
+        }
         words
     }
 
@@ -67,6 +82,7 @@ impl Agreement {
     /// Removes and returns the committed words that end at or before `time` (seconds), whose audio is
     /// trimmed.
     pub(super) fn trim_until(&mut self, time: f64) -> Vec<Word> {
+        self.heard = None;
         let n = self.committed.partition_point(|word| word.end <= time);
         let taken: Vec<Word> = self.committed.drain(..n).collect();
         self.trimmed.extend_from_slice(&taken);
@@ -84,13 +100,20 @@ impl Agreement {
         self.unconfirmed.first().map(|word| word.start)
     }
 
-    /// Words of a hypothesis after the committed ones.
-    fn continuation(&self, mut hypothesis: Vec<Word>) -> Vec<Word> {
-        let Some(until) = self.committed_until() else {
-            return hypothesis.split_off(self.n_trimmed_words(&hypothesis));
-        };
+    /// Takes a hypothesis: its words in the place of the committed ones, and those after them.
+    fn take(&mut self, mut hypothesis: Vec<Word>) {
+        let n_trimmed = self.n_trimmed_words(&hypothesis);
+        let (n_known, n_edits) = self.place_of_committed(&hypothesis).unwrap_or((n_trimmed, 0));
+        self.unconfirmed = hypothesis.split_off(n_known);
+        let is_same_text = 2 * n_edits <= self.committed.len();
+        self.heard = is_same_text.then(|| hypothesis.split_off(n_trimmed.min(n_known)));
+    }
+
+    /// Number of words of a hypothesis up to the last committed one, and of their differences; none without committed words.
+    fn place_of_committed(&self, hypothesis: &[Word]) -> Option<(usize, usize)> {
+        let until = self.committed_until()?;
         let keys = |words: &[Word]| words.iter().map(key).collect::<Vec<_>>();
-        let distances = prefix_distances(&keys(&self.committed), &keys(&hypothesis));
+        let distances = prefix_distances(&keys(&self.committed), &keys(hypothesis));
         let cost = |n: usize| {
             // Seconds between the end of the committed words and the gap before word `n`.
             let (before, after) = hypothesis.split_at(n);
@@ -98,8 +121,8 @@ impl Agreement {
             let late = after.first().map_or(0.0, |word| until - word.start);
             distances[n] as f64 + early.max(late).max(0.0) / SECONDS_PER_EDIT
         };
-        let best = (0..distances.len()).min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
-        hypothesis.split_off(best.unwrap_or(0))
+        let best = (0..distances.len()).min_by(|&a, &b| cost(a).total_cmp(&cost(b)))?;
+        Some((best, distances[best]))
     }
 
     /// Number of words at the start of a hypothesis that were decoded from the remaining audio of
@@ -208,8 +231,40 @@ mod tests {
         // A word from the remaining audio of a trimmed word is dropped; a whole word is kept.
         let _ = agreement.trim_until(3.0);
         let mut remnant = words(2.7, "f g");
-        assert_eq!(text(&agreement.continuation(remnant.clone())), "g");
+        agreement.take(remnant.clone());
+        assert_eq!(agreement.unconfirmed_text(), " g");
         remnant[0].end = 3.5;
-        assert_eq!(text(&agreement.continuation(remnant)), "f g");
+        agreement.take(remnant);
+        assert_eq!(agreement.unconfirmed_text(), " f g");
+    }
+
+    #[test]
+    fn the_last_hypothesis_revises_committed_words() {
+        let revised = |agreement: &mut Agreement| {
+            agreement.revise().map(|(old, new)| (text(&old), text(&new)))
+        };
+        let mut agreement = check(&[
+            (0.0, "the american", ""),
+            (0.0, "the american man", "the american"),
+            (0.0, "The medical man has", "man"),
+        ]);
+        let expected = ("the american man".to_owned(), "The medical man".to_owned());
+        assert_eq!(revised(&mut agreement), Some(expected));
+        assert_eq!(revised(&mut agreement), None);
+        assert_eq!(
+            text(&agreement.push_until(words(0.0, "The medical man has two"), 9.0)),
+            "has two"
+        );
+        assert_eq!(revised(&mut agreement), None, "nothing differs");
+        // More than half of the words differ: this is no hypothesis of the same words.
+        let _ = agreement.push(words(0.0, "a b c has two duties"));
+        assert_eq!(revised(&mut agreement), None);
+        // The words of trimmed audio are not known to the next hypothesis.
+        let mut agreement = check(&[(0.0, "a b c d", ""), (0.0, "a b c d", "a b c d")]);
+        let _ = agreement.push(words(0.0, "x b c d e"));
+        let _ = agreement.trim_until(1.0);
+        assert_eq!(revised(&mut agreement), None);
+        let _ = agreement.push(words(1.0, "C d e"));
+        assert_eq!(revised(&mut agreement), Some(("c d e".to_owned(), "C d e".to_owned())));
     }
 }

@@ -114,6 +114,19 @@ impl LiveStream {
         }
     }
 
+    /// Emits the words of the last hypothesis in the place of committed ones, if they differ.
+    pub(super) fn revise(&mut self, on_event: &mut OnEvent<'_>) {
+        let Some((replaced, mut words)) = self.agreement.revise() else { return };
+        let (mut until, now) = (replaced.first().map_or(0.0, |word| word.start), self.seconds());
+        for word in &mut words {
+            word.start = word.start.clamp(until, now.max(until));
+            word.end = word.end.clamp(word.start, now.max(word.start));
+            until = word.end;
+        }
+        self.committed_until = until;
+        on_event(LiveEvent::Revised { replaced, words });
+    }
+
     /// Emits committed words, with times that ascend within the stream.
     pub(super) fn commit(&mut self, words: Vec<Word>, on_event: &mut OnEvent<'_>) {
         if words.is_empty() {

@@ -32,6 +32,14 @@ pub enum LiveEvent {
         /// The words, at least one.
         words: Vec<LiveWord>,
     },
+    /// Committed words that the last hypothesis of the utterance, which was decoded from all of its audio, hears otherwise.
+    /// Words that are committed afterwards follow the new ones.
+    Revised {
+        /// Words that were committed last.
+        replaced: Vec<Word>,
+        /// The words in their place.
+        words: Vec<Word>,
+    },
     /// The utterance has ended; there is no partial text.
     End {
         /// End of the utterance, in seconds.

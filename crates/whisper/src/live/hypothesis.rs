@@ -13,6 +13,9 @@ use crate::transcript::{Segment, Word};
 const COPIED_WORDS: usize = 4;
 /// Letters in those words.
 const COPIED_LETTERS: usize = 12;
+/// Consecutive words without duration at the end of a hypothesis, from which on nobody spoke them: the alignment puts words that
+/// were not heard at the end of the audio.
+const UNSPOKEN_WORDS: usize = 4;
 /// Loops of words are rejected: two hypotheses with the same loop would agree.
 const LOOP: LoopLimits = LoopLimits { min_rounds: 4, min_tokens: 12 };
 
@@ -24,7 +27,7 @@ pub(super) struct Hypothesis {
     pub(super) ends: Vec<f64>,
     /// Unknown if it was cancelled before.
     pub(super) language: Option<Language>,
-    /// Whether it failed every attempt, was cancelled or repeats itself.
+    /// Whether it failed every attempt, was cancelled, repeats itself or has words that nobody spoke.
     pub(super) is_rejected: bool,
 }
 
@@ -75,7 +78,7 @@ impl LiveStream {
                 ..word
             }));
         }
-        let n_kept = without_loop(&words);
+        let n_kept = without_unspoken(&words[..without_loop(&words)]);
         let is_rejected = is_incomplete || n_kept < words.len();
         words.truncate(n_kept);
         Ok(Hypothesis { words, ends, language, is_rejected })
@@ -95,6 +98,12 @@ pub(super) fn copies_prompt(words: &[Word], prompt: &str) -> bool {
         })
     };
     (0..keys.len()).any(is_copied)
+}
+
+/// Number of words before [`UNSPOKEN_WORDS`] or more at the end without duration.
+pub(super) fn without_unspoken(words: &[Word]) -> usize {
+    let n_unspoken = words.iter().rev().take_while(|word| word.end <= word.start).count();
+    if n_unspoken < UNSPOKEN_WORDS { words.len() } else { words.len() - n_unspoken }
 }
 
 /// Number of words left after the loop at the end is cut to one round.

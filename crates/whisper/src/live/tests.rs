@@ -4,7 +4,7 @@ use stonechat_nn::{Cpu, KvDType};
 use stonechat_testkit::{Lcg, TinyWhisper};
 
 use super::buffer::{MAX_BUFFER, PROMPT_CHARS};
-use super::hypothesis::{copies_prompt, without_loop};
+use super::hypothesis::{copies_prompt, without_loop, without_unspoken};
 use super::{LiveEvent, LiveOptions, LiveStream};
 use crate::SAMPLE_RATE;
 use crate::cancel::CancelToken;
@@ -46,6 +46,7 @@ fn noise(n_samples: usize) -> Vec<f32> {
 fn run(transcriber: &mut Transcriber, samples: &[f32], block_lens: &[usize]) -> Vec<LiveEvent> {
     let mut stream = LiveStream::new(options()).unwrap();
     let (mut emitted, mut rest, mut until) = (Vec::new(), samples, 0.0);
+    let mut text: Vec<String> = Vec::new();
     let mut block_lens = block_lens.iter().cycle();
     loop {
         let n = rest.len().min(*block_lens.next().unwrap());
@@ -65,6 +66,16 @@ fn run(transcriber: &mut Transcriber, samples: &[f32], block_lens: &[usize]) -> 
                         assert!(until <= start && start <= end && end <= now, "{until} {live:?}");
                         assert!((live.latency - (now - end)).abs() < 1e-9);
                         until = end;
+                        text.push(live.word.word.clone());
+                    }
+                }
+                LiveEvent::Revised { replaced, words } => {
+                    let kept = text.len() - replaced.len();
+                    assert!(text.drain(kept..).eq(replaced.iter().map(|word| word.word.clone())));
+                    for Word { start, end, word, .. } in words {
+                        assert!(start <= end && *end <= now, "{words:?}");
+                        text.push(word.clone());
+                        until = *end;
                     }
                 }
                 LiveEvent::End { time } => assert!(until <= *time && *time <= now + 1e-9),
@@ -194,6 +205,25 @@ fn words_copied_from_the_prompt_are_recognised() {
     check(&copied, true);
     check(&copied[..11], false);
     check(&[], false);
+}
+
+#[test]
+fn words_that_nobody_spoke_are_cut() {
+    #[track_caller]
+    fn check(ends: &[f64], kept: usize) {
+        let mut start = 0.0;
+        let word = |&end: &f64| {
+            let word = Word { word: " a".to_owned(), start, end, probability: 1.0 };
+            start = end;
+            word
+        };
+        let words: Vec<Word> = ends.iter().map(word).collect();
+        assert_eq!(without_unspoken(&words), kept, "{words:?}");
+    }
+    check(&[0.3, 0.5, 0.5, 0.5, 0.5, 0.5], 2);
+    check(&[0.3, 0.5, 0.5, 0.5, 0.5], 5);
+    check(&[0.3, 0.3, 0.3, 0.3, 0.3, 0.5], 6);
+    check(&[], 0);
 }
 
 #[test]

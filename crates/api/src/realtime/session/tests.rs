@@ -87,6 +87,26 @@ fn an_utterance_has_the_events_of_openai() {
 }
 
 #[test]
+fn the_completed_transcript_has_the_revised_words() {
+    let config = Config { has_logprobs: true, ..Config::default() };
+    let mut session = Session::new(config, Dialect::Ga);
+    session.update(Update::SpeechStart { time: 0.0 });
+    for words in [" the", " américan"] {
+        session.update(text(words));
+    }
+    let revised = Update::Revised {
+        replaced: vec![word(" the"), word(" américan")],
+        words: vec![word(" The"), word(" medical")],
+    };
+    assert!(session.update(revised).is_empty());
+    session.update(text(" man"));
+    session.update(Update::SpeechEnd { time: 2.0 });
+    let completed = events(&session.update(Update::End { seconds: 2.0 }));
+    assert_eq!(completed[0]["transcript"], "The medical man");
+    assert_eq!(completed[0]["logprobs"].as_array().map(Vec::len), Some(3));
+}
+
+#[test]
 fn the_beta_has_its_names() {
     let mut session = session(true, Dialect::Beta);
     let created = events(&[session.created()]);
