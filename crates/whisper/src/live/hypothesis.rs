@@ -27,7 +27,7 @@ pub(super) struct Hypothesis {
     pub(super) ends: Vec<f64>,
     /// Unknown if it was cancelled before.
     pub(super) language: Option<Language>,
-    /// Whether it failed every attempt, was cancelled, repeats itself or has words that nobody spoke.
+    /// Whether it failed every attempt, was cancelled or repeats itself.
     pub(super) is_rejected: bool,
 }
 
@@ -78,9 +78,9 @@ impl LiveStream {
                 ..word
             }));
         }
-        let n_kept = without_unspoken(&words[..without_loop(&words)]);
+        let n_kept = without_loop(&words);
         let is_rejected = is_incomplete || n_kept < words.len();
-        words.truncate(n_kept);
+        words.truncate(without_unspoken(&words[..n_kept]));
         Ok(Hypothesis { words, ends, language, is_rejected })
     }
 }
