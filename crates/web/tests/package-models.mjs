@@ -9,7 +9,8 @@
 // Tiers sum in orders of their own, which decides near-ties of greedy tokens. The binaries `base` and `scalar` sum like the native tiers `sse42` and
 // `scalar`, so that texts must be equal. No native tier sums like `relaxed`. The kernels of `gpu` are those of the native program on the GPU, which
 // another compiler of shaders contracts in other places. Their texts must be that of a native tier, or leave those texts where native tiers leave one
-// another. Transcripts of `relaxed` must be those of AVX2, of `gpu` those of a native tier.
+// another; those of `gpu` may leave them where two native logits nearly tie. Transcripts of `relaxed` must be those of AVX2, of `gpu` those of a native
+// tier.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -38,6 +39,8 @@ const N_TOKENS = 32;
 
 /** Native tiers that a binary is compared with: of the CPU, or the GPU. */
 const TIERS = { base: ["sse42"], scalar: ["scalar"], gpu: ["wgpu", "avx2", "sse42", "avx512"] }[BINARY] ?? ["avx2", "sse42", "avx512"];
+/** Maximum difference of the logits of two tokens at a near-tie: other kernels move a logit by as much. */
+const NEAR_TIE = 0.3;
 /** Those that transcripts are compared with: a CPU's must equal one tier. */
 const SPEECH_TIERS = BINARY === "gpu" ? TIERS : TIERS.slice(0, 1);
 
@@ -95,16 +98,33 @@ function shared(a, b) {
   return n;
 }
 
+/** Gap of the native logits where a text leaves the native one for another likely token; none if it leaves for an unlikely one. */
+function gapOf(text, { probs }) {
+  let common = "";
+  for (const { id, top } of probs) {
+    const chosen = top.find((other) => other.id === id);
+    if (!text.startsWith(common + chosen.piece)) {
+      const other = top.find(({ piece }) => piece && text.startsWith(common + piece));
+      return other && chosen.logit - other.logit;
+    }
+    common += chosen.piece;
+  }
+  return undefined;
+}
+
 /** Checks a text of greedy tokens against those of native tiers. */
-function checkText(text, expected, prompt) {
+function checkText(text, answers, prompt) {
+  const expected = answers.map((answer) => answer.text);
   if (expected.includes(text)) {
     return;
   }
   const longest = Math.max(...expected.map((other) => shared(text, other)));
   const nearest = expected.filter((other) => shared(text, other) === longest);
   const isTie = nearest.some((one) => nearest.some((other) => shared(one, other) === longest));
-  console.log(`# near-tie after ${JSON.stringify(prompt)}, character ${longest}: ${[text, ...expected].map((one) => JSON.stringify(one.slice(longest, longest + 12))).join(" ")}`);
-  assert.ok(isTie, `expected a text of native tiers, or one that leaves them where they leave one another: ${JSON.stringify({ text, expected })}`);
+  const gaps = BINARY === "gpu" ? answers.map((answer) => gapOf(text, answer)) : [];
+  const isGap = gaps.some((gap) => gap <= NEAR_TIE);
+  console.log(`# near-tie after ${JSON.stringify(prompt)}, character ${longest}: ${[text, ...expected].map((one) => JSON.stringify(one.slice(longest, longest + 12))).join(" ")}; gaps of logits: ${gaps}`);
+  assert.ok(isTie || isGap, `expected a text of native tiers, or one that leaves them where they leave one another: ${JSON.stringify({ text, expected })}`);
 }
 
 /** Transcript as it is compared. */
@@ -127,9 +147,10 @@ const options = { binary: BINARY, threads: Number(THREADS), cache: "memory" };
 
 for (const name of SPEECH) {
   test(`${name}: ${clips.length} transcripts`, async () => {
-    const out = scratch();
     const expected = clips.map((clip) => SPEECH_TIERS.map((tier) => {
-      run(tier, "transcribe", "--no-progress", "-m", join(models, name), "-f", "json", "-o", out, "--overwrite", join(audio, clip));
+      // Clips of one stem would get other names in a folder that they share.
+      const out = scratch();
+      run(tier, "transcribe", "--no-progress", "-m", join(models, name), "-f", "json", "-o", out, join(audio, clip));
       return JSON.parse(readFileSync(join(out, basename(clip).replace(/\.[^.]+$/, ".json")), "utf8"));
     }));
     const work = async ([address, { source, options, clips }]) => {
@@ -156,8 +177,8 @@ for (const name of LANGUAGE) {
   test(`${name}: ${N_TOKENS} greedy tokens of ${PROMPTS.length} prompts`, async () => {
     const model = join(models, name, "model.gguf");
     const expected = PROMPTS.map((prompt) => TIERS.map((tier) => {
-      const printed = run(tier, "generate", "-m", model, "-p", prompt, "-n", String(N_TOKENS), "--temp", "0", "--json");
-      return JSON.parse(printed).text;
+      const flags = ["-n", String(N_TOKENS), "--temp", "0", "--n-probs", "4", "--json"];
+      return JSON.parse(run(tier, "generate", "-m", model, "-p", prompt, ...flags));
     }));
     const work = async ([address, { source, options, prompts, n }]) => {
       const { Chat } = await import(address);
