@@ -7,7 +7,8 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use serde_json::json;
 use stonechat_formats::ModelFile;
 use stonechat_llm::chat::{AnswerOptions, AnswerParser, Tool, ToolChoice};
-use stonechat_llm::{ChatFormat, Config, ModelInfo};
+use stonechat_llm::{ChatFormat, Model};
+use stonechat_nn::Cpu;
 use stonechat_text::Conversation;
 
 /// Bytes of a token.
@@ -20,8 +21,8 @@ const HERMES: &str = "{% if tools %}{{ tools|tojson }}{% endif %}{% for m in mes
 fn parser() -> AnswerParser {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../test-data/golden/llm/llama.gguf");
     let file = ModelFile::open(path).expect("a model of the tests");
-    let config = Config::from_file(&file).expect("its architecture is known");
-    let model = ModelInfo::new(&file, config).expect("it has a vocabulary");
+    let cpu = Cpu::new(1).expect("STONECHAT_ISA names a tier");
+    let model = Model::load(cpu, &file, |_| ()).expect("a model of the tests");
     let format = ChatFormat::new(&model, Some(HERMES)).expect("the template is valid");
     let conversation = Conversation {
         messages: vec![json!({"role": "user", "content": "Hi"})],
