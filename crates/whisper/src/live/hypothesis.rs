@@ -13,9 +13,11 @@ use crate::transcript::{Segment, Word};
 const COPIED_WORDS: usize = 4;
 /// Letters in those words.
 const COPIED_LETTERS: usize = 12;
-/// Consecutive words without duration at the end of a hypothesis, from which on nobody spoke them: the alignment puts words that
-/// were not heard at the end of the audio.
+/// Consecutive words of at most [`UNSPOKEN_S`] at the end of a hypothesis, from which on nobody spoke them: the alignment puts
+/// words that were not heard at the end of the audio.
 const UNSPOKEN_WORDS: usize = 4;
+/// Seconds of such a word: a position of the encoder, 20 ms, and rounding.
+const UNSPOKEN_S: f64 = 0.021;
 /// Loops of words are rejected: two hypotheses with the same loop would agree.
 const LOOP: LoopLimits = LoopLimits { min_rounds: 4, min_tokens: 12 };
 
@@ -100,9 +102,10 @@ pub(super) fn copies_prompt(words: &[Word], prompt: &str) -> bool {
     (0..keys.len()).any(is_copied)
 }
 
-/// Number of words before [`UNSPOKEN_WORDS`] or more at the end without duration.
+/// Number of words before [`UNSPOKEN_WORDS`] or more at the end that take no time.
 pub(super) fn without_unspoken(words: &[Word]) -> usize {
-    let n_unspoken = words.iter().rev().take_while(|word| word.end <= word.start).count();
+    let n_unspoken =
+        words.iter().rev().take_while(|word| word.end - word.start <= UNSPOKEN_S).count();
     if n_unspoken < UNSPOKEN_WORDS { words.len() } else { words.len() - n_unspoken }
 }
 

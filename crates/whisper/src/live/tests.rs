@@ -221,6 +221,8 @@ fn words_that_nobody_spoke_are_cut() {
         assert_eq!(without_unspoken(&words), kept, "{words:?}");
     }
     check(&[0.3, 0.5, 0.5, 0.5, 0.5, 0.5], 2);
+    check(&[0.3, 0.5, 0.52, 0.54, 0.54, 0.56], 2);
+    check(&[0.3, 0.5, 0.54, 0.58, 0.62, 0.66], 6);
     check(&[0.3, 0.5, 0.5, 0.5, 0.5], 5);
     check(&[0.3, 0.3, 0.3, 0.3, 0.3, 0.5], 6);
     check(&[], 0);
