@@ -15,7 +15,8 @@ const modules = join(fileURLToPath(import.meta.url), "../node_modules");
 const program = join(modules, `opencode-${process.platform}-${process.arch}`, "bin/opencode");
 
 /** Events of a run on a prompt in a folder with a note. */
-async function run(prompt, model = server.scripted) {
+async function run(prompt, apiKey = server.key) {
+  const model = server.scripted;
   const folder = mkdtempSync(join(home, "work-"));
   writeFileSync(join(folder, "note.txt"), "The wall is made of gneiss.\n");
   const limit = { context: 16384, output: 4096 };
@@ -28,7 +29,7 @@ async function run(prompt, model = server.scripted) {
     provider: {
       stonechat: {
         npm: "@ai-sdk/openai-compatible",
-        options: { baseURL: `${server.base}/v1`, apiKey: server.key },
+        options: { baseURL: `${server.base}/v1`, apiKey },
         models: { [model]: { tool_call: true, reasoning: true, limit } },
       },
     },
@@ -73,10 +74,10 @@ check("opencode.reads_a_file_and_answers", async () => {
 });
 
 check("opencode.shows_errors", async () => {
-  const events = await run("Hello", "no-such-model");
+  const events = await run("Hello", "no-such-key");
   const errors = events.filter(({ type }) => type === "error");
   assert.ok(errors.length > 0, JSON.stringify(events).slice(0, 300));
-  assert.match(JSON.stringify(errors), /no-such-model/);
+  assert.match(JSON.stringify(errors), /api key/i);
 });
 
 await main(async () => rmSync(home, { recursive: true, force: true, maxRetries: 10 }));
