@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::support::{App, language, speech, test_data};
 
 /// Long enough for any machine; nothing waits for it unless the test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Starts a server on loopback; returns its address.
 pub(crate) async fn start(mut options: ServerOptions) -> String {
