@@ -149,8 +149,10 @@ async def in_real_time(audio, start, send):
         await send(audio[at : at + PIECE])
 
 
-async def by_realtime(server, clip):
+async def by_realtime(server, clip, silence_ms=None):
     input = {"format": {"type": "audio/pcm", "rate": RATE}, "transcription": {"language": "en"}}
+    if silence_ms:
+        input["turn_detection"] = {"type": "server_vad", "silence_duration_ms": silence_ms}
     async with server.asynchronous() as client, client.realtime.connect(
         extra_query={"intent": "transcription", "model": server.audio_model}
     ) as connection:
@@ -244,6 +246,12 @@ def measure(server, protocol, transcribe):
 @check
 def realtime(server):
     measure(server, "realtime WebSocket", by_realtime)
+
+
+@check
+def realtime_with_turns_of_a_second_of_silence(server):
+    transcribe = functools.partial(by_realtime, silence_ms=1000)
+    measure(server, "realtime WebSocket, silence of 1 s", transcribe)
 
 
 @check
