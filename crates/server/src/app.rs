@@ -6,7 +6,7 @@ use std::any::Any;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -85,18 +85,17 @@ async fn name_allowed(request: Request, next: Next) -> Response {
     if response.status() != StatusCode::METHOD_NOT_ALLOWED {
         return response;
     }
-    let (mut parts, _) = response.into_parts();
-    let allowed = parts.headers.get(ALLOW).and_then(|allowed| allowed.to_str().ok());
+    let allowed = response.headers().get(ALLOW).and_then(|allowed| allowed.to_str().ok());
     let allowed = allowed.unwrap_or_default().split(',').map(str::trim);
     let allowed: Vec<&str> = allowed.filter(|name| *name != "HEAD").collect();
     let message =
         format!("{method} is not allowed for this path (allowed: {})", allowed.join(", "));
-    let error = ErrorResponse(ApiError::of_status(parts.status.as_u16(), message));
+    let error = ErrorResponse(ApiError::of_status(response.status().as_u16(), message));
     let (error, body) = error.into_response().into_parts();
-    parts.headers.remove(CONTENT_LENGTH);
-    parts.headers.extend(error.headers);
-    parts.extensions.extend(error.extensions);
-    Response::from_parts(parts, body)
+    let mut response = trace::with_body(response, body).await;
+    response.headers_mut().extend(error.headers);
+    response.extensions_mut().extend(error.extensions);
+    response
 }
 
 fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {

@@ -2,12 +2,11 @@
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::CONTENT_LENGTH;
 use axum::middleware::Next;
 use axum::response::Response;
 use stonechat_api::ErrorShape;
 
-use crate::ApiError;
+use crate::{ApiError, trace};
 
 /// Starts of paths whose errors have a form of their own.
 const SHAPES: [(&str, ErrorShape); 4] = [
@@ -33,9 +32,7 @@ pub(crate) async fn reshape(request: Request, next: Next) -> Response {
         return response;
     };
     let body = shape.body(error);
-    let (mut parts, _) = response.into_parts();
-    parts.headers.remove(CONTENT_LENGTH);
-    Response::from_parts(parts, Body::from(body))
+    trace::with_body(response, Body::from(body)).await
 }
 
 #[cfg(test)]

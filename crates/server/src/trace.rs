@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, SERVER};
+use axum::http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, SERVER};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -111,6 +111,18 @@ async fn with_shape(response: Response) -> Response {
         response.headers_mut().insert(ALLOW, allow);
     }
     response
+}
+
+/// Maximum bytes of the body of an error.
+const MAX_ERROR_BODY: usize = 1 << 20;
+
+/// A response, an error, with another body. The former body is read to its end: a body that is dropped before counts as a client
+/// that went away.
+pub(crate) async fn with_body(response: Response, body: Body) -> Response {
+    let (mut parts, former) = response.into_parts();
+    let _ = axum::body::to_bytes(former, MAX_ERROR_BODY).await;
+    parts.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(parts, body)
 }
 
 /// A response on its way. Dropping it logs, counts and traces it.

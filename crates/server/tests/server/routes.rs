@@ -223,6 +223,10 @@ async fn metrics_are_off_unless_asked_for() {
     let app = App::new(options).await;
     app.post("/tokenize", &json!({"content": "ab"})).await;
     app.get("/nothing").await;
+    // Errors whose body is written anew for the API of their path, or with the allowed methods.
+    assert_eq!(app.post("/v1/messages", &json!({})).await.status, 400);
+    assert_eq!(app.post("/api/chat", &json!({})).await.status, 400);
+    assert_eq!(app.post("/metrics", &json!({})).await.status, 405);
     let answer = app.get("/metrics").await;
     assert_eq!(answer.status, 200);
     assert!(answer.header("process-start-time-unix").parse::<u64>().unwrap() > 1_600_000_000);
@@ -230,6 +234,9 @@ async fn metrics_are_off_unless_asked_for() {
         "llamacpp:prompt_tokens_total 0",
         "stonechat:http_requests_total{method=\"POST\",route=\"/tokenize\",status=\"200\"} 1",
         "stonechat:http_requests_total{method=\"GET\",route=\"unknown\",status=\"404\"} 1",
+        "stonechat:http_requests_total{method=\"POST\",route=\"/v1/messages\",status=\"400\"} 1",
+        "stonechat:http_requests_total{method=\"POST\",route=\"/api/chat\",status=\"400\"} 1",
+        "stonechat:http_requests_total{method=\"POST\",route=\"/metrics\",status=\"405\"} 1",
         "stonechat:models_memory_limit_bytes 1073741824",
     ] {
         assert!(answer.text.lines().any(|found| found == line), "no `{line}` in {}", answer.text);
