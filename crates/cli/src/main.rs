@@ -13,7 +13,7 @@ mod completions;
 mod console;
 mod convert;
 mod device;
-#[expect(unsafe_code, reason = "variables are set before any thread starts")]
+#[expect(unsafe_code, reason = "the process is set up before any thread starts")]
 mod environment;
 mod find_model;
 mod headings;
@@ -188,6 +188,7 @@ fn log_level(verb: &Verb) -> Option<&'static str> {
 
 fn main() -> ExitCode {
     environment::silence_drivers();
+    environment::bound_arenas();
     completions::answer_shell(command);
     let expanded = match aliases::expand(std::env::args_os()) {
         Ok(expanded) => expanded,
