@@ -117,32 +117,33 @@ impl LiveStream {
     /// Emits the words of the last hypothesis in the place of committed ones, if they differ.
     pub(super) fn revise(&mut self, on_event: &mut OnEvent<'_>) {
         let Some((replaced, mut words)) = self.agreement.revise() else { return };
-        let (mut until, now) = (replaced.first().map_or(0.0, |word| word.start), self.seconds());
-        for word in &mut words {
-            word.start = word.start.clamp(until, now.max(until));
-            word.end = word.end.clamp(word.start, now.max(word.start));
-            until = word.end;
-        }
-        self.committed_until = until;
+        let start = replaced.first().map_or(0.0, |word| word.start);
+        self.committed_until = start.min(self.committed_until);
+        self.order_times(&mut words);
         on_event(LiveEvent::Revised { replaced, words });
     }
 
+    /// Makes times of words ascend from the last committed word to the end of the stream.
+    fn order_times(&mut self, words: &mut [Word]) {
+        let now = self.seconds();
+        for word in words {
+            word.start = word.start.clamp(self.committed_until, now);
+            word.end = word.end.clamp(word.start, now);
+            self.committed_until = word.end;
+        }
+    }
+
     /// Emits committed words, with times that ascend within the stream.
-    pub(super) fn commit(&mut self, words: Vec<Word>, on_event: &mut OnEvent<'_>) {
+    pub(super) fn commit(&mut self, mut words: Vec<Word>, on_event: &mut OnEvent<'_>) {
         if words.is_empty() {
             return;
         }
         // Committed words replace the partial text.
         self.partial.clear();
+        self.order_times(&mut words);
         let now = self.seconds();
-        let mut live = Vec::with_capacity(words.len());
-        for mut word in words {
-            word.start = word.start.clamp(self.committed_until, now);
-            word.end = word.end.clamp(word.start, now);
-            self.committed_until = word.end;
-            live.push(LiveWord { latency: now - word.end, word });
-        }
-        on_event(LiveEvent::Committed { words: live });
+        let live = words.into_iter().map(|word| LiveWord { latency: now - word.end, word });
+        on_event(LiveEvent::Committed { words: live.collect() });
     }
 
     /// Emits the unconfirmed text, if it changed.
