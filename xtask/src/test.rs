@@ -120,8 +120,6 @@ struct Compiled {
 fn compile(packages: &[&str]) -> Result<Compiled> {
     let mut cargo = shell::cargo_with_checks();
     cargo.args(["test", "--no-run", "--release", "--message-format", "json-render-diagnostics"]);
-    // Without the examples: clippy has checked them.
-    cargo.args(["--lib", "--bins", "--tests"]);
     cargo.args(packages);
     println!("$ {}", shell::describe(&cargo));
     let output = cargo.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
