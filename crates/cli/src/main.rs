@@ -188,7 +188,7 @@ fn log_level(verb: &Verb) -> Option<&'static str> {
 
 fn main() -> ExitCode {
     environment::silence_drivers();
-    environment::bound_arenas();
+    environment::bound_free_memory();
     completions::answer_shell(command);
     let expanded = match aliases::expand(std::env::args_os()) {
         Ok(expanded) => expanded,
