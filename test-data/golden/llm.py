@@ -126,6 +126,59 @@ def phi2():
     })
 
 
+def granite(cls, **changes):
+    return cls(**{
+        **NARROW, "embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 0.5,
+        "tie_word_embeddings": False, **changes,
+    })
+
+
+def minicpm():
+    """The formulas of MiniCPM, which transformers has as those of Granite: embeddings times 12, additions times 1.4 / sqrt(L), logits times base / D."""
+    return granite(
+        transformers.GraniteConfig, embedding_multiplier=12.0, residual_multiplier=1.4 / 2**0.5, attention_multiplier=8**-0.5,
+        logits_scaling=32 / 24,
+    )
+
+
+def hunyuan():
+    return transformers.HunYuanDenseV1Config(**{
+        **NARROW, "head_dim": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1, "tie_word_embeddings": True, "max_position_embeddings": 32768,
+        "rope_parameters": dict(rope_type="dynamic", rope_theta=10000.0, alpha=1000.0, factor=1.0),
+    })
+
+
+def windowed(cls, **changes):
+    """Four layers, the last of which has full attention."""
+    types = [*["sliding_attention"] * 3, "full_attention"]
+    return cls(**{
+        **NARROW, "num_hidden_layers": 4, "intermediate_size": 16, "tie_word_embeddings": False, "sliding_window": 8, "layer_types": types,
+        **changes,
+    })
+
+
+def olmo3():
+    yarn = dict(
+        rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=64,
+        attention_factor=1.2,
+    )
+    return windowed(transformers.Olmo3Config, head_dim=8, rope_parameters=yarn)
+
+
+def ministral3():
+    return transformers.Ministral3Config(**{
+        **NARROW, "head_dim": 16, "num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": False, "sliding_window": None,
+        "rope_parameters": dict(
+            rope_type="yarn", rope_theta=1000000.0, factor=16.0, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
+            original_max_position_embeddings=16, llama_4_scaling_beta=0.4,
+        ),
+    })
+
+
+def vision_model(cls, text, vision):
+    return cls(text_config={**NARROW, "head_dim": 8, **text}, vision_config=vision, tie_word_embeddings=False, image_token_id=62, video_token_id=63)
+
+
 # name -> config and, where there is one, the Hugging Face folder's dtype and layout and a note.
 MODELS = {
     "llama": dict(config=llama, folder="f16"),
@@ -160,6 +213,42 @@ MODELS = {
         vocab_size=VOCAB_SIZE, hidden_size=32, n_layer=1, n_head=4, bos_token_id=0, eos_token_id=1, seq_length=256
     )),
     "mpt": dict(config=mpt, note=TANH_GELU),
+    "smollm3": dict(config=lambda: transformers.SmolLM3Config(**{
+        **NARROW, "num_hidden_layers": 4, "intermediate_size": 16, "tie_word_embeddings": True, "no_rope_layer_interval": 4,
+    }), folder="f16"),
+    "ernie4_5": dict(config=lambda: transformers.Ernie4_5Config(**{**NARROW, "head_dim": 8, "tie_word_embeddings": False}), folder="f16"),
+    "seed_oss": dict(config=lambda: transformers.SeedOssConfig(**{
+        **NARROW, "head_dim": 16, "attention_bias": True, "attention_out_bias": False, "tie_word_embeddings": False,
+    }), folder="f16"),
+    "hunyuan-dense": dict(config=hunyuan, folder="bf16"),
+    "glm4": dict(config=lambda: transformers.Glm4Config(**{
+        **NARROW, "head_dim": 16, "attention_bias": True, "tie_word_embeddings": False, "num_hidden_layers": 1,
+        "rope_parameters": dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5),
+    }), folder="f16"),
+    "olmo2": dict(config=lambda: transformers.Olmo2Config(**{**NARROW, "tie_word_embeddings": False}), folder="f16"),
+    "olmo3": dict(config=olmo3, folder="bf16"),
+    "exaone4": dict(config=lambda: windowed(transformers.Exaone4Config, head_dim=8), folder="bf16"),
+    "exaone4-full": dict(config=lambda: transformers.Exaone4Config(**{
+        **NARROW, "head_dim": 8, "num_hidden_layers": 1, "sliding_window": None, "layer_types": ["full_attention"], "tie_word_embeddings": False
+    })),
+    "cohere2": dict(config=lambda: windowed(
+        transformers.Cohere2Config, logit_scale=0.5, tie_word_embeddings=True, layer_norm_eps=0.01
+    ), folder="bf16"),
+    "granite": dict(config=lambda: granite(transformers.GraniteConfig, rms_norm_eps=0.01), folder="f16"),
+    "granitemoe": dict(config=lambda: granite(
+        transformers.GraniteMoeConfig, num_hidden_layers=1, intermediate_size=16, num_local_experts=4, num_experts_per_tok=2
+    )),
+    "minicpm": dict(config=minicpm),
+    "mistral3": dict(config=ministral3, folder="bf16"),
+    "qwen2vl": dict(config=lambda: vision_model(transformers.Qwen2_5_VLConfig, dict(
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 1, 1]),
+    ), dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, patch_size=2, fullatt_block_indexes=[0])), folder="bf16"),
+    "qwen3vl": dict(config=lambda: vision_model(transformers.Qwen3VLConfig, dict(
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 1, 1], mrope_interleaved=True),
+    ), dict(
+        depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, patch_size=2, num_position_embeddings=16,
+        deepstack_visual_indexes=[0],
+    )), folder="bf16"),
 }
 
 
@@ -202,9 +291,15 @@ def mxfp4(generator, shape):
     return blocks, scales.to(torch.uint8), values
 
 
+def kind(config):
+    """The class of transformers that makes the model."""
+    has_vision = hasattr(config, "vision_config")
+    return transformers.AutoModelForImageTextToText if has_vision else transformers.AutoModelForCausalLM
+
+
 def build(config, seed):
     """A random model, and the tensors that its folder holds in MXFP4 instead of f16."""
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    model = kind(config).from_config(config, attn_implementation="eager").float().eval()
     generator = torch.Generator().manual_seed(seed)
     packed = {}
     with torch.no_grad():
@@ -318,7 +413,7 @@ def older_config(config):
     return config
 
 
-def write_gguf(folder, out, f32):
+def write_gguf(name, folder, out, f32):
     """Converts through llama.cpp's own class of the architecture; only the vocabulary is ours.
 
     The name says nothing of the architecture: llama.cpp expects special tokens of a file whose name has "phi3" in it.
@@ -331,7 +426,12 @@ def write_gguf(folder, out, f32):
         del hparams["num_kv_heads"]  # falcon-7b has no such key: one head; transformers fills in the number of query heads
     if hparams["model_type"] == "mpt":
         hparams["architectures"] = ["MPTForCausalLM"]  # the name on the Hub, which is older than transformers' class
+    if name == "minicpm":
+        hparams.update(architectures=["MiniCPMForCausalLM"], model_type="minicpm", scale_emb=12, scale_depth=1.4, dim_model_base=24)
+    if hparams["model_type"] == "cohere2":
+        hparams["rotary_pct"] = 1.0  # the Hub's configurations have it, transformers' class does not
     base = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
+    base = getattr(base, "Ministral3Model", base)  # the class of that name only chooses one
 
     def set_vocab(self):
         writer = self.gguf_writer
@@ -367,7 +467,7 @@ def write_json(path, name, prompt, result, model, entry, seed, n_ctx):
 def make(name, entry, f32_folder):
     torch.manual_seed(0)
     config = entry["config"]()
-    config.architectures = [transformers.AutoModelForCausalLM._model_mapping[type(config)].__name__]
+    config.architectures = [kind(config)._model_mapping[type(config)].__name__]
     rng = np.random.default_rng(len(name))
     draw = lambda n: [0, *(int(t) for t in rng.integers(2, VOCAB_SIZE, n - 1))]
     runs = {name: (draw(40), 128)}
@@ -379,10 +479,10 @@ def make(name, entry, f32_folder):
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / name
         write_folder(model, packed, folder, entry.get("folder", ""))
-        write_gguf(folder, OUT / f"{name}.gguf", f32=False)
+        write_gguf(name, folder, OUT / f"{name}.gguf", f32=False)
         if f32_folder:
             write_folder(model, {}, Path(scratch) / "f32", "")
-            write_gguf(Path(scratch) / "f32", f32_folder / f"{name}.gguf", f32=True)
+            write_gguf(name, Path(scratch) / "f32", f32_folder / f"{name}.gguf", f32=True)
         if "folder" in entry:
             target = OUT / f"{name}-hf"
             shutil.rmtree(target, ignore_errors=True)

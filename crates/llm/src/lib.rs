@@ -33,13 +33,16 @@ pub use drafts::model::ModelDrafter;
 pub use drafts::n_gram::{NGramMod, NGramSimple};
 pub use error::Error;
 pub use model::Model;
-pub use model::arch::{ARCHITECTURES, Architecture, FeedForward, NormKind, Positions, Residual};
+pub use model::arch::{
+    ARCHITECTURES, Architecture, FeedForward, LocalRope, Multipliers, NormKind, Positions, QkNorm,
+    Residual, RopeLayers,
+};
 pub use model::config::Config;
 pub use model::info::{ModelInfo, ModelSummary};
 pub use model::layer::{ExpertsConfig, FfnConfig, KvGroup, LayerConfig};
 pub use model::pooling::Pooling;
 pub use model::quantize::{quantize, quantized_dtype};
-pub use model::rope::{RopeConfig, RopeScaling};
+pub use model::rope::{RopeConfig, RopeScaling, Temperature};
 pub use model::vocabulary::{chat_template, same_vocabulary, tokenizer};
 pub use scheduler::event::{RequestEvent, RequestId};
 pub use scheduler::request::Request;

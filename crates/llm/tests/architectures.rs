@@ -13,8 +13,28 @@ use stonechat_nn::{Cpu, KvDType, Repack};
 use stonechat_testkit::{GoldenModel, Reference, golden_folder};
 
 /// Models that are also stored as a Hugging Face folder.
-const FOLDERS: [&str; 7] =
-    ["gemma3", "llama", "phi3-long", "phi3-short", "qwen2", "qwen3", "qwen3moe"];
+const FOLDERS: [&str; 20] = [
+    "cohere2",
+    "ernie4_5",
+    "exaone4",
+    "gemma3",
+    "glm4",
+    "granite",
+    "hunyuan-dense",
+    "llama",
+    "mistral3",
+    "olmo2",
+    "olmo3",
+    "phi3-long",
+    "phi3-short",
+    "qwen2",
+    "qwen2vl",
+    "qwen3",
+    "qwen3moe",
+    "qwen3vl",
+    "seed_oss",
+    "smollm3",
+];
 
 const N_SEQUENCES: usize = 3;
 

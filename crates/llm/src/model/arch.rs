@@ -19,19 +19,25 @@ pub struct Architecture {
     pub residual: Residual,
     /// GGUF name of the norm before the FFN.
     pub ffn_norm: &'static str,
-    /// RMS norm of query and key heads before RoPE.
-    pub qk_norm: bool,
+    /// RMS norm of queries and keys.
+    pub qk_norm: Option<QkNorm>,
+    /// Norms of the inputs of attention and FFN.
+    pub pre_norms: bool,
     /// Norms of the outputs of attention and FFN, before the residual addition.
     pub post_norms: bool,
     /// Embeddings are multiplied by `sqrt(D)`.
     pub scale_embeddings: bool,
+    /// Factors of the file for embeddings, residual additions and logits.
+    pub multipliers: Option<Multipliers>,
     /// Whether a norm follows the token embedding.
     pub norm_embeddings: bool,
     /// Period of full-attention layers, the others having a sliding window (default; a file may
     /// say otherwise); `None` if all layers have full attention.
     pub window_pattern: Option<usize>,
-    /// Sliding-window layers have a RoPE base of their own and no RoPE scaling.
-    pub local_rope: bool,
+    /// RoPE of sliding-window layers.
+    pub local_rope: LocalRope,
+    /// Layers with RoPE.
+    pub rope_layers: RopeLayers,
     /// Attention sinks: a learned logit for each head in its softmax.
     pub sinks: bool,
     /// Number of layers of the model size whose attention scale is `1/sqrt(D/H)`; it is `1/sqrt(C)` otherwise.
@@ -69,6 +75,56 @@ pub enum Positions {
     Alibi,
 }
 
+/// RMS norm of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum QkNorm {
+    /// One of each head, before RoPE.
+    Heads,
+    /// One of each head, after RoPE.
+    RotatedHeads,
+    /// One of all heads together, before RoPE.
+    Width,
+}
+
+/// RoPE of sliding-window layers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum LocalRope {
+    /// That of the other layers.
+    Same,
+    /// The base of the other layers, without RoPE scaling. A file may name another base.
+    Unscaled,
+    /// This base, without RoPE scaling. A file may name another base.
+    Base(f32),
+}
+
+/// Layers with RoPE. A file may name others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RopeLayers {
+    /// All.
+    All,
+    /// Those with a sliding window; all if no layer has one.
+    Windowed,
+    /// All but every layer of this period.
+    AllBut(usize),
+}
+
+/// Factors of embeddings, residual additions and logits that a file has.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Multipliers {
+    /// Logits are divided by the factor of the file, not multiplied.
+    pub divides_logits: bool,
+    /// Factor of embeddings without one in the file.
+    pub embedding: f32,
+    /// Factor of residual additions without one in the file, times `sqrt(L)`; 0 for the factor 1.
+    pub residual_depth: f32,
+    /// Factor of logits without one in the file, times `D`; 0 for the factor 1.
+    pub logit_width: f32,
+}
+
 /// FFN of a dense layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
@@ -97,18 +153,23 @@ const LLAMA: Architecture = Architecture {
     feed_forward: FeedForward::Gated(GatedActivation::Silu),
     residual: Residual::Sequential,
     ffn_norm: "ffn_norm",
-    qk_norm: false,
+    qk_norm: None,
+    pre_norms: true,
     post_norms: false,
     scale_embeddings: false,
+    multipliers: None,
     norm_embeddings: false,
     window_pattern: None,
-    local_rope: false,
+    local_rope: LocalRope::Same,
+    rope_layers: RopeLayers::All,
     sinks: false,
     wide_scale_layers: None,
 };
 
 const QWEN2: Architecture =
     Architecture { name: "qwen2", positions: Positions::Rope(RopePairs::Neox), ..LLAMA };
+
+const QWEN3: Architecture = Architecture { name: "qwen3", qk_norm: Some(QkNorm::Heads), ..QWEN2 };
 
 const GEMMA: Architecture = Architecture {
     name: "gemma",
@@ -126,12 +187,35 @@ const PHI2: Architecture = Architecture {
     ..QWEN2
 };
 
+const OLMO2: Architecture = Architecture {
+    name: "olmo2",
+    qk_norm: Some(QkNorm::Width),
+    pre_norms: false,
+    post_norms: true,
+    window_pattern: Some(4),
+    local_rope: LocalRope::Unscaled,
+    ..QWEN2
+};
+
+const FACTORS: Multipliers =
+    Multipliers { divides_logits: false, embedding: 1.0, residual_depth: 0.0, logit_width: 0.0 };
+
+const GRANITE: Architecture = Architecture {
+    name: "granite",
+    multipliers: Some(Multipliers { divides_logits: true, ..FACTORS }),
+    ..LLAMA
+};
+
 /// Supported architectures.
 pub static ARCHITECTURES: &[Architecture] = &[
     LLAMA,
     QWEN2,
-    Architecture { name: "qwen3", qk_norm: true, ..QWEN2 },
-    Architecture { name: "qwen3moe", qk_norm: true, ..QWEN2 },
+    // Rotation by sections is that of one position for text.
+    Architecture { name: "qwen2vl", ..QWEN2 },
+    QWEN3,
+    Architecture { name: "qwen3vl", ..QWEN3 },
+    Architecture { name: "qwen3moe", ..QWEN3 },
+    Architecture { name: "qwen3vlmoe", ..QWEN3 },
     GEMMA,
     Architecture {
         name: "gemma2",
@@ -143,10 +227,10 @@ pub static ARCHITECTURES: &[Architecture] = &[
     },
     Architecture {
         name: "gemma3",
-        qk_norm: true,
+        qk_norm: Some(QkNorm::Heads),
         post_norms: true,
         window_pattern: Some(6),
-        local_rope: true,
+        local_rope: LocalRope::Base(10_000.0),
         // 27B.
         wide_scale_layers: Some(62),
         ..GEMMA
@@ -177,6 +261,41 @@ pub static ARCHITECTURES: &[Architecture] = &[
         positions: Positions::Alibi,
         residual: Residual::Sequential,
         ..PHI2
+    },
+    Architecture { name: "mistral3", ..LLAMA },
+    Architecture { name: "smollm3", rope_layers: RopeLayers::AllBut(4), ..LLAMA },
+    Architecture { name: "ernie4_5", ..LLAMA },
+    Architecture { name: "seed_oss", ffn_norm: "post_attention_norm", ..QWEN2 },
+    Architecture { name: "hunyuan-dense", qk_norm: Some(QkNorm::RotatedHeads), ..QWEN2 },
+    Architecture { name: "glm4", post_norms: true, ..LLAMA },
+    OLMO2,
+    Architecture {
+        name: "exaone4",
+        qk_norm: Some(QkNorm::Heads),
+        local_rope: LocalRope::Same,
+        rope_layers: RopeLayers::Windowed,
+        ..OLMO2
+    },
+    Architecture {
+        name: "cohere2",
+        norm: NormKind::Layer,
+        residual: Residual::Parallel,
+        multipliers: Some(FACTORS),
+        window_pattern: Some(4),
+        rope_layers: RopeLayers::Windowed,
+        ..LLAMA
+    },
+    GRANITE,
+    Architecture { name: "granitemoe", ..GRANITE },
+    Architecture {
+        name: "minicpm",
+        multipliers: Some(Multipliers {
+            embedding: 12.0,
+            residual_depth: 1.4,
+            logit_width: 256.0,
+            divides_logits: true,
+        }),
+        ..LLAMA
     },
 ];
 

@@ -1,7 +1,7 @@
 //! Sizes and constants of a model, checked.
 
 use crate::Error;
-use crate::model::arch::Architecture;
+use crate::model::arch::{Architecture, Multipliers};
 use crate::model::layer::{KvGroup, LayerConfig, check_size};
 use crate::model::pooling::Pooling;
 
@@ -19,6 +19,12 @@ pub struct Config {
     pub vocab_size: usize,
     /// Epsilon of all norms.
     pub norm_eps: f32,
+    /// Factor of embeddings.
+    pub embedding_scale: f32,
+    /// Factor of the outputs of attention and FFN before the residual addition.
+    pub residual_scale: f32,
+    /// Factor of logits.
+    pub logit_scale: f32,
     /// Layers, first to last.
     pub layers: Vec<LayerConfig>,
     /// Shapes of keys and values, by [`LayerConfig::kv_group`].
@@ -31,6 +37,37 @@ pub struct Config {
     pub final_soft_cap: Option<f32>,
     /// Pooling of embeddings that the file names.
     pub pooling: Option<Pooling>,
+}
+
+/// Factors of embeddings, residual additions and logits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Scales {
+    pub(crate) embedding: f32,
+    pub(crate) residual: f32,
+    pub(crate) logits: f32,
+}
+
+impl Scales {
+    /// The defaults of a file that has none, for sizes `(D, L)`.
+    pub(crate) fn new(architecture: &Architecture, (d_model, n_layers): (usize, usize)) -> Self {
+        let is_scaled = architecture.scale_embeddings;
+        let scales = Self {
+            embedding: if is_scaled { (d_model as f32).sqrt() } else { 1.0 },
+            residual: 1.0,
+            logits: 1.0,
+        };
+        let Some(Multipliers { embedding, residual_depth, logit_width, .. }) =
+            architecture.multipliers
+        else {
+            return scales;
+        };
+        let or_one = |factor: f32, value: f32| if factor == 0.0 { 1.0 } else { value };
+        Self {
+            embedding,
+            residual: or_one(residual_depth, residual_depth / (n_layers as f32).sqrt()),
+            logits: or_one(logit_width, logit_width / d_model as f32),
+        }
+    }
 }
 
 /// Maximum number of layers.
@@ -52,6 +89,19 @@ impl Config {
         self.validate_equal()?;
         if !(self.norm_eps >= 0.0 && self.norm_eps < 1.0) {
             return Err(Error::config("norm epsilon", format!("is {}", self.norm_eps)));
+        }
+        for (key, scale) in [
+            ("embedding scale", self.embedding_scale),
+            ("residual scale", self.residual_scale),
+            ("logit scale", self.logit_scale),
+        ] {
+            if !(scale > 0.0 && scale.is_finite()) {
+                return Err(Error::config(key, format!("must be positive, got {scale}")));
+            }
+        }
+        // Without a norm before attention and FFN their inputs would be divided by it.
+        if self.residual_scale != 1.0 && self.layers.iter().any(|layer| !layer.pre_norms) {
+            return Err(Error::config("residual scale", "needs norms before attention and FFN"));
         }
         Ok(())
     }
@@ -83,10 +133,15 @@ impl Config {
         self.layers.iter().find_map(|layer| layer.window)
     }
 
-    /// Factor of embeddings: `sqrt(D)` or 1.
-    #[must_use]
-    pub fn embedding_scale(&self) -> f32 {
-        if self.architecture.scale_embeddings { (self.d_model as f32).sqrt() } else { 1.0 }
+    /// Factor of embeddings in the residual stream, which is stored divided by [`residual_scale`](Self::residual_scale):
+    /// norms take its length away, and additions to it need no factor.
+    pub(crate) fn stream_scale(&self) -> f32 {
+        self.embedding_scale / self.residual_scale
+    }
+
+    /// Epsilon of the norms of the stored residual stream.
+    pub(crate) fn stream_eps(&self) -> f32 {
+        self.norm_eps / (self.residual_scale * self.residual_scale)
     }
 
     /// Shape of the keys and values of a layer.

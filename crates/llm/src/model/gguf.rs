@@ -4,16 +4,14 @@ use stonechat_formats::{Array, Metadata, ModelFile, Value};
 use stonechat_nn::{RopePairs, Routing};
 
 use crate::Error;
-use crate::model::arch::{Architecture, Positions};
-use crate::model::config::{Config, checked_n_layers};
+use crate::model::arch::{Architecture, Multipliers, Positions};
+use crate::model::config::{Config, Scales, checked_n_layers};
 use crate::model::layer::{
-    ExpertsConfig, FfnConfig, KvGroup, LayerConfig, expert_activation, is_local, set_windows,
+    ExpertsConfig, FfnConfig, KvGroup, LayerConfig, check_size, expert_activation, is_local,
+    set_rope_layers, set_windows,
 };
 use crate::model::pooling::Pooling;
-use crate::model::rope::{RopeConfig, RopeScaling};
-
-/// Default RoPE base of sliding-window layers (Gemma 3).
-const LOCAL_FREQ_BASE: f32 = 10_000.0;
+use crate::model::rope::{RopeConfig, RopeScaling, Temperature, yarn_mscale};
 
 /// Reads the metadata.
 pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
@@ -31,12 +29,16 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
     }
     let d_model = keys.size("embedding_length")?;
     let (layers, kv_groups) = keys.layers(architecture, d_model)?;
+    let scales = keys.scales(architecture, (d_model, layers.len()))?;
     Ok(Config {
         architecture,
         n_ctx_train: keys.size("context_length")?,
         d_model,
         vocab_size: rows_of(file, "token_embd.weight")?,
         norm_eps: keys.float(architecture.norm.epsilon_key())?,
+        embedding_scale: scales.embedding,
+        residual_scale: scales.residual,
+        logit_scale: scales.logits,
         layers,
         kv_groups,
         max_alibi_bias: match architecture.positions {
@@ -114,6 +116,32 @@ impl Keys<'_> {
         if self.has(name) { self.float(name) } else { Ok(default) }
     }
 
+    /// Factors of embeddings, residual additions and logits, for sizes `(D, L)`.
+    fn scales(
+        &self,
+        architecture: &Architecture,
+        (d_model, n_layers): (usize, usize),
+    ) -> Result<Scales, Error> {
+        let defaults = Scales::new(architecture, (d_model, n_layers));
+        let Some(Multipliers { divides_logits, .. }) = architecture.multipliers else {
+            return Ok(defaults);
+        };
+        // 0 says that there is none.
+        let stored = |name, default| match self.float_or(name, 0.0)? {
+            0.0 => Ok(default),
+            scale => Ok::<f32, Error>(scale),
+        };
+        Ok(Scales {
+            embedding: stored("embedding_scale", defaults.embedding)?,
+            residual: stored("residual_scale", defaults.residual)?,
+            logits: match stored("logit_scale", 0.0)? {
+                0.0 => defaults.logits,
+                scale if divides_logits => 1.0 / scale,
+                scale => scale,
+            },
+        })
+    }
+
     fn soft_cap(&self, name: &str) -> Result<Option<f32>, Error> {
         Ok(Some(self.float_or(name, 0.0)?).filter(|&cap| cap != 0.0))
     }
@@ -130,7 +158,9 @@ impl Keys<'_> {
             Some(_) => self.metadata.str(&self.key("rope.scaling.type"))?,
             None => "linear",
         };
-        let attn_factor = self.float_or("rope.scaling.attn_factor", 1.0)?;
+        // YaRN's own factor is divided by the one with this multiplier.
+        let divisor = yarn_mscale(factor, self.float_or("rope.scaling.yarn_log_multiplier", 0.0)?);
+        let attn_factor = self.float_or("rope.scaling.attn_factor", 1.0)? / divisor;
         let scaling = match kind {
             "none" => RopeScaling::None,
             "linear" if factor == 0.0 || factor == 1.0 => match attn_factor {
@@ -162,6 +192,7 @@ impl Keys<'_> {
             n_rot: self.size_or("rope.dimension_count", head_dim)?,
             freq_base: self.float_or("rope.freq_base", 10_000.0)?,
             scaling,
+            temperature: None,
         })
     }
 
@@ -171,7 +202,9 @@ impl Keys<'_> {
         architecture: &Architecture,
         d_model: usize,
     ) -> Result<(Vec<LayerConfig>, Vec<KvGroup>), Error> {
-        let n_layers = checked_n_layers(self.size("block_count")?)?;
+        // Blocks that predict further tokens follow the layers.
+        let n_further = self.size_or("nextn_predict_layers", 0)?;
+        let n_layers = checked_n_layers(self.size("block_count")?.saturating_sub(n_further))?;
         let n_heads = self.sizes("attention.head_count", n_layers)?;
         if n_heads.contains(&0) {
             return Err(Error::config(self.key("attention.head_count"), "must not be 0"));
@@ -186,10 +219,15 @@ impl Keys<'_> {
             let problem = format!("must be the key length {head_dim}, got {value_dim}");
             return Err(Error::config(self.key("attention.value_length"), problem));
         }
-        let rope = match architecture.positions {
-            Positions::Rope(pairs) => Some(self.rope(pairs, head_dim)?),
-            Positions::Alibi => None,
+        let has_rope = match self.metadata.get(&self.key("rope.scaling.finetuned")) {
+            Some(Value::Bool(is_rotated)) if architecture.multipliers.is_some() => *is_rotated,
+            _ => true,
         };
+        let rope = match architecture.positions {
+            Positions::Rope(pairs) if has_rope => Some(self.rope(pairs, head_dim)?),
+            Positions::Rope(_) | Positions::Alibi => None,
+        };
+        let temperature = self.temperature()?;
         let attn_scale = architecture.attn_scale(d_model, n_layers, (n_heads[0], head_dim));
         let attn_scale = self.float_or("attention.scale", attn_scale)?;
         let (ffns, mut kv_groups) = (self.ffns(architecture, n_layers)?, Vec::new());
@@ -202,10 +240,23 @@ impl Keys<'_> {
                 kv_groups.push(group);
             }
             let layer = LayerConfig::new(architecture, ffn);
-            layers.push(LayerConfig { n_heads, kv_group, attn_scale, rope, ..layer });
+            layers.push(LayerConfig { n_heads, kv_group, attn_scale, rope, temperature, ..layer });
         }
         self.windows(architecture, &mut layers)?;
+        set_rope_layers(&mut layers, architecture.rope_layers);
         Ok((layers, kv_groups))
+    }
+
+    /// Growth of queries with their position.
+    fn temperature(&self) -> Result<Option<Temperature>, Error> {
+        let scale = self.float_or("attention.temperature_scale", 0.0)?;
+        if scale == 0.0 {
+            return Ok(None);
+        }
+        let key = "rope.scaling.original_context_length";
+        let n_ctx = self.size(key)?;
+        check_size(key, n_ctx, 1 << 30)?;
+        Ok(Some(Temperature { scale, n_ctx }))
     }
 
     /// FFN of each layer.
@@ -238,14 +289,9 @@ impl Keys<'_> {
         if window == 0 {
             return Ok(());
         }
-        let rope = match layers[0].rope {
-            Some(rope) if architecture.local_rope => Some(RopeConfig {
-                freq_base: self.float_or("rope.freq_base_swa", LOCAL_FREQ_BASE)?,
-                scaling: RopeScaling::None,
-                ..rope
-            }),
-            _ => None,
-        };
+        let key = "rope.freq_base_swa";
+        let freq_base = self.has(key).then(|| self.float(key)).transpose()?;
+        let rope = (architecture.local_rope, freq_base);
         let key = self.key("attention.sliding_window_pattern");
         if let Some(Value::Array(Array::Bool(is_local))) = self.metadata.get(&key) {
             if is_local.len() < layers.len() {

@@ -5,26 +5,47 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::{RopePairs, Routing};
 
 use crate::Error;
-use crate::model::arch::Architecture;
-use crate::model::config::{Config, checked_n_layers};
+use crate::model::arch::{Architecture, RopeLayers};
+use crate::model::config::{Config, Scales, checked_n_layers};
 use crate::model::layer::{
-    ExpertsConfig, FfnConfig, KvGroup, LayerConfig, expert_activation, is_local, set_windows,
+    ExpertsConfig, FfnConfig, KvGroup, LayerConfig, check_size, expert_activation, is_local,
+    set_rope_layers, set_windows,
 };
-use crate::model::rope::{RopeConfig, RopeScaling};
+use crate::model::rope::{RopeConfig, RopeScaling, Temperature, yarn_mscale};
 
 /// `model_type` of `config.json`, and the name of its [`Architecture`].
-const MODEL_TYPES: [(&str, &str); 10] = [
+const MODEL_TYPES: [(&str, &str); 26] = [
     ("llama", "llama"),
     ("mistral", "llama"),
+    ("ministral3", "mistral3"),
     ("qwen2", "qwen2"),
+    ("qwen2_vl_text", "qwen2vl"),
+    ("qwen2_5_vl_text", "qwen2vl"),
     ("qwen3", "qwen3"),
+    ("qwen3_vl_text", "qwen3vl"),
     ("qwen3_moe", "qwen3moe"),
     ("gemma", "gemma"),
     ("gemma2", "gemma2"),
     ("gemma3_text", "gemma3"),
     ("phi", "phi2"),
     ("phi3", "phi3"),
+    ("smollm3", "smollm3"),
+    ("ernie4_5", "ernie4_5"),
+    ("seed_oss", "seed_oss"),
+    ("hunyuan_v1_dense", "hunyuan-dense"),
+    ("glm4", "glm4"),
+    ("olmo2", "olmo2"),
+    ("olmo3", "olmo2"),
+    ("exaone4", "exaone4"),
+    ("cohere2", "cohere2"),
+    ("granite", "granite"),
+    ("minicpm", "minicpm"),
+    ("minicpm4", "minicpm"),
 ];
+
+/// Architectures whose heads have adjacent pairs in a folder, too. All others have halves there: the GGUF conversion of llama
+/// and its like reorders them.
+const ADJACENT_PAIRS: [&str; 3] = ["ernie4_5", "glm4", "cohere2"];
 
 /// Reads `config.json`.
 pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
@@ -33,7 +54,7 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
         .ok_or_else(|| Error::config("config.json", "is missing beside the weights"))?;
     let json: Value = serde_json::from_slice(text)
         .map_err(|e| Error::config("config.json", format!("is not JSON: {e}")))?;
-    let json = Json(&json);
+    let json = Json(text_config(&json));
     let model_type = json.str("model_type")?;
     let name = MODEL_TYPES.iter().find(|(t, _)| *t == model_type).map(|(_, name)| *name);
     let architecture = name.and_then(Architecture::find).ok_or_else(|| Error::Architecture {
@@ -48,19 +69,24 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
     }
     let head_dim = json.size_or("head_dim", d_model / n_heads)?;
     let n_kv_heads = json.size_or("num_key_value_heads", n_heads)?;
-    let rope = json.rope(head_dim)?;
-    let attn_scale = match json.0["query_pre_attn_scalar"].as_f64() {
-        Some(width) if width > 0.0 => 1.0 / (width as f32).sqrt(),
-        _ => architecture.attn_scale(d_model, n_layers, (n_heads, head_dim)),
-    };
+    let rope = json.rope(architecture, head_dim)?;
+    let attn_scale =
+        match (json.0["query_pre_attn_scalar"].as_f64(), json.0["attention_multiplier"].as_f64()) {
+            (Some(width), _) if width > 0.0 => 1.0 / (width as f32).sqrt(),
+            (_, Some(scale)) if architecture.multipliers.is_some() => scale as f32,
+            _ => architecture.attn_scale(d_model, n_layers, (n_heads, head_dim)),
+        };
     let layer = LayerConfig {
         n_heads,
         attn_scale,
-        rope: Some(rope),
+        rope: (json.0["position_embedding_type"] != "nope").then_some(rope),
+        temperature: json.temperature()?,
         ..LayerConfig::new(architecture, json.ffn(architecture)?)
     };
     let mut layers = vec![layer; n_layers];
-    json.windows(architecture, rope, &mut layers)?;
+    json.windows(architecture, &mut layers)?;
+    json.rope_layers(architecture, &mut layers);
+    let scales = json.scales(architecture, (d_model, n_layers));
     Ok(Config {
         architecture,
         n_ctx_train: json.size("max_position_embeddings")?,
@@ -70,6 +96,9 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
             Value::Null => "layer_norm_eps",
             _ => "rms_norm_eps",
         })?,
+        embedding_scale: scales.embedding,
+        residual_scale: scales.residual,
+        logit_scale: scales.logits,
         layers,
         kv_groups: vec![KvGroup { n_kv_heads, head_dim }],
         max_alibi_bias: None,
@@ -77,6 +106,11 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
         final_soft_cap: json.soft_cap("final_logit_softcapping"),
         pooling: None,
     })
+}
+
+/// The object of the language model: nested in that of a model with vision.
+fn text_config(json: &Value) -> &Value {
+    if json["text_config"].is_object() { &json["text_config"] } else { json }
 }
 
 /// JSON object; look-ups fail with the key, the expected type and the value.
@@ -114,14 +148,10 @@ impl Json<'_> {
 
     /// RoPE configuration. transformers 5 nests it in `rope_parameters`, by layer type if the model
     /// has two.
-    fn rope(&self, head_dim: usize) -> Result<RopeConfig, Error> {
-        let nested = match &self.0["rope_parameters"] {
-            Value::Null => &self.0["rope_scaling"],
-            by_layer if by_layer["full_attention"].is_object() => &by_layer["full_attention"],
-            all => all,
-        };
+    fn rope(&self, architecture: &Architecture, head_dim: usize) -> Result<RopeConfig, Error> {
+        let nested = self.nested_rope();
         let scaling = Json(nested);
-        let freq_base = match (nested["rope_theta"].as_f64(), self.0["rope_theta"].as_f64()) {
+        let mut freq_base = match (nested["rope_theta"].as_f64(), self.0["rope_theta"].as_f64()) {
             (Some(base), _) | (None, Some(base)) => base as f32,
             (None, None) => return Err(self.wrong("rope_theta", "a number")),
         };
@@ -138,7 +168,14 @@ impl Json<'_> {
         };
         let kind = nested["rope_type"].as_str().or(nested["type"].as_str()).unwrap_or("default");
         let scaling = match kind {
-            "default" => RopeScaling::None,
+            // Sections are of images: the positions of text are equal in all.
+            "default" | "mrope" => RopeScaling::None,
+            // HunYuan: a larger base.
+            "dynamic" if nested["alpha"].is_number() => {
+                let n = head_dim as f64;
+                freq_base *= scaling.float("alpha")?.powf((n / (n - 2.0)) as f32);
+                RopeScaling::None
+            }
             "linear" => RopeScaling::Linear { factor: scaling.float("factor")? },
             "llama3" => RopeScaling::Llama3 {
                 factor: scaling.float("factor")?,
@@ -151,7 +188,7 @@ impl Json<'_> {
                 n_ctx_orig,
                 beta_fast: nested["beta_fast"].as_f64().unwrap_or(32.0) as f32,
                 beta_slow: nested["beta_slow"].as_f64().unwrap_or(1.0) as f32,
-                attn_factor: 1.0,
+                attn_factor: scaling.yarn_attn_factor()?,
                 truncate: nested["truncate"].as_bool().unwrap_or(true),
             },
             "longrope" | "su" => {
@@ -167,13 +204,81 @@ impl Json<'_> {
                 RopeScaling::Long { n_ctx_orig, attn_factor }
             }
             other => {
-                let expected = "default, linear, llama3, yarn or longrope";
+                let expected = "default, mrope, linear, llama3, yarn or longrope";
                 return Err(Error::config("rope_type", format!("`{other}`: expected {expected}")));
             }
         };
         let n_rot = (head_dim as f64 * partial) as usize;
-        // Hugging Face orders heads as halves, for llama, too: only its GGUF conversion reorders them to adjacent pairs.
-        Ok(RopeConfig { pairs: RopePairs::Neox, n_rot, freq_base, scaling })
+        let is_adjacent = ADJACENT_PAIRS.contains(&architecture.name);
+        let pairs = if is_adjacent { RopePairs::Adjacent } else { RopePairs::Neox };
+        Ok(RopeConfig { pairs, n_rot, freq_base, scaling, temperature: None })
+    }
+
+    /// RoPE parameters of layers with full attention.
+    fn nested_rope(&self) -> &Value {
+        match &self.0["rope_parameters"] {
+            Value::Null => &self.0["rope_scaling"],
+            by_layer if by_layer["full_attention"].is_object() => &by_layer["full_attention"],
+            all => all,
+        }
+    }
+
+    /// Factor on top of YaRN's own: a file names the product or multipliers of its logarithm.
+    fn yarn_attn_factor(&self) -> Result<f32, Error> {
+        let factor = self.float("factor")?;
+        let number = |key: &str| self.0[key].as_f64().map(|value| value as f32);
+        let product = match (number("attention_factor"), number("mscale"), number("mscale_all_dim"))
+        {
+            (Some(product), ..) => product,
+            (None, Some(one), Some(all)) if one != 0.0 && all != 0.0 => {
+                yarn_mscale(factor, one) / yarn_mscale(factor, all)
+            }
+            _ => return Ok(1.0),
+        };
+        Ok(product / yarn_mscale(factor, 1.0))
+    }
+
+    /// Growth of queries with their position.
+    fn temperature(&self) -> Result<Option<Temperature>, Error> {
+        let nested = Json(self.nested_rope());
+        let Some(scale) = nested.0["llama_4_scaling_beta"].as_f64() else { return Ok(None) };
+        let key = "original_max_position_embeddings";
+        let n_ctx = nested.size(key)?;
+        check_size(key, n_ctx, 1 << 30)?;
+        Ok(Some(Temperature { scale: scale as f32, n_ctx }))
+    }
+
+    /// Removes RoPE from the layers that have none, by a list of the file or by the architecture.
+    fn rope_layers(&self, architecture: &Architecture, layers: &mut [LayerConfig]) {
+        let listed = self.0["no_rope_layers"].as_array().filter(|all| all.len() >= layers.len());
+        match (architecture.rope_layers, listed) {
+            (RopeLayers::AllBut(_), Some(listed)) => {
+                for (layer, has_rope) in layers.iter_mut().zip(listed) {
+                    layer.rope = layer.rope.filter(|_| has_rope.as_u64() != Some(0));
+                }
+            }
+            (rope_layers, _) => set_rope_layers(layers, rope_layers),
+        }
+    }
+
+    /// Factors of embeddings, residual additions and logits, for sizes `(D, L)`.
+    fn scales(&self, architecture: &Architecture, (d_model, n_layers): (usize, usize)) -> Scales {
+        let defaults = Scales::new(architecture, (d_model, n_layers));
+        let number = |key: &str| self.0[key].as_f64().map(|value| value as f32);
+        if architecture.multipliers.is_none() {
+            return defaults;
+        }
+        let depth = |scale: f32| scale / (n_layers as f32).sqrt();
+        let logits = number("logit_scale")
+            .or(number("logits_scaling").map(|scale| 1.0 / scale))
+            .or(number("dim_model_base").map(|width| width / d_model as f32));
+        let embedding = number("embedding_multiplier").or(number("scale_emb"));
+        let residual = number("residual_multiplier").or(number("scale_depth").map(depth));
+        Scales {
+            embedding: embedding.unwrap_or(defaults.embedding),
+            residual: residual.unwrap_or(defaults.residual),
+            logits: logits.unwrap_or(defaults.logits),
+        }
     }
 
     fn ffn(&self, architecture: &Architecture) -> Result<FfnConfig, Error> {
@@ -198,7 +303,6 @@ impl Json<'_> {
     fn windows(
         &self,
         architecture: &Architecture,
-        rope: RopeConfig,
         layers: &mut [LayerConfig],
     ) -> Result<(), Error> {
         let Some(default) = architecture.window_pattern else { return Ok(()) };
@@ -208,11 +312,7 @@ impl Json<'_> {
         }
         let nested = &self.0["rope_parameters"]["sliding_attention"]["rope_theta"];
         let freq_base = self.0["rope_local_base_freq"].as_f64().or(nested.as_f64());
-        let local = freq_base.filter(|_| architecture.local_rope).map(|base| RopeConfig {
-            freq_base: base as f32,
-            scaling: RopeScaling::None,
-            ..rope
-        });
+        let local = (architecture.local_rope, freq_base.map(|base| base as f32));
         let pattern = self.0["sliding_window_pattern"].as_u64().unwrap_or(default as u64) as usize;
         let types = self.0["layer_types"].as_array().filter(|types| types.len() >= layers.len());
         let is_sliding = |i: usize| match types {
@@ -227,11 +327,8 @@ impl Json<'_> {
 /// RoPE frequency factors of `config.json` (LongRoPE); `kind` is `short_factor` or `long_factor`.
 pub(crate) fn freq_factors(file: &ModelFile, kind: &str) -> Option<Vec<f32>> {
     let json: Value = serde_json::from_slice(file.companion("config.json")?).ok()?;
-    let nested = match &json["rope_parameters"] {
-        Value::Null => &json["rope_scaling"],
-        all => all,
-    };
-    let values = nested[kind].as_array()?;
+    let json = Json(text_config(&json));
+    let values = json.nested_rope()[kind].as_array()?;
     values.iter().map(|v| v.as_f64().map(|v| v as f32)).collect()
 }
 
@@ -258,10 +355,28 @@ const GEMMA_NAMES: [(&str, &str); 3] = [
     ("post_ffw_norm", "post_feedforward_layernorm"),
 ];
 
+const SEED_NAMES: [(&str, &str); 1] = [("post_attention_norm", "post_attention_layernorm")];
+
+const GLM4_NAMES: [(&str, &str); 4] = [
+    ("post_attention_norm", "post_self_attn_layernorm"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("post_ffw_norm", "post_mlp_layernorm"),
+    ("ffn_up", "mlp.gate_up_proj"),
+];
+
+const HUNYUAN_NAMES: [(&str, &str); 2] =
+    [("attn_q_norm", "self_attn.query_layernorm"), ("attn_k_norm", "self_attn.key_layernorm")];
+
 const PHI2_NAMES: [(&str, &str); 3] =
     [("attn_output", "self_attn.dense"), ("ffn_up", "mlp.fc1"), ("ffn_down", "mlp.fc2")];
 
 const PHI3_NAMES: [(&str, &str); 1] = [("ffn_up", "mlp.gate_up_proj")];
+
+/// Start of the names of a language model that is whole, its output included, inside a model with vision.
+const INNER_PREFIX: &str = "language_model.model.";
+
+/// Starts of the names of a language model: alone, and inside models with vision.
+const PREFIXES: [&str; 3] = ["model.", "model.language_model.", INNER_PREFIX];
 
 /// Tensor names of a folder.
 #[derive(Debug)]
@@ -269,21 +384,29 @@ pub(crate) struct Names {
     /// Names of the architecture, searched before [`BLOCK_NAMES`].
     overrides: &'static [(&'static str, &'static str)],
     output_norm: &'static str,
+    /// Start of the names of the language model.
+    prefix: &'static str,
     n_experts: usize,
     offset_norms: bool,
 }
 
 impl Names {
-    pub(crate) fn of(config: &Config) -> Self {
+    pub(crate) fn of(file: &ModelFile, config: &Config) -> Self {
         let (overrides, output_norm): (&'static [_], _) = match config.architecture.name {
-            "gemma2" | "gemma3" => (&GEMMA_NAMES, "model.norm"),
-            "phi2" => (&PHI2_NAMES, "model.final_layernorm"),
-            "phi3" => (&PHI3_NAMES, "model.norm"),
-            _ => (&[], "model.norm"),
+            "gemma2" | "gemma3" | "olmo2" | "exaone4" => (&GEMMA_NAMES, "norm"),
+            "seed_oss" => (&SEED_NAMES, "norm"),
+            "glm4" => (&GLM4_NAMES, "norm"),
+            "hunyuan-dense" => (&HUNYUAN_NAMES, "norm"),
+            "phi2" => (&PHI2_NAMES, "final_layernorm"),
+            "phi3" => (&PHI3_NAMES, "norm"),
+            _ => (&[], "norm"),
         };
+        let has_embedding =
+            |prefix: &&str| file.tensor(&format!("{prefix}embed_tokens.weight")).is_some();
         Self {
             overrides,
             output_norm,
+            prefix: PREFIXES.into_iter().find(has_embedding).unwrap_or(PREFIXES[0]),
             n_experts: config.layers.iter().map(|layer| layer.ffn.n_experts()).max().unwrap_or(0),
             offset_norms: config.architecture.scale_embeddings,
         }
@@ -297,11 +420,15 @@ impl Names {
     /// Names in the folder of the tensor with this GGUF name: one for each expert if GGUF stacks them.
     pub(crate) fn stored(&self, name: &str) -> Option<Vec<String>> {
         let (stem, suffix) = name.rsplit_once('.')?;
-        let one = |prefix: &str| Some(vec![format!("{prefix}.{suffix}")]);
+        let prefix = self.prefix;
+        let one = |stem: &str| Some(vec![format!("{prefix}{stem}.{suffix}")]);
         match stem {
-            "token_embd" => return one("model.embed_tokens"),
+            "token_embd" => return one("embed_tokens"),
             "output_norm" => return one(self.output_norm),
-            "output" => return one("lm_head"),
+            "output" => {
+                let outer = if prefix == INNER_PREFIX { "language_model." } else { "" };
+                return Some(vec![format!("{outer}lm_head.{suffix}")]);
+            }
             _ => {}
         }
         let (layer, tensor) = stem.strip_prefix("blk.")?.split_once('.')?;
@@ -309,12 +436,12 @@ impl Names {
             let part = part.strip_prefix("ffn_")?;
             return Some(
                 (0..self.n_experts)
-                    .map(|e| format!("model.layers.{layer}.mlp.experts.{e}.{part}_proj.{suffix}"))
+                    .map(|e| format!("{prefix}layers.{layer}.mlp.experts.{e}.{part}_proj.{suffix}"))
                     .collect(),
             );
         }
         let (_, stored) =
             self.overrides.iter().chain(&BLOCK_NAMES).find(|(gguf, _)| *gguf == tensor)?;
-        one(&format!("model.layers.{layer}.{stored}"))
+        one(&format!("layers.{layer}.{stored}"))
     }
 }

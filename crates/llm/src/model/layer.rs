@@ -3,8 +3,8 @@
 use stonechat_nn::{GatedActivation, Routing};
 
 use crate::Error;
-use crate::model::arch::{Architecture, FeedForward};
-use crate::model::rope::RopeConfig;
+use crate::model::arch::{Architecture, FeedForward, LocalRope, QkNorm, RopeLayers};
+use crate::model::rope::{RopeConfig, RopeScaling, Temperature};
 
 /// Attention and FFN of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,8 +20,12 @@ pub struct LayerConfig {
     pub window: Option<usize>,
     /// RoPE; `None` for a layer without.
     pub rope: Option<RopeConfig>,
-    /// RMS norm of query and key heads before RoPE.
-    pub qk_norm: bool,
+    /// Growth of queries with their position; `None` for none.
+    pub temperature: Option<Temperature>,
+    /// RMS norm of queries and keys.
+    pub qk_norm: Option<QkNorm>,
+    /// Norms of the inputs of attention and FFN.
+    pub pre_norms: bool,
     /// Norms of the outputs of attention and FFN, before the residual addition.
     pub post_norms: bool,
     /// Attention sinks: a learned logit for each head in its softmax.
@@ -74,9 +78,25 @@ pub struct ExpertsConfig {
 impl LayerConfig {
     /// A layer with the switches of an architecture, and full attention.
     pub(crate) fn new(architecture: &Architecture, ffn: FfnConfig) -> Self {
-        let Architecture { qk_norm, post_norms, sinks, .. } = *architecture;
-        let (n_heads, kv_group, attn_scale, window, rope) = (0, 0, 0.0, None, None);
-        Self { n_heads, kv_group, attn_scale, window, rope, qk_norm, post_norms, sinks, ffn }
+        let Architecture { qk_norm, pre_norms, post_norms, sinks, .. } = *architecture;
+        Self {
+            n_heads: 0,
+            kv_group: 0,
+            attn_scale: 0.0,
+            window: None,
+            rope: None,
+            temperature: None,
+            qk_norm,
+            pre_norms,
+            post_norms,
+            sinks,
+            ffn,
+        }
+    }
+
+    /// RoPE of queries: that of keys, with the growth by position.
+    pub(crate) fn query_rope(&self) -> Option<RopeConfig> {
+        self.rope.map(|rope| RopeConfig { temperature: self.temperature, ..rope })
     }
 
     /// Checks ranges of sizes, and that they fit each other.
@@ -98,6 +118,10 @@ impl LayerConfig {
             if !(rope.freq_base > 0.0 && rope.freq_base.is_finite()) {
                 let problem = format!("must be positive, got {}", rope.freq_base);
                 return Err(Error::config("rope base", problem));
+            }
+            if self.temperature.is_some() && rope.n_rot != head_dim {
+                let problem = format!("needs {head_dim} rotated channels, got {}", rope.n_rot);
+                return Err(Error::config("attention temperature", problem));
             }
             #[expect(clippy::eq_op, reason = "NaN differs from itself")]
             let has_nan = rope != rope;
@@ -152,16 +176,37 @@ pub(crate) fn expert_activation(architecture: &Architecture) -> Result<GatedActi
     }
 }
 
-/// Makes the layers of `is_local` sliding-window layers, with a RoPE of their own if they have one.
+/// Makes the layers of `is_local` sliding-window layers, with a RoPE of their own if the architecture has one, whose base a
+/// file may name.
 pub(crate) fn set_windows(
     layers: &mut [LayerConfig],
     is_local: impl Fn(usize) -> bool,
     window: Option<usize>,
-    rope: Option<RopeConfig>,
+    (rope, freq_base): (LocalRope, Option<f32>),
 ) {
     for (_, layer) in layers.iter_mut().enumerate().filter(|(i, _)| is_local(*i)) {
         layer.window = window;
-        layer.rope = rope.or(layer.rope);
+        let Some(all) = &mut layer.rope else { continue };
+        let default = match rope {
+            LocalRope::Same => continue,
+            LocalRope::Unscaled => all.freq_base,
+            LocalRope::Base(base) => base,
+        };
+        let freq_base = freq_base.unwrap_or(default);
+        *all = RopeConfig { freq_base, scaling: RopeScaling::None, ..*all };
+    }
+}
+
+/// Removes RoPE from the layers that have none. Windows are known.
+pub(crate) fn set_rope_layers(layers: &mut [LayerConfig], rope_layers: RopeLayers) {
+    let has_windows = layers.iter().any(|layer| layer.window.is_some());
+    for (i, layer) in layers.iter_mut().enumerate() {
+        let has_rope = match rope_layers {
+            RopeLayers::All => true,
+            RopeLayers::Windowed => layer.window.is_some() || !has_windows,
+            RopeLayers::AllBut(period) => is_local(i, period),
+        };
+        layer.rope = layer.rope.filter(|_| has_rope);
     }
 }
 

@@ -20,6 +20,24 @@ pub struct RopeConfig {
     pub freq_base: f32,
     /// RoPE scaling.
     pub scaling: RopeScaling,
+    /// Growth of the rotated heads with their position.
+    pub temperature: Option<Temperature>,
+}
+
+/// Growth of queries with their position `p`: a factor `1 + scale * ln(1 + floor(p / n_ctx))` (Llama 4, Ministral 3).
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub struct Temperature {
+    /// Factor of the logarithm.
+    pub scale: f32,
+    /// Context length before scaling.
+    pub n_ctx: usize,
+}
+
+impl Temperature {
+    fn factor(self, position: usize) -> f64 {
+        1.0 + f64::from(self.scale) * (1.0 + (position / self.n_ctx) as f64).ln()
+    }
 }
 
 /// RoPE scaling, for contexts longer than those in training.
@@ -90,6 +108,8 @@ pub(crate) struct RopeFrequencies {
     frequencies: Vec<f64>,
     /// Factor of cosines and sines (YaRN, LongRoPE).
     mscale: f64,
+    /// Further factor of cosines and sines, by position.
+    temperature: Option<Temperature>,
 }
 
 impl RopeFrequencies {
@@ -112,8 +132,7 @@ impl RopeFrequencies {
                     let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                     *f = *f / factor * ramp + *f * (1.0 - ramp);
                 }
-                let yarn = if factor > 1.0 { 1.0 + 0.1 * factor.ln() } else { 1.0 };
-                mscale = yarn * f64::from(attn_factor);
+                mscale = f64::from(yarn_mscale(factor as f32, 1.0)) * f64::from(attn_factor);
             }
             RopeScaling::Long { n_ctx_orig, attn_factor } => {
                 let by_length = if n_ctx > n_ctx_orig { &factors.long } else { &factors.short };
@@ -135,7 +154,7 @@ impl RopeFrequencies {
                 *f /= f64::from(factor);
             }
         }
-        Self { frequencies, mscale }
+        Self { frequencies, mscale, temperature: rope.temperature }
     }
 
     /// Rotated channels of a head, `R`.
@@ -160,13 +179,19 @@ impl RopeFrequencies {
     fn fill(&self, first: usize, rows: &mut [f32]) {
         for (position, row) in (first..).zip(rows.chunks_exact_mut(self.n_rot())) {
             let (cos, sin) = row.split_at_mut(self.frequencies.len());
+            let scale = self.mscale * self.temperature.map_or(1.0, |t| t.factor(position));
             for ((f, cos), sin) in self.frequencies.iter().zip(cos).zip(sin) {
                 let angle = position as f64 * f;
-                *cos = (angle.cos() * self.mscale) as f32;
-                *sin = (angle.sin() * self.mscale) as f32;
+                *cos = (angle.cos() * scale) as f32;
+                *sin = (angle.sin() * scale) as f32;
             }
         }
     }
+}
+
+/// YaRN's `mscale` of a factor, with a multiplier of its logarithm (`DeepSeek`).
+pub(crate) fn yarn_mscale(factor: f32, multiplier: f32) -> f32 {
+    if factor > 1.0 { 1.0 + 0.1 * multiplier * factor.ln() } else { 1.0 }
 }
 
 /// YaRN's ramp `(low, high)`: pairs below `low` keep their frequency, pairs above `high` are divided by the factor.
@@ -190,10 +215,11 @@ fn yarn_ramp(rope: &RopeConfig) -> (f64, f64) {
 mod tests {
     use stonechat_nn::{Cpu, RopePairs};
 
-    use super::{Device, RopeConfig, RopeFreqFactors, RopeFrequencies, RopeScaling};
+    use super::{Device, RopeConfig, RopeFreqFactors, RopeFrequencies, RopeScaling, Temperature};
 
     fn rope(scaling: RopeScaling) -> RopeConfig {
-        RopeConfig { pairs: RopePairs::Neox, n_rot: 8, freq_base: 10_000.0, scaling }
+        let pairs = RopePairs::Neox;
+        RopeConfig { pairs, n_rot: 8, freq_base: 10_000.0, scaling, temperature: None }
     }
 
     #[test]
@@ -207,7 +233,8 @@ mod tests {
     #[test]
     fn tables_hold_cosines_then_sines_of_every_position() {
         let device = Device::from(Cpu::new(2).unwrap());
-        let rope = RopeFrequencies { frequencies: vec![1.0, 0.1, 0.01, 0.001], mscale: 1.5 };
+        let frequencies = vec![1.0, 0.1, 0.01, 0.001];
+        let rope = RopeFrequencies { frequencies, mscale: 1.5, temperature: None };
         for n_positions in [1, 64, 129] {
             let mut table = vec![0.0; n_positions * 8];
             rope.fill(0, &mut table);
@@ -219,6 +246,18 @@ mod tests {
                 }
             }
             assert_eq!(rope.table(&device, n_positions).unwrap().info().cols, table.len());
+        }
+    }
+
+    #[test]
+    fn queries_grow_with_their_position() {
+        let temperature = Some(Temperature { scale: 0.5, n_ctx: 4 });
+        let rope = RopeFrequencies { frequencies: vec![0.0], mscale: 2.0, temperature };
+        let mut table = vec![0.0; 9 * 2];
+        rope.fill(0, &mut table);
+        for (position, n) in [(0, 1.0), (3, 1.0), (4, 2.0), (7, 2.0), (8, 3.0)] {
+            let expected = (2.0 * (1.0 + 0.5 * f64::ln(n))) as f32;
+            assert_eq!(table[2 * position..2 * position + 2], [expected, 0.0], "{position}");
         }
     }
 
@@ -250,6 +289,6 @@ mod tests {
         let table = RopeFrequencies::new(&rope(scaling), &RopeFreqFactors::default(), 4096);
         assert!((table.frequencies[0] - 1.0).abs() < 1e-12);
         assert!((table.frequencies[3] - 0.001 / 4.0).abs() < 1e-12);
-        assert!((table.mscale - (1.0 + 0.1 * 4f64.ln())).abs() < 1e-12);
+        assert!((table.mscale - (1.0 + 0.1 * 4f64.ln())).abs() < 1e-7);
     }
 }

@@ -80,7 +80,7 @@ pub(crate) struct Source<'a> {
 
 impl<'a> Source<'a> {
     pub(crate) fn new(file: &'a ModelFile, config: &Config) -> Self {
-        let names = (file.format() == Format::SafeTensors).then(|| Names::of(config));
+        let names = (file.format() == Format::SafeTensors).then(|| Names::of(file, config));
         Self { file, names, read: RefCell::default() }
     }
 
@@ -126,7 +126,16 @@ impl<'a> Source<'a> {
     /// Checks that every tensor of a GGUF file was looked up: the output would be wrong without an ignored one.
     pub(crate) fn check_read(&self, config: &Config) -> Result<(), Error> {
         let read = self.read.borrow();
-        let unread = |name: &&str| self.names.is_none() && !read.contains(*name);
+        let further = format!("{}.nextn_predict_layers", config.architecture.name);
+        let has_further = self.file.metadata().get(&further).is_some();
+        // Blocks that predict further tokens are no part of the forward pass.
+        let is_further = |name: &str| {
+            let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+            let layer = layer.and_then(|layer| layer.parse::<usize>().ok());
+            has_further && layer.is_some_and(|layer| layer >= config.n_layers())
+        };
+        let unread =
+            |name: &&str| self.names.is_none() && !read.contains(*name) && !is_further(name);
         self.file.tensors().map(|tensor| tensor.name).find(unread).map_or(Ok(()), |name| {
             let (name, architecture) = (name.to_owned(), config.architecture.name);
             Err(Error::UnknownTensor { name, architecture })

@@ -215,3 +215,68 @@ fn texts_do_not_depend_on_kv_groups() {
         assert_eq!(forked_cached_and_saved(&two_groups, devices, &path(name)), expected, "{name}");
     }
 }
+
+/// A golden model with other metadata.
+fn with_metadata(name: &str, edit: impl Fn(&mut Metadata)) -> ModelFile {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm");
+    let file = ModelFile::open(std::path::Path::new(folder).join(name)).unwrap();
+    let mut metadata = Metadata::new();
+    file.metadata().iter().for_each(|(key, value)| metadata.set(key, value.clone()));
+    edit(&mut metadata);
+    let infos = file.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
+    let mut writer = GgufWriter::new(Vec::new(), &metadata, infos).unwrap();
+    for tensor in file.tensors() {
+        writer.write_tensor(tensor.name, &tensor.data.load().unwrap()).unwrap();
+    }
+    ModelFile::from_reader(writer.finish().unwrap()).unwrap()
+}
+
+#[test]
+fn blocks_that_predict_further_tokens_are_no_layers() {
+    let file = with_metadata("glm4.gguf", |metadata| {
+        metadata.set("glm4.block_count", 3u32);
+        metadata.set("glm4.nextn_predict_layers", 2u32);
+    });
+    assert_eq!(Config::from_file(&file).unwrap().n_layers(), 1);
+    // The last block of this file is one.
+    let file = with_metadata("llama.gguf", |m| m.set("llama.nextn_predict_layers", 1u32));
+    let model = Model::load(cpu(), &file, |_| {}).unwrap();
+    assert_eq!(model.info().config().n_layers(), 1);
+    let file = with_metadata("llama.gguf", |m| m.set("llama.block_count", 1u32));
+    let error = Model::load(cpu(), &file, |_| {}).unwrap_err().to_string();
+    assert!(error.contains("`blk.1."), "{error}");
+}
+
+#[test]
+fn multipliers_have_defaults_and_limits() {
+    let scales = |name: &str, edit: &dyn Fn(&mut Metadata)| {
+        let config = Config::from_file(&with_metadata(name, edit))?;
+        Ok::<_, crate::Error>([config.embedding_scale, config.residual_scale, config.logit_scale])
+    };
+    assert_eq!(scales("granite.gguf", &|_| {}).unwrap(), [3.0, 0.4, 2.0]);
+    assert_eq!(scales("llama.gguf", &|_| {}).unwrap(), [1.0; 3]);
+    // Old files of MiniCPM have none: those of the 2B model count.
+    let absent = |m: &mut Metadata| {
+        for key in ["embedding_scale", "residual_scale", "logit_scale"] {
+            m.set(format!("minicpm.{key}"), 0.0f32);
+        }
+    };
+    let [embedding, residual, logits] = scales("minicpm.gguf", &absent).unwrap();
+    assert_eq!((embedding, residual, logits), (12.0, 1.4 / 2f32.sqrt(), 256.0 / 32.0));
+    for (key, value) in [("embedding_scale", -1.0), ("residual_scale", f32::NAN)] {
+        let edit = |m: &mut Metadata| m.set(format!("granite.{key}"), value);
+        let error = scales("granite.gguf", &edit).unwrap_err().to_string();
+        assert!(error.contains("must be positive"), "{error}");
+    }
+}
+
+#[test]
+fn queries_that_grow_are_rotated_whole() {
+    let file = with_metadata("mistral3.gguf", |m| m.set("mistral3.rope.dimension_count", 8u32));
+    let error = Config::from_file(&file).unwrap_err().to_string();
+    assert!(error.contains("needs 16 rotated channels, got 8"), "{error}");
+    let file = with_metadata("mistral3.gguf", |m| {
+        m.set("mistral3.rope.scaling.original_context_length", 0u32);
+    });
+    assert!(Config::from_file(&file).is_err());
+}

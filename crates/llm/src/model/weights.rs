@@ -8,7 +8,7 @@ use stonechat_formats::ModelFile;
 use stonechat_nn::op::{MoeArgs, NormArgs, Weight};
 use stonechat_nn::{Activation, Device, GatedActivation, Linear, MatrixSource, Norm, Precision};
 
-use crate::model::arch::{FeedForward, NormKind, Residual};
+use crate::model::arch::{FeedForward, NormKind, QkNorm, Residual};
 use crate::model::hugging_face;
 use crate::model::layer::{ExpertsConfig, FfnConfig, LayerConfig};
 use crate::model::rope::RopeFreqFactors;
@@ -53,6 +53,8 @@ pub(crate) struct Input {
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) norm: Norm,
+    /// The norm of the rows that become logits, with the factor of logits in its weight.
+    pub(crate) logits_norm: Norm,
     /// `[V, D]`; `None` if tied to the embedding of the same stage.
     pub(crate) matrix: Option<Weight>,
     /// `[V]`.
@@ -62,13 +64,14 @@ pub(crate) struct Output {
 /// Weights of a layer.
 #[derive(Debug)]
 pub(crate) struct Block {
-    pub(crate) attn_norm: Norm,
+    /// `None` if attention reads the residual stream.
+    pub(crate) attn_norm: Option<Norm>,
     pub(crate) attn_q: Linear,
     pub(crate) attn_k: Linear,
     pub(crate) attn_v: Linear,
-    /// `[C]`.
+    /// `[C]`, or `[H*C]` for a norm of the whole width.
     pub(crate) attn_q_norm: Option<Weight>,
-    /// `[C]`.
+    /// `[C]`, or `[G*C]` for a norm of the whole width.
     pub(crate) attn_k_norm: Option<Weight>,
     /// `[H]`.
     pub(crate) attn_sinks: Option<Weight>,
@@ -76,7 +79,7 @@ pub(crate) struct Block {
     pub(crate) attn_precision: Precision,
     pub(crate) attn_output: Linear,
     pub(crate) post_attn_norm: Option<Norm>,
-    /// `None` if the FFN reads the normed input of attention (parallel residual with one norm).
+    /// `None` if the FFN reads the normed input of attention (parallel residual with one norm) or the residual stream.
     pub(crate) ffn_norm: Option<Norm>,
     pub(crate) ffn: Ffn,
     pub(crate) post_ffn_norm: Option<Norm>,
@@ -150,8 +153,13 @@ impl Loader<'_> {
 
     fn output(&self, has_input: bool) -> Result<Output, Error> {
         let (vocab, d) = (self.config.vocab_size, self.config.d_model);
+        let (norm, scale) = (self.norm("output_norm")?, self.config.logit_scale);
         Ok(Output {
-            norm: self.norm("output_norm")?,
+            logits_norm: match scale {
+                1.0 => norm.clone(),
+                _ => self.scaled_norm("output_norm", scale)?,
+            },
+            norm,
             matrix: match self.source.find("output.weight")? {
                 Some(tensor) => Some(self.upload_matrix(&tensor, vocab, d)?),
                 None if has_input => None,
@@ -171,24 +179,27 @@ impl Loader<'_> {
         let (q_width, kv_width) = (config.q_width(layer), config.kv_width(layer));
         let [attn_q, attn_k, attn_v] =
             self.attention_inputs(name, [q_width, kv_width, kv_width])?;
-        let head_norm = |part: &str| {
-            let norm = || self.vector(&format!("{name}.{part}.weight"), config.kv(layer).head_dim);
-            layer.qk_norm.then(norm).transpose()
+        let qk_norm = |part: &str, width: usize| {
+            let norm = |kind| {
+                let len = if kind == QkNorm::Width { width } else { config.kv(layer).head_dim };
+                self.vector(&format!("{name}.{part}.weight"), len)
+            };
+            layer.qk_norm.map(norm).transpose()
         };
         let post_norm = |part: &str| {
-            let norm = || self.rms_norm(&format!("{name}.{part}"));
+            let norm = || self.post_norm(&format!("{name}.{part}"));
             layer.post_norms.then(norm).transpose()
         };
         // Falcon: `attn_norm_2` is the norm of attention, `attn_norm` that of the FFN.
         let second = format!("{name}.attn_norm_2");
         let has_second = self.source.find(&format!("{second}.weight"))?.is_some();
         let first = format!("{name}.attn_norm");
+        let norm = |name: &str| self.norm(name).map(Some);
         let (attn_norm, ffn_norm) = match arch.residual {
-            Residual::Parallel if has_second => (self.norm(&second)?, Some(self.norm(&first)?)),
-            Residual::Parallel => (self.norm(&first)?, None),
-            Residual::Sequential => {
-                (self.norm(&first)?, Some(self.norm(&format!("{name}.{}", arch.ffn_norm))?))
-            }
+            _ if !layer.pre_norms => (None, None),
+            Residual::Parallel if has_second => (norm(&second)?, norm(&first)?),
+            Residual::Parallel => (norm(&first)?, None),
+            Residual::Sequential => (norm(&first)?, norm(&format!("{name}.{}", arch.ffn_norm))?),
         };
         let output = self.source.find(&format!("{name}.attn_output.weight"))?;
         Ok(Block {
@@ -200,8 +211,8 @@ impl Loader<'_> {
             attn_q,
             attn_k,
             attn_v,
-            attn_q_norm: head_norm("attn_q_norm")?,
-            attn_k_norm: head_norm("attn_k_norm")?,
+            attn_q_norm: qk_norm("attn_q_norm", q_width)?,
+            attn_k_norm: qk_norm("attn_k_norm", kv_width)?,
             attn_sinks: layer
                 .sinks
                 .then(|| self.vector(&format!("{name}.attn_sinks.weight"), layer.n_heads))
@@ -289,19 +300,32 @@ impl Loader<'_> {
         Ok(Ffn::Experts { router: self.linear(&format!("{name}.ffn_gate_inp"), n, d)?, experts })
     }
 
+    /// Norm of the residual stream.
     fn norm(&self, name: &str) -> Result<Norm, Error> {
-        let config = self.config;
-        Ok(match config.architecture.norm {
-            NormKind::Rms => self.rms_norm(name)?,
-            NormKind::Layer => Norm::Layer(NormArgs {
-                weight: self.vector(&format!("{name}.weight"), config.d_model)?,
-                bias: self.optional_vector(&format!("{name}.bias"), config.d_model)?,
-                eps: config.norm_eps,
-            }),
+        self.scaled_norm(name, 1.0)
+    }
+
+    /// Norm of the residual stream times `scale`.
+    fn scaled_norm(&self, name: &str, scale: f32) -> Result<Norm, Error> {
+        let (d, eps) = (self.config.d_model, self.config.stream_eps());
+        let scaled = |name: &str| {
+            let mut values = self.checked(name, &[d])?.to_f32()?;
+            values.iter_mut().for_each(|value| *value *= scale);
+            self.upload(&values)
+        };
+        let (weight, bias) = (scaled(&format!("{name}.weight"))?, format!("{name}.bias"));
+        Ok(match self.config.architecture.norm {
+            NormKind::Rms => Norm::Rms(NormArgs { weight, bias: None, eps }),
+            NormKind::Layer => {
+                let has_bias = self.source.find(&bias)?.is_some();
+                let bias = has_bias.then(|| scaled(&bias)).transpose()?;
+                Norm::Layer(NormArgs { weight, bias, eps })
+            }
         })
     }
 
-    fn rms_norm(&self, name: &str) -> Result<Norm, Error> {
+    /// RMS norm of the outputs of attention or FFN.
+    fn post_norm(&self, name: &str) -> Result<Norm, Error> {
         let weight = self.vector(&format!("{name}.weight"), self.config.d_model)?;
         Ok(Norm::Rms(NormArgs { weight, bias: None, eps: self.config.norm_eps }))
     }

@@ -1,13 +1,13 @@
 //! The forward pass of every architecture, recorded as a program: a ragged batch of tokens to logits.
 
 use stonechat_nn::op::{
-    AttentionArgs, Count, EmbedArgs, KvWriteArgs, MatmulArgs, Op, PoolId, Port, RopeArgs, Rotation,
-    RowTable, Rows, SlotTable, Tensor, Weight,
+    AttentionArgs, Count, EmbedArgs, KvWriteArgs, MatmulArgs, NormArgs, Op, PoolId, Port, RopeArgs,
+    Rotation, RowTable, Rows, SlotTable, Tensor, Weight,
 };
-use stonechat_nn::{Activation, KvShape, Program, Recorder, SegmentName};
+use stonechat_nn::{Activation, KvShape, Norm, Program, Recorder, SegmentName};
 
 use crate::Config;
-use crate::model::arch::Residual;
+use crate::model::arch::{QkNorm, Residual};
 use crate::model::layer::LayerConfig;
 use crate::model::rope::RopeConfig;
 use crate::model::weights::{Block, Ffn, Input, Output, Weights};
@@ -28,7 +28,7 @@ pub(crate) type Rotations = Vec<(RopeConfig, Rotation)>;
 /// ```
 ///
 /// Variants by [`Architecture`](crate::Architecture): parallel residual (attention and FFN read the same `x`),
-/// post-norms, norms of query and key heads, sliding windows, ALiBi, attention sinks.
+/// norms of inputs, outputs, queries and keys, sliding windows, layers without RoPE, ALiBi, attention sinks.
 pub(crate) fn record(
     config: &Config,
     weights: &Weights,
@@ -43,12 +43,14 @@ pub(crate) fn record(
         None => r.import(Port::STREAM, Rows::of(Count::Tokens), config.d_model),
     };
     for (layer, block) in config.layers[weights.layers.clone()].iter().zip(&weights.blocks) {
-        let rotation = |rope| rotations.iter().find(|(known, _)| *known == rope);
-        let rotation = layer.rope.and_then(rotation).map(|(_, rotation)| rotation);
+        let rotation = |rope: Option<RopeConfig>| {
+            rotations.iter().find(|(known, _)| Some(*known) == rope).map(|(_, rotation)| rotation)
+        };
+        let rotations = [rotation(layer.query_rope()), rotation(layer.rope)];
         let (pool, n_before) = &mut pools[layer.kv_group];
         let place = (*pool, *n_before);
         *n_before += 1;
-        x = Layer { config, weights, layer, block, place, rotation }.record(&mut r, x);
+        x = Layer { config, weights, layer, block, place, rotations }.record(&mut r, x);
     }
     match &weights.output {
         Some(output) => output.record(&mut r, config, weights.input.as_ref(), (x, max_top_k)),
@@ -60,7 +62,7 @@ pub(crate) fn record(
 impl Input {
     /// The embedded tokens: `[T, D]`.
     fn record(&self, r: &mut Recorder, config: &Config) -> Tensor {
-        let (table, scale) = (self.token_embd.clone(), config.embedding_scale());
+        let (table, scale) = (self.token_embd.clone(), config.stream_scale());
         let x = r.embed(EmbedArgs { table, positions: None, scale });
         self.norm.as_ref().map_or(x, |norm| norm.record(r, x))
     }
@@ -82,7 +84,7 @@ impl Output {
         r.output(Port::HIDDEN, hidden);
         r.segment(SegmentName::Logits, Rows::of(Count::Logits));
         let rows = r.gather(x, Count::Logits);
-        let h = self.norm.record(r, rows);
+        let h = self.logits_norm.record(r, rows);
         let tied = input.map(|input| &input.token_embd);
         let weight = self.matrix.as_ref().or(tied).expect("`Weights::load` gives one of them");
         let (weight, bias) = (weight.clone(), self.bias.clone());
@@ -109,19 +111,21 @@ struct Layer<'a> {
     block: &'a Block,
     /// KV pool, and index among the layers of the pool.
     place: (PoolId, usize),
-    rotation: Option<&'a Rotation>,
+    /// Rotations of queries and keys.
+    rotations: [Option<&'a Rotation>; 2],
 }
 
 impl Layer<'_> {
     fn record(&self, r: &mut Recorder, x: Tensor) -> Tensor {
-        let h = self.block.attn_norm.record(r, x);
+        let h = self.block.attn_norm.as_ref().map_or(x, |norm| norm.record(r, x));
         let attn = self.attention(r, h);
         let stream = r.add(x, attn);
         let input = match (self.config.architecture.residual, &self.block.ffn_norm) {
             (Residual::Sequential, Some(norm)) => norm.record(r, stream),
+            (Residual::Sequential, None) => stream,
             // A parallel FFN reads the stream before attention is added.
             (Residual::Parallel, Some(norm)) => norm.record(r, x),
-            (_, None) => h,
+            (Residual::Parallel, None) => h,
         };
         let ffn = self.feed_forward(r, input);
         r.add(stream, ffn)
@@ -135,8 +139,9 @@ impl Layer<'_> {
         let q = block.attn_q.record(r, h);
         let k = block.attn_k.record(r, h);
         let v = block.attn_v.record(r, h);
-        let q = self.rope(r, q, block.attn_q_norm.as_ref());
-        let k = self.rope(r, k, block.attn_k_norm.as_ref());
+        let [q_rotation, k_rotation] = self.rotations;
+        let q = self.rope(r, q, (block.attn_q_norm.as_ref(), q_rotation));
+        let k = self.rope(r, k, (block.attn_k_norm.as_ref(), k_rotation));
         r.kv_write(KvWriteArgs { pool, layer, slots: SlotTable::TOKENS }, k, v);
         let args = AttentionArgs {
             pool,
@@ -154,15 +159,34 @@ impl Layer<'_> {
         block.post_attn_norm.as_ref().map_or(out, |norm| norm.record(r, out))
     }
 
-    /// The RMS norm of query or key heads and the rotary embedding of the heads of `x`, `[T, heads*C]`.
-    fn rope(&self, r: &mut Recorder, x: Tensor, norm: Option<&Weight>) -> Tensor {
-        let norm = norm.map(|weight| (weight.clone(), self.config.norm_eps));
-        let rotation = self.rotation.cloned();
-        if norm.is_none() && rotation.is_none() {
-            return x;
-        }
+    /// The RMS norm and the rotary embedding of queries or keys `x`, `[T, heads*C]`.
+    fn rope(
+        &self,
+        r: &mut Recorder,
+        x: Tensor,
+        (norm, rotation): (Option<&Weight>, Option<&Rotation>),
+    ) -> Tensor {
+        let eps = self.config.norm_eps;
         let head_dim = self.config.kv(self.layer).head_dim;
-        r.rope(x, RopeArgs { head_dim, norm, rotation })
+        let heads = |r: &mut Recorder, x, norm: Option<&Weight>, rotation: Option<&Rotation>| {
+            if norm.is_none() && rotation.is_none() {
+                return x;
+            }
+            let norm = norm.map(|weight| (weight.clone(), eps));
+            r.rope(x, RopeArgs { head_dim, norm, rotation: rotation.cloned() })
+        };
+        match (self.layer.qk_norm, norm) {
+            (Some(QkNorm::RotatedHeads), norm) => {
+                let rotated = heads(r, x, None, rotation);
+                heads(r, rotated, norm, None)
+            }
+            (Some(QkNorm::Width), Some(weight)) => {
+                let args = NormArgs { weight: weight.clone(), bias: None, eps };
+                let normed = Norm::Rms(args).record(r, x);
+                heads(r, normed, None, rotation)
+            }
+            (_, norm) => heads(r, x, norm, rotation),
+        }
     }
 
     /// The FFN of the normed stream `h`.

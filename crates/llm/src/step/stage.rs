@@ -42,7 +42,8 @@ impl Stage {
     ) -> Result<Program, NnError> {
         let (config, weights) = (&info.config, &self.weights);
         let mut rotations = Rotations::new();
-        for rope in config.layers[weights.layers.clone()].iter().filter_map(|layer| layer.rope) {
+        let layers = config.layers[weights.layers.clone()].iter();
+        for rope in layers.flat_map(|layer| [layer.query_rope(), layer.rope]).flatten() {
             if !rotations.iter().any(|(known, _)| *known == rope) {
                 rotations.push((rope, self.rotation(&rope, options)?));
             }

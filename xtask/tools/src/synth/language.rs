@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use stonechat_formats::{DType, Metadata, TensorInfo};
-use stonechat_llm::{Architecture, FeedForward, NormKind, Residual};
+use stonechat_llm::{Architecture, FeedForward, NormKind, QkNorm, Residual};
 
 use super::shapes::{Biases, Experts, Language, Yarn};
 use super::{Plan, Planned, Values, vocabulary};
@@ -44,7 +44,9 @@ impl List {
         let d = sizes.d_model;
         let (q_width, kv_width) =
             (sizes.n_heads * sizes.head_dim, sizes.n_kv_heads * sizes.head_dim);
-        self.norm(&format!("{name}.attn_norm"), d);
+        if architecture.pre_norms {
+            self.norm(&format!("{name}.attn_norm"), d);
+        }
         for (part, rows) in [("attn_q", q_width), ("attn_k", kv_width), ("attn_v", kv_width)] {
             let part = format!("{name}.{part}");
             self.random(&format!("{part}.weight"), &[rows, d]);
@@ -52,9 +54,10 @@ impl List {
                 self.random(&format!("{part}.bias"), &[rows]);
             }
         }
-        if architecture.qk_norm {
-            for part in ["attn_q_norm", "attn_k_norm"] {
-                self.ones(&format!("{name}.{part}.weight"), sizes.head_dim);
+        if let Some(kind) = architecture.qk_norm {
+            for (part, width) in [("attn_q_norm", q_width), ("attn_k_norm", kv_width)] {
+                let len = if kind == QkNorm::Width { width } else { sizes.head_dim };
+                self.ones(&format!("{name}.{part}.weight"), len);
             }
         }
         self.linear(&format!("{name}.attn_output"), &[d, q_width]);
@@ -64,7 +67,7 @@ impl List {
         if architecture.post_norms {
             self.ones(&format!("{name}.post_attention_norm.weight"), d);
         }
-        if architecture.residual == Residual::Sequential {
+        if architecture.pre_norms && architecture.residual == Residual::Sequential {
             self.norm(&format!("{name}.{}", architecture.ffn_norm), d);
         }
         self.ffn(name, sizes);
