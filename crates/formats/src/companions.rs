@@ -15,6 +15,7 @@ pub const COMPANIONS: &[&str] = &[
     "generation_config.json",
     "tokenizer_config.json",
     "chat_template.jinja",
+    "1_Pooling/config.json",
 ];
 
 /// A file beside the weights.

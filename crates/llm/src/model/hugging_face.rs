@@ -11,6 +11,7 @@ use crate::model::layer::{
     ExpertsConfig, FfnConfig, KvGroup, LayerConfig, check_size, expert_activation, is_local,
     set_rope_layers, set_windows,
 };
+use crate::model::pooling::Pooling;
 use crate::model::rope::{RopeConfig, RopeScaling, Temperature, yarn_mscale};
 
 /// `model_type` of `config.json`, and the name of its [`Architecture`].
@@ -104,8 +105,28 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
         max_alibi_bias: None,
         attn_soft_cap: json.soft_cap("attn_logit_softcapping"),
         final_soft_cap: json.soft_cap("final_logit_softcapping"),
-        pooling: None,
+        pooling: pooling(file)?,
     })
+}
+
+/// Pooling of a folder of sentence-transformers, which has a file of its own.
+fn pooling(file: &ModelFile) -> Result<Option<Pooling>, Error> {
+    const NAME: &str = "1_Pooling/config.json";
+    let Some(text) = file.companion(NAME) else { return Ok(None) };
+    let json: Value = serde_json::from_slice(text)
+        .map_err(|e| Error::config(NAME, format!("is not JSON: {e}")))?;
+    // Newer files have one name, older ones a flag for each.
+    let is_chosen = |mode: &str, flag: &str| json["pooling_mode"] == mode || json[flag] == true;
+    let modes = [
+        (Pooling::Cls, is_chosen("cls", "pooling_mode_cls_token")),
+        (Pooling::Mean, is_chosen("mean", "pooling_mode_mean_tokens")),
+        (Pooling::Last, is_chosen("lasttoken", "pooling_mode_lasttoken")),
+    ];
+    let mut chosen = modes.iter().filter(|(_, is_chosen)| *is_chosen);
+    match (chosen.next(), chosen.next()) {
+        (Some((pooling, _)), None) => Ok(Some(*pooling)),
+        _ => Err(Error::config(NAME, "expected one of the modes cls, mean and lasttoken")),
+    }
 }
 
 /// The object of the language model: nested in that of a model with vision.
@@ -375,8 +396,8 @@ const PHI3_NAMES: [(&str, &str); 1] = [("ffn_up", "mlp.gate_up_proj")];
 /// Start of the names of a language model that is whole, its output included, inside a model with vision.
 const INNER_PREFIX: &str = "language_model.model.";
 
-/// Starts of the names of a language model: alone, and inside models with vision.
-const PREFIXES: [&str; 3] = ["model.", "model.language_model.", INNER_PREFIX];
+/// Starts of the names of a language model: alone, inside models with vision, and without an output.
+const PREFIXES: [&str; 4] = ["model.", "model.language_model.", INNER_PREFIX, ""];
 
 /// Tensor names of a folder.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use stonechat_testkit::{Reference, ReferenceGroup};
 
 use super::{Config, Devices, Model, StateOptions, gguf};
 use crate::cache::prompt_cache::{self, SaltedText};
-use crate::{FfnConfig, MemoryStore, OutputRequest, OutputRow, PrefixCache, State};
+use crate::{FfnConfig, MemoryStore, OutputRequest, OutputRow, Pooling, PrefixCache, State};
 
 /// Tokens of a prompt of two pages.
 const PROMPT: usize = PAGE_LEN + 6;
@@ -279,4 +279,43 @@ fn queries_that_grow_are_rotated_whole() {
         m.set("mistral3.rope.scaling.original_context_length", 0u32);
     });
     assert!(Config::from_file(&file).is_err());
+}
+
+/// The folder of the tiny Llama as sentence-transformers has one: no `model.` before the names of tensors, no output.
+fn embedder(pooling: &str) -> ModelFile {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama-hf");
+    let folder = std::env::temp_dir().join(format!("stonechat-embedder-{}", std::process::id()));
+    std::fs::create_dir_all(folder.join("1_Pooling")).unwrap();
+    for name in ["config.json", "tokenizer.json"] {
+        std::fs::copy(format!("{golden}/{name}"), folder.join(name)).unwrap();
+    }
+    std::fs::write(folder.join("1_Pooling/config.json"), pooling).unwrap();
+    let bytes = std::fs::read(format!("{golden}/model.safetensors")).unwrap();
+    let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let (header, data) = bytes[8..].split_at(len);
+    let mut header = String::from_utf8(header.to_vec()).unwrap();
+    header = header.replace("\"model.", "\"").replace("lm_head.weight", "unused.weight");
+    let len = (header.len() as u64).to_le_bytes();
+    let file = [&len[..], header.as_bytes(), data].concat();
+    std::fs::write(folder.join("model.safetensors"), file).unwrap();
+    let file = ModelFile::open(&folder).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    file
+}
+
+#[test]
+fn folders_of_embedders_name_their_pooling() {
+    for (text, expected) in [
+        (r#"{"pooling_mode_cls_token": false, "pooling_mode_lasttoken": true}"#, Pooling::Last),
+        (r#"{"pooling_mode_mean_tokens": true, "include_prompt": true}"#, Pooling::Mean),
+        (r#"{"pooling_mode": "cls"}"#, Pooling::Cls),
+    ] {
+        let model = Model::load(cpu(), &embedder(text), |_| {}).unwrap();
+        assert_eq!(model.info().config().pooling, Some(expected));
+    }
+    let two = r#"{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true}"#;
+    for text in ["{}", two, r#"{"pooling_mode_max_tokens": true}"#, "["] {
+        let error = Config::from_file(&embedder(text)).unwrap_err().to_string();
+        assert!(error.contains("1_Pooling/config.json"), "{error}");
+    }
 }
