@@ -15,12 +15,14 @@ use crate::model::pooling::Pooling;
 use crate::model::rope::{RopeConfig, RopeScaling, Temperature, yarn_mscale};
 
 /// `model_type` of `config.json`, and the name of its [`Architecture`].
-const MODEL_TYPES: [(&str, &str); 26] = [
+const MODEL_TYPES: [(&str, &str); 28] = [
     ("llama", "llama"),
     ("mistral", "llama"),
     ("ministral3", "mistral3"),
     ("qwen2", "qwen2"),
+    ("qwen2_vl", "qwen2vl"),
     ("qwen2_vl_text", "qwen2vl"),
+    ("qwen2_5_vl", "qwen2vl"),
     ("qwen2_5_vl_text", "qwen2vl"),
     ("qwen3", "qwen3"),
     ("qwen3_vl_text", "qwen3vl"),
@@ -55,7 +57,8 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
         .ok_or_else(|| Error::config("config.json", "is missing beside the weights"))?;
     let json: Value = serde_json::from_slice(text)
         .map_err(|e| Error::config("config.json", format!("is not JSON: {e}")))?;
-    let json = Json(text_config(&json));
+    let json = text_config(json);
+    let json = Json(&json);
     let model_type = json.str("model_type")?;
     let name = MODEL_TYPES.iter().find(|(t, _)| *t == model_type).map(|(_, name)| *name);
     let architecture = name.and_then(Architecture::find).ok_or_else(|| Error::Architecture {
@@ -129,9 +132,36 @@ fn pooling(file: &ModelFile) -> Result<Option<Pooling>, Error> {
     }
 }
 
+/// Entries that a nested object leaves out where they are transformers' defaults.
+const GEMMA3_DEFAULTS: [(&str, f64); 8] = [
+    ("vocab_size", 262_208.0),
+    ("num_attention_heads", 8.0),
+    ("num_key_value_heads", 4.0),
+    ("head_dim", 256.0),
+    ("max_position_embeddings", 131_072.0),
+    ("rms_norm_eps", 1e-6),
+    ("query_pre_attn_scalar", 256.0),
+    ("rope_theta", 1e6),
+];
+
 /// The object of the language model: nested in that of a model with vision.
-fn text_config(json: &Value) -> &Value {
-    if json["text_config"].is_object() { &json["text_config"] } else { json }
+fn text_config(mut json: Value) -> Value {
+    if !json["text_config"].is_object() {
+        return json;
+    }
+    let mut text = json["text_config"].take();
+    if text["model_type"] == "gemma3_text" {
+        for (key, default) in GEMMA3_DEFAULTS {
+            let value = || match default.fract() {
+                0.0 => Value::from(default as u64),
+                _ => Value::from(default),
+            };
+            if text[key].is_null() {
+                text[key] = value();
+            }
+        }
+    }
+    text
 }
 
 /// JSON object; look-ups fail with the key, the expected type and the value.
@@ -348,7 +378,8 @@ impl Json<'_> {
 /// RoPE frequency factors of `config.json` (LongRoPE); `kind` is `short_factor` or `long_factor`.
 pub(crate) fn freq_factors(file: &ModelFile, kind: &str) -> Option<Vec<f32>> {
     let json: Value = serde_json::from_slice(file.companion("config.json")?).ok()?;
-    let json = Json(text_config(&json));
+    let json = text_config(json);
+    let json = Json(&json);
     let values = json.nested_rope()[kind].as_array()?;
     values.iter().map(|v| v.as_f64().map(|v| v as f32)).collect()
 }

@@ -319,3 +319,37 @@ fn folders_of_embedders_name_their_pooling() {
         assert!(error.contains("1_Pooling/config.json"), "{error}");
     }
 }
+
+/// The golden folder of Gemma 3 with another `config.json`.
+fn gemma3_folder(config: &serde_json::Value) -> Result<Config, crate::Error> {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/gemma3-hf");
+    let folder = std::env::temp_dir().join(format!("stonechat-gemma3-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["model.safetensors", "tokenizer.json"] {
+        std::fs::copy(format!("{golden}/{name}"), folder.join(name)).unwrap();
+    }
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let file = ModelFile::open(&folder).unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    Config::from_file(&file)
+}
+
+/// The Hub's Gemma 3 4B names only what differs from transformers' defaults.
+#[test]
+fn a_nested_configuration_has_defaults() {
+    let text = serde_json::json!({
+        "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+    });
+    let config = gemma3_folder(&serde_json::json!({"model_type": "gemma3", "text_config": text}));
+    let config = config.unwrap();
+    let [local, full] = [&config.layers[0], &config.layers[5]];
+    assert_eq!((config.vocab_size, config.n_layers(), full.n_heads), (262_208, 34, 8));
+    assert_eq!((local.window, full.window), (Some(1024), None));
+    let [local, full] = [local, full].map(|layer| layer.rope.unwrap());
+    assert_eq!((local.freq_base, full.freq_base), (1e4, 1e6));
+    assert_ne!(local.scaling, full.scaling);
+    // A model of text alone has no defaults.
+    let error = gemma3_folder(&text).unwrap_err().to_string();
+    assert!(error.contains("num_attention_heads"), "{error}");
+}
