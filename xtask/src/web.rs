@@ -40,8 +40,11 @@ const THREADS: &str = "-C target-feature=+atomics,+bulk-memory,+mutable-globals 
 const SILENT_PANICS: &str =
     "-Z unstable-options -C panic=immediate-abort -Z location-detail=none -Z fmt-debug=shallow";
 
+const SMALL_AUDIO: &str = "profile.web.package.stonechat-audio.opt-level='z'";
+
 /// The binary for GPUs runs speech detection and little else on the CPU.
-const SMALL_KERNELS: [&str; 3] = [
+const SMALL_KERNELS: [&str; 4] = [
+    SMALL_AUDIO,
     "profile.web.package.stonechat-compute.opt-level='z'",
     "profile.web.package.stonechat-quant.opt-level='z'",
     "profile.web.package.stonechat-sampling.opt-level='z'",
@@ -106,8 +109,7 @@ impl Binary {
             Self::RelaxedSpeech => speech(Self::Relaxed.recipe(), "relaxed-speech"),
             Self::Scalar => {
                 let optimizer = &["--enable-threads", "--code-folding"];
-                let settings = &["profile.web.package.stonechat-audio.opt-level='z'"];
-                Recipe { name: "scalar", flags: "", optimizer, settings, ..recipe }
+                Recipe { name: "scalar", flags: "", optimizer, settings: &[SMALL_AUDIO], ..recipe }
             }
             Self::ScalarSpeech => speech(Self::Scalar.recipe(), "scalar-speech"),
             Self::Gpu => Recipe {
