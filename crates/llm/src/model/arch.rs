@@ -79,11 +79,11 @@ pub enum Positions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QkNorm {
-    /// One of each head, before RoPE.
+    /// RMS norm of each head, before RoPE.
     Heads,
-    /// One of each head, after RoPE.
+    /// RMS norm of each head, after RoPE.
     RotatedHeads,
-    /// One of all heads together, before RoPE.
+    /// RMS norm over all heads, before RoPE.
     Width,
 }
 
@@ -91,7 +91,7 @@ pub enum QkNorm {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum LocalRope {
-    /// That of the other layers.
+    /// RoPE of the other layers.
     Same,
     /// The base of the other layers, without RoPE scaling. A file may name another base.
     Unscaled,
@@ -103,11 +103,11 @@ pub enum LocalRope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RopeLayers {
-    /// All.
+    /// Every layer.
     All,
-    /// Those with a sliding window; all if no layer has one.
+    /// Sliding-window layers, or every layer of a model without windows.
     Windowed,
-    /// All but every layer of this period.
+    /// Every layer but each `n`-th.
     AllBut(usize),
 }
 

@@ -159,7 +159,8 @@ impl Keys<'_> {
             None => "linear",
         };
         // YaRN's own factor is divided by the one with this multiplier.
-        let divisor = yarn_mscale(factor, self.float_or("rope.scaling.yarn_log_multiplier", 0.0)?);
+        let multiplier = self.float_or("rope.scaling.yarn_log_multiplier", 0.0)?;
+        let divisor = yarn_mscale(factor.into(), multiplier.into()) as f32;
         let attn_factor = self.float_or("rope.scaling.attn_factor", 1.0)? / divisor;
         let scaling = match kind {
             "none" => RopeScaling::None,

@@ -276,8 +276,8 @@ impl Json<'_> {
 
     /// Factor on top of YaRN's own: a file names the product or multipliers of its logarithm.
     fn yarn_attn_factor(&self) -> Result<f32, Error> {
-        let factor = self.float("factor")?;
-        let number = |key: &str| self.0[key].as_f64().map(|value| value as f32);
+        let factor = f64::from(self.float("factor")?);
+        let number = |key: &str| self.0[key].as_f64();
         let product = match (number("attention_factor"), number("mscale"), number("mscale_all_dim"))
         {
             (Some(product), ..) => product,
@@ -286,7 +286,7 @@ impl Json<'_> {
             }
             _ => return Ok(1.0),
         };
-        Ok(product / yarn_mscale(factor, 1.0))
+        Ok((product / yarn_mscale(factor, 1.0)) as f32)
     }
 
     /// Growth of queries with their position.

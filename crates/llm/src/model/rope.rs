@@ -132,7 +132,7 @@ impl RopeFrequencies {
                     let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                     *f = *f / factor * ramp + *f * (1.0 - ramp);
                 }
-                mscale = f64::from(yarn_mscale(factor as f32, 1.0)) * f64::from(attn_factor);
+                mscale = yarn_mscale(factor, 1.0) * f64::from(attn_factor);
             }
             RopeScaling::Long { n_ctx_orig, attn_factor } => {
                 let by_length = if n_ctx > n_ctx_orig { &factors.long } else { &factors.short };
@@ -190,7 +190,7 @@ impl RopeFrequencies {
 }
 
 /// YaRN's `mscale` of a factor, with a multiplier of its logarithm (`DeepSeek`).
-pub(crate) fn yarn_mscale(factor: f32, multiplier: f32) -> f32 {
+pub(crate) fn yarn_mscale(factor: f64, multiplier: f64) -> f64 {
     if factor > 1.0 { 1.0 + 0.1 * multiplier * factor.ln() } else { 1.0 }
 }
 
@@ -289,6 +289,6 @@ mod tests {
         let table = RopeFrequencies::new(&rope(scaling), &RopeFreqFactors::default(), 4096);
         assert!((table.frequencies[0] - 1.0).abs() < 1e-12);
         assert!((table.frequencies[3] - 0.001 / 4.0).abs() < 1e-12);
-        assert!((table.mscale - (1.0 + 0.1 * 4f64.ln())).abs() < 1e-7);
+        assert!((table.mscale - (1.0 + 0.1 * 4f64.ln())).abs() < 1e-12);
     }
 }
