@@ -119,10 +119,10 @@ pub struct Multipliers {
     pub divides_logits: bool,
     /// Factor of embeddings without one in the file.
     pub embedding: f32,
-    /// Factor of residual additions without one in the file, times `sqrt(L)`; 0 for the factor 1.
-    pub residual_depth: f32,
-    /// Factor of logits without one in the file, times `D`; 0 for the factor 1.
-    pub logit_width: f32,
+    /// Factor of residual additions without one in the file, times `sqrt(L)`; `None` for the factor 1.
+    pub residual_depth: Option<f32>,
+    /// Factor of logits without one in the file, times `D`; `None` for the factor 1.
+    pub logit_width: Option<f32>,
 }
 
 /// FFN of a dense layer.
@@ -198,7 +198,7 @@ const OLMO2: Architecture = Architecture {
 };
 
 const FACTORS: Multipliers =
-    Multipliers { divides_logits: false, embedding: 1.0, residual_depth: 0.0, logit_width: 0.0 };
+    Multipliers { divides_logits: false, embedding: 1.0, residual_depth: None, logit_width: None };
 
 const GRANITE: Architecture = Architecture {
     name: "granite",
@@ -291,8 +291,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
         name: "minicpm",
         multipliers: Some(Multipliers {
             embedding: 12.0,
-            residual_depth: 1.4,
-            logit_width: 256.0,
+            residual_depth: Some(1.4),
+            logit_width: Some(256.0),
             divides_logits: true,
         }),
         ..LLAMA

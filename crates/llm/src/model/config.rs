@@ -61,11 +61,10 @@ impl Scales {
         else {
             return scales;
         };
-        let or_one = |factor: f32, value: f32| if factor == 0.0 { 1.0 } else { value };
         Self {
             embedding,
-            residual: or_one(residual_depth, residual_depth / (n_layers as f32).sqrt()),
-            logits: or_one(logit_width, logit_width / d_model as f32),
+            residual: residual_depth.map_or(1.0, |depth| depth / (n_layers as f32).sqrt()),
+            logits: logit_width.map_or(1.0, |width| width / d_model as f32),
         }
     }
 }

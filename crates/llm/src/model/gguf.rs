@@ -45,8 +45,8 @@ pub(crate) fn config(file: &ModelFile) -> Result<Config, Error> {
             Positions::Alibi => Some(keys.float_or("attention.max_alibi_bias", 8.0)?),
             Positions::Rope(_) => None,
         },
-        attn_soft_cap: keys.soft_cap("attn_logit_softcapping")?,
-        final_soft_cap: keys.soft_cap("final_logit_softcapping")?,
+        attn_soft_cap: keys.nonzero("attn_logit_softcapping")?,
+        final_soft_cap: keys.nonzero("final_logit_softcapping")?,
         pooling: Pooling::from_gguf(keys.size_or("pooling_type", 0)?),
     })
 }
@@ -126,24 +126,18 @@ impl Keys<'_> {
         let Some(Multipliers { divides_logits, .. }) = architecture.multipliers else {
             return Ok(defaults);
         };
-        // 0 says that there is none.
-        let stored = |name, default| match self.float_or(name, 0.0)? {
-            0.0 => Ok(default),
-            scale => Ok::<f32, Error>(scale),
-        };
+        let logits = self.nonzero("logit_scale")?;
+        let logits = logits.map(|scale| if divides_logits { 1.0 / scale } else { scale });
         Ok(Scales {
-            embedding: stored("embedding_scale", defaults.embedding)?,
-            residual: stored("residual_scale", defaults.residual)?,
-            logits: match stored("logit_scale", 0.0)? {
-                0.0 => defaults.logits,
-                scale if divides_logits => 1.0 / scale,
-                scale => scale,
-            },
+            embedding: self.nonzero("embedding_scale")?.unwrap_or(defaults.embedding),
+            residual: self.nonzero("residual_scale")?.unwrap_or(defaults.residual),
+            logits: logits.unwrap_or(defaults.logits),
         })
     }
 
-    fn soft_cap(&self, name: &str) -> Result<Option<f32>, Error> {
-        Ok(Some(self.float_or(name, 0.0)?).filter(|&cap| cap != 0.0))
+    /// A number, which is 0 in some files that have none.
+    fn nonzero(&self, name: &str) -> Result<Option<f32>, Error> {
+        Ok(Some(self.float_or(name, 0.0)?).filter(|&value| value != 0.0))
     }
 
     fn rope(&self, pairs: RopePairs, head_dim: usize) -> Result<RopeConfig, Error> {
@@ -250,10 +244,7 @@ impl Keys<'_> {
 
     /// Growth of queries with their position.
     fn temperature(&self) -> Result<Option<Temperature>, Error> {
-        let scale = self.float_or("attention.temperature_scale", 0.0)?;
-        if scale == 0.0 {
-            return Ok(None);
-        }
+        let Some(scale) = self.nonzero("attention.temperature_scale")? else { return Ok(None) };
         let key = "rope.scaling.original_context_length";
         let n_ctx = self.size(key)?;
         check_size(key, n_ctx, 1 << 30)?;

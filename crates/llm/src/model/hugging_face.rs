@@ -182,11 +182,15 @@ impl Json<'_> {
     }
 
     fn float(&self, key: &str) -> Result<f32, Error> {
-        self.0[key].as_f64().map(|v| v as f32).ok_or_else(|| self.wrong(key, "a number"))
+        self.number(key).ok_or_else(|| self.wrong(key, "a number"))
+    }
+
+    fn number(&self, key: &str) -> Option<f32> {
+        self.0[key].as_f64().map(|value| value as f32)
     }
 
     fn soft_cap(&self, key: &str) -> Option<f32> {
-        self.0[key].as_f64().map(|cap| cap as f32).filter(|&cap| cap != 0.0)
+        self.number(key).filter(|&cap| cap != 0.0)
     }
 
     fn wrong(&self, key: &str, expected: &str) -> Error {
@@ -315,16 +319,15 @@ impl Json<'_> {
     /// Factors of embeddings, residual additions and logits, for sizes `(D, L)`.
     fn scales(&self, architecture: &Architecture, (d_model, n_layers): (usize, usize)) -> Scales {
         let defaults = Scales::new(architecture, (d_model, n_layers));
-        let number = |key: &str| self.0[key].as_f64().map(|value| value as f32);
         if architecture.multipliers.is_none() {
             return defaults;
         }
         let depth = |scale: f32| scale / (n_layers as f32).sqrt();
-        let logits = number("logit_scale")
-            .or(number("logits_scaling").map(|scale| 1.0 / scale))
-            .or(number("dim_model_base").map(|width| width / d_model as f32));
-        let embedding = number("embedding_multiplier").or(number("scale_emb"));
-        let residual = number("residual_multiplier").or(number("scale_depth").map(depth));
+        let logits = (self.number("logit_scale"))
+            .or(self.number("logits_scaling").map(|scale| 1.0 / scale))
+            .or(self.number("dim_model_base").map(|width| width / d_model as f32));
+        let embedding = self.number("embedding_multiplier").or(self.number("scale_emb"));
+        let residual = self.number("residual_multiplier").or(self.number("scale_depth").map(depth));
         Scales {
             embedding: embedding.unwrap_or(defaults.embedding),
             residual: residual.unwrap_or(defaults.residual),

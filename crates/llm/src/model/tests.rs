@@ -17,8 +17,7 @@ const PROMPT: usize = PAGE_LEN + 6;
 fn changed(wide_ffn: bool, all_kv_heads: bool) -> ModelFile {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm/llama.gguf");
     let file = ModelFile::open(path).unwrap();
-    let mut metadata = Metadata::new();
-    file.metadata().iter().for_each(|(key, value)| metadata.set(key, value.clone()));
+    let mut metadata = file.metadata().clone();
     if wide_ffn {
         metadata.set("llama.feed_forward_length", vec![32u32, 64]);
     }
@@ -220,8 +219,7 @@ fn texts_do_not_depend_on_kv_groups() {
 fn with_metadata(name: &str, edit: impl Fn(&mut Metadata)) -> ModelFile {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/golden/llm");
     let file = ModelFile::open(std::path::Path::new(folder).join(name)).unwrap();
-    let mut metadata = Metadata::new();
-    file.metadata().iter().for_each(|(key, value)| metadata.set(key, value.clone()));
+    let mut metadata = file.metadata().clone();
     edit(&mut metadata);
     let infos = file.tensors().map(|t| TensorInfo::new(t.name, t.dtype, t.shape)).collect();
     let mut writer = GgufWriter::new(Vec::new(), &metadata, infos).unwrap();
